@@ -19,59 +19,51 @@ from fl_epe.wording import how_often
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
     """The noise multiplier, whose ε it is for, what a run with it would report, and assumptions."""
-    found = advice.answer
-    whose = "the median client"
-    if found.client == "worst-case":
-        whose = f"the worst-case client of {advice.clients:,}"
+    answer = advice.answer
+    client = "the median client"
+    if answer.client == "worst-case":
+        client = f"the worst-case client of {advice.clients:,}"
     lines = [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
-        f"With it {whose} has ε = {number(found.epsilon)} at δ = {advice.delta:.2g}; "
-        f"theory allows {_theory(found)}.",
-        f"The client takes part {_times(found)}. The adversary {adversary_text(found)} "
-        f"({found.theory.adjacency} adjacency).",
+        f"With it {client} has ε = {number(answer.epsilon)} at δ = {advice.delta:.2g}; "
+        f"theory allows {_theory(answer)}.",
+        f"The client takes part {_times(answer)}. The adversary {_adversary(answer)} "
+        f"({answer.theory.adjacency} adjacency).",
     ]
     if not advice.load.places:
         lines += advice.load.sentences()
-    elif found.client == "median" and math.isfinite(found.high):
-        told = f"this ε within about {number(found.low)} – {number(found.high)}"
+    elif answer.client == "median" and math.isfinite(answer.high):
+        interval = f"this ε within about {number(answer.low)} – {number(answer.high)}"
         if REAL_UPDATES_LEFT_OUT in advice.notes:
-            told = f"at most about {number(found.high)}"
+            interval = f"at most about {number(answer.high)}"
         lines.append(
             f"A run whose canaries are {100 * advice.load.share:.2g}% of a round would report "
-            f"{told}."
+            f"{interval}."
         )
     return lines + [f"• {note}" for note in advice.notes]
 
 
-def adversary_text(found: ClientEpsilon) -> str:
-    """What the adversary sees and knows, after "the adversary"."""
-    knows = "knows" if found.theory.knows_rounds else "does not know"
-    return f"sees {SEES[found.sees]} and {knows} the client's rounds"
-
-
-def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
-    """What canaries are, and why these numbers."""
-    load = found[0].load
-    answers = next((one.answers for one in found if one.answers), ())
+def canary_lines(advice: Sequence[CanaryAdvice]) -> list[str]:
+    """The analytical ε of the median client, and the reasons for the number of canaries."""
+    answers = next((option.answers for option in advice if option.answers), ())
     lines = [
-        f"• The median client takes part {_times(one)}; who {adversary_text(one)} "
-        f"({one.theory.adjacency} adjacency) is allowed {_theory(one)} by theory."
-        for one in answers
+        f"• The median client takes part {_times(answer)}; who {_adversary(answer)} "
+        f"({answer.theory.adjacency} adjacency) is allowed {_theory(answer)} by theory."
+        for answer in answers
     ]
     lines.append(
         "• Canaries are no more than fit the share, nor than ±10% or ±0.5 in ε needs. "
         f"Four times as many halve the interval. {REAL_UPDATES_LEFT_OUT}"
     )
-    if not load.secret:
+    if not advice[0].load.secret:
         lines.append(
             "• A place follows a client's schedule; a few are divided among canaries."
         )
     return lines
 
 
-def canary_table(found: Sequence[CanaryAdvice], delta: float) -> Table:
-    """Of each share of a round: places, and what a run with them would report."""
-    load = found[0].load
+def canary_table(advice: Sequence[CanaryAdvice], delta: float) -> Table:
+    """For each share of a round the places, and what a run with them would report."""
     headings = (
         "at most",
         "places",
@@ -81,35 +73,31 @@ def canary_table(found: Sequence[CanaryAdvice], delta: float) -> Table:
         "95% interval",
     )
     table = plain_table(
-        f"ε of the median client at δ = {delta:.2g}, and what canaries beside {load.clients:,} "
-        "clients tell of it",
+        f"ε of the median client at δ = {delta:.2g}, and what canaries beside "
+        f"{advice[0].load.clients:,} clients tell of it",
         headings,
     )
-    for one in found:
-        first = (
-            f"{one.share:.0%}",
-            f"{one.load.places:,}",
-            f"{100 * one.load.share:.2g}%",
+    for option in advice:
+        load = (
+            f"{option.share:.0%}",
+            f"{option.load.places:,}",
+            f"{100 * option.load.share:.2g}%",
         )
-        if not one.answers:
-            table.add_row(*first, "–", "not measured", "–")
-        for answer in one.answers:
-            table.add_row(
-                *first,
-                SEES[answer.sees],
-                number(answer.epsilon),
-                f"{number(answer.low)} – {number(answer.high)}",
-            )
+        if not option.answers:
+            table.add_row(*load, "–", "not measured", "–")
+        for answer in option.answers:
+            interval = f"{number(answer.low)} – {number(answer.high)}"
+            table.add_row(*load, SEES[answer.sees], number(answer.epsilon), interval)
     return table
 
 
 def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
     """The median client and the ``top`` worst-case ones, and what caps would change."""
-    title = (
+    clients = plain_table(
         f"ε at δ = {exposure.delta:.2g}, noise multiplier {exposure.noise_multiplier:g}, of "
-        f"{exposure.trace.population:,} clients"
+        f"{exposure.trace.population:,} clients",
+        ("client", "takes part", "ε", "theory"),
     )
-    clients = plain_table(title, ("client", "takes part", "ε", "theory"))
     for client in (exposure.median, *exposure.top(top)):
         clients.add_row(
             str(client.name),
@@ -117,13 +105,14 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
             number(client.epsilon),
             number(finite(client.analytical)),
         )
-    title = "Caps: ε of the worst-case client, and z that keeps it as it is"
-    caps = plain_table(title, ("cap", "refused", "clients", "ε", "z"))
+    caps = plain_table(
+        "Caps: ε of the worst-case client, and z that keeps it as it is",
+        ("cap", "refused", "clients", "ε", "z"),
+    )
     for effect in exposure.caps:
+        span = "a run" if effect.window is None else f"in {effect.window}"
         caps.add_row(
-            f"{effect.cap} a run"
-            if effect.window is None
-            else f"{effect.cap} in {effect.window}",
+            f"{effect.cap} {span}",
             f"{effect.refused:.1%}",
             f"{effect.touched:.1%}",
             number(effect.epsilon),
@@ -135,28 +124,33 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
 def exposure_lines(exposure: Exposure) -> list[str]:
     """The adversary of the tables, and their assumptions."""
     trace = exposure.trace
-    used = len(set(trace.round_ids.tolist()))
+    rounds = len(set(trace.round_ids.tolist()))
     lines = [
         f"• The adversary sees {SEES[exposure.sees]} and knows the client's rounds; zero-out "
         "adjacency.",
         "• These are estimates, not a guarantee; every update is taken to have the clip norm.",
     ]
-    if used < trace.rounds:
-        lines.append(f"• The log has {trace.rounds:,} rounds; {used:,} have clients.")
+    if rounds < trace.rounds:
+        lines.append(f"• The log has {trace.rounds:,} rounds; {rounds:,} have clients.")
     return lines
 
 
-def _theory(found: ClientEpsilon) -> str:
-    if found.theory.epsilon is None:
+def _adversary(answer: ClientEpsilon) -> str:
+    knows = "knows" if answer.theory.knows_rounds else "does not know"
+    return f"sees {SEES[answer.sees]} and {knows} the client's rounds"
+
+
+def _theory(answer: ClientEpsilon) -> str:
+    if answer.theory.epsilon is None:
         return "no bound that is known"
-    return f"ε ≤ {number(finite(found.theory.epsilon))}"
+    return f"ε ≤ {number(finite(answer.theory.epsilon))}"
 
 
-def _times(found: ClientEpsilon) -> str:
-    often = how_often(found.participations)
-    if found.client == "worst-case":
-        return f"at most {often}"
-    return often if found.theory.knows_rounds else f"{often} on average"
+def _times(answer: ClientEpsilon) -> str:
+    times = how_often(answer.participations)
+    if answer.client == "worst-case":
+        return f"at most {times}"
+    return times if answer.theory.knows_rounds else f"{times} on average"
 
 
 def _rounded_up(value: float) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Unpack
 from fl_epe.accounting import noise_at
 from fl_epe.auditing import (
     REAL_UPDATES_LEFT_OUT,
+    SHARE,
     AuditRecord,
     CanaryLoad,
     NotMeasured,
@@ -36,7 +37,8 @@ from fl_epe.limit.client import (
 from fl_epe.limit.simulated_record import LimitSetting
 from fl_epe.schedules import Schedule, clients_of
 
-_LEAST_NOISE = 1e-60  # used for z = 0, as real updates may be zero in some round
+# The noise multiplier that stands for 0, as real updates may be zero in some round.
+_LEAST_NOISE = 1e-60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +48,9 @@ class NoiseAdvice:
     Attributes:
         noise_multiplier: z of the clients' sum.
         target_epsilon: the ε that was wanted.
-        answer: ε of the client; just below the target, or further below it where real updates alone
-            hide the client, as theory then allows the target and no more. Its interval is what a
-            run with the canaries of ``load`` would report.
+        answer: ε of the client. It is just below the target, or further below it where real
+            updates alone hide the client, as theory then allows the target and no more. Its
+            interval is what a run with the canaries of ``load`` would report.
         delta: δ.
         clients: number of clients.
         load: canaries of such a run, the default ones.
@@ -66,22 +68,22 @@ class NoiseAdvice:
 
 def _load(
     schedule: Schedule,
-    z: float,
+    noise_multiplier: float,
     delta: float,
     clients: int,
     setting: LimitSetting,
-    **share: Any,
+    share: float = SHARE,
 ) -> CanaryLoad:
-    """The canaries of a run, by default the usual share of a round."""
+    """The canaries of a run, which are at most a share of a round."""
     return canary_load(
         clients,
         rounds=schedule.rounds,
         participations=schedule.participations(),
         delta=delta,
-        noise_multiplier=z,
+        noise_multiplier=noise_multiplier,
         secret=schedule.law(clients).hidden,
         momentum=setting.get("momentum", 0.0),
-        **share,
+        share=share,
     )
 
 
@@ -96,16 +98,17 @@ def noise_for_epsilon(
     confidence: float = 0.95,
     **setting: Unpack[LimitSetting],
 ) -> NoiseAdvice:
-    """The noise multiplier at which a run's report is expected to say an ε.
+    """The noise multiplier at which a run's report is expected to have the target ε.
 
     Args:
         schedule: the participation schedule.
         target_epsilon: ε that is wanted, in [1e-9, 1e6].
         delta: δ in (0, 1).
         clients: number of clients; a trace has its own.
-        sees: "final" or "all"; whether the adversary knows the client's rounds is the schedule's.
-        worst_case: whether ε is what none of the clients exceeds with this confidence, not that of
-            the median client.
+        sees: "final" or "all". The adversary knows the client's rounds unless the schedule hides
+            them.
+        worst_case: whether ε is one that none of the clients exceeds with this confidence, not that
+            of the median client.
         confidence: of the interval and of the worst-case client, in (0, 1).
         setting: see `LimitSetting`.
 
@@ -123,57 +126,68 @@ def noise_for_epsilon(
         return expected_record(schedule, noise, delta, clients, **canaries, **setting)
 
     def worst_at(z: float) -> ClientEpsilon:
-        found = worst_client(record_at(z), schedule, sees, clients, confidence)
-        if found is None:
+        client = worst_client(record_at(z), schedule, sees, clients, confidence)
+        if client is None:
             raise NotMeasured(
                 f"{schedule.kind!r} has no law in closed form, and to draw {clients} clients "
                 "would take minutes"
             )
-        return found
+        return client
 
-    def level(z: float) -> float:
-        return (
-            worst_at(z).epsilon if worst_case else expected_epsilon(record_at(z), sees)
-        )
+    def epsilon_at(z: float) -> float:
+        if worst_case:
+            return worst_at(z).epsilon
+        return expected_epsilon(record_at(z), sees)
 
-    def allowed(z: float) -> float:
-        found = worst_at(z) if worst_case else median_client(record_at(z), sees)
-        return math.inf if found.theory.epsilon is None else found.theory.epsilon
+    def allowed_at(z: float) -> float:
+        client = worst_at(z) if worst_case else median_client(record_at(z), sees)
+        limit = client.theory.epsilon
+        return math.inf if limit is None else limit
 
-    real = setting.get("real") is not None
-    hidden = real and level(0.0) <= target_epsilon
-    z = noise_at(allowed if hidden else level, target_epsilon)
+    has_real_updates = setting.get("real") is not None
+    hidden_by_updates = has_real_updates and epsilon_at(0.0) <= target_epsilon
+    z = noise_at(allowed_at if hidden_by_updates else epsilon_at, target_epsilon)
     if not 0 < z < math.inf:
         raise ValueError(
             "Expected noise_multiplier in [e^-512, e^512], found none that fits."
         )
     load = _load(schedule, z, delta, clients, setting)
-    try:
-        if worst_case:
-            found = worst_at(z)
-        elif load.places:
+    client = worst_at(z) if worst_case else None
+    if client is None and load.places:
+        with contextlib.suppress(NotMeasured):
             record = record_at(z, places=load.places, kept=load.kept)
-            found = median_client(record, sees, confidence)
-        else:
-            raise NotMeasured(load.sentences()[0])
-    except NotMeasured:  # too few canaries take part
-        found = dataclasses.replace(
-            median_client(record_at(z), sees), low=0.0, high=math.inf
+            client = median_client(record, sees, confidence)
+    if client is None:  # Too few canaries take part to tell an interval.
+        client = median_client(record_at(z), sees)
+        client = dataclasses.replace(client, low=0.0, high=math.inf)
+    notes = [
+        "This is an estimate for random canaries, not a guarantee of differential privacy."
+    ]
+    if hidden_by_updates:
+        notes.append(
+            "Real updates alone would be enough against random canaries, but without noise nothing "
+            "is guaranteed: an attack that knows more about the updates finds its client. This z "
+            "is the least at which theory allows the target."
         )
-    return NoiseAdvice(
-        z, target_epsilon, found, delta, clients, load, tuple(_notes(hidden, real))
-    )
+    if has_real_updates:
+        notes.append(
+            "Real updates and clip norms are held as they were measured, although another noise "
+            "multiplier would change them."
+        )
+    else:
+        notes.append(REAL_UPDATES_LEFT_OUT)
+    return NoiseAdvice(z, target_epsilon, client, delta, clients, load, tuple(notes))
 
 
 @dataclasses.dataclass(frozen=True)
 class CanaryAdvice:
-    """What canaries of a share of a round's replies would tell.
+    """The report that is expected of a run with canaries in a share of a round's replies.
 
     Attributes:
         share: the largest share that they may have.
-        load: as many as fit, and no more than are worth it.
-        answers: of the median client, one an adversary, with the interval of such a run; empty if
-            too few canaries take part.
+        load: as many canaries as fit, and no more than are worth it.
+        answers: ε of the median client for each adversary, with the interval of such a run; empty
+            if too few canaries take part.
     """
 
     share: float
@@ -204,7 +218,7 @@ def canary_advice(
     """
     check_positive("noise_multiplier", noise_multiplier)
     clients = clients_of(schedule, clients)
-    load = _load(schedule, noise_multiplier, delta, clients, setting, share=share)
+    load = _load(schedule, noise_multiplier, delta, clients, setting, share)
     answers: tuple[ClientEpsilon, ...] = ()
     if load.places:
         with contextlib.suppress(NotMeasured):
@@ -222,23 +236,3 @@ def canary_advice(
                 median_client(record, "all", 0.95),
             )
     return CanaryAdvice(share, load, answers)
-
-
-def _notes(hidden: bool, real: bool) -> list[str]:
-    notes = [
-        "This is an estimate for random canaries, not a guarantee of differential privacy."
-    ]
-    if hidden:
-        notes.append(
-            "Real updates alone would be enough against random canaries, but without noise nothing "
-            "is guaranteed: an attack that knows more about the updates finds its client. This z "
-            "is the least at which theory allows the target."
-        )
-    if real:
-        notes.append(
-            "Real updates and clip norms are held as they were measured, although another noise "
-            "multiplier would change them."
-        )
-    else:
-        notes.append(REAL_UPDATES_LEFT_OUT)
-    return notes

@@ -16,99 +16,88 @@ from fl_epe.schedules import Schedule, basis_of, clients_of, make_schedule
 from fl_epe.seeding import generator
 from fl_epe.wording import counted, how_often
 
-_TIE = 0.002  # relative
-_OFTEN = 0.95  # of the participations that were asked for, at least
-_DRAWN = 10_000  # clients whose cohorts are drawn, at most
-_COHORTS = 7  # stream of the seed
-_WHOLE = 1e-9
+# Relative difference of costs that count as equal.
+_TIE = 0.002
 
+# Share of the participations asked for that a schedule must have.
+_LEAST_PARTICIPATIONS = 0.95
 
-def obstacle(plan: ComparisonPlan, schedule: Schedule, participations: float) -> str:
-    """Why a schedule is no answer: it breaks a constraint, or clients come less often than asked.
+# Clients whose cohorts are drawn, at most, and the stream of the seed for them.
+_DRAWN_CLIENTS = 10_000
+_COHORTS = 7
 
-    It is "" if nothing is against it.
-    """
-    basis = basis_of(schedule)
-    often = schedule.participations()
-    if often < participations * _OFTEN:
-        return f"its clients take part {how_often(often)} on average"
-    if schedule.law(plan.clients or CLIENTS).separation < plan.least_distance:
-        return f"two rounds of a client may be less than {plan.least_distance} apart"
-    if plan.part_time and not basis.part_time:
-        return "it needs clients at times at which they may be offline"
-    if plan.clients_draw and not basis.drawn_by_clients:
-        return "it needs somebody who knows which clients are online"
-    return ""
+# Rounding error of a cohort size that is a whole number.
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
-    """A schedule that can be run, and what it costs.
+    """A schedule that can be run, and its cost.
 
     Attributes:
         row: what was measured of it.
-        cell: what it is.
-        schedule: the same, made.
+        cell: its place in the grid.
+        schedule: the schedule itself.
+        clients: number of clients.
         cost: the noise that it needs for a wanted ε, rounded up, or its ε at the row's noise.
-        drawn: whether that ε is by drawn losses, and so with a confidence.
+        is_drawn: whether that ε is by drawn losses, and so with a confidence.
     """
 
     row: Row
     cell: Cell
     schedule: Schedule
+    clients: int
     cost: float
-    drawn: bool
-
-    @property
-    def clients(self) -> int:
-        return self.row.clients or CLIENTS
+    is_drawn: bool
 
 
 def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
     """Which schedule to run at the middle of a grid, and what else to know; "" if none is known.
 
     Args:
-        plan: with what a schedule must allow.
+        plan: with the constraints of a schedule.
         rows: at one noise multiplier and number of participations. Of several mechanisms of noise
             only the first counts: equal noise multipliers are not equal noise.
     """
     choices, obstacles = _choices(plan, rows)
     if not choices:
-        reasons = "; ".join(f"{name}: {why}" for name, why in obstacles.items())
-        return (
-            f"No schedule allows what you ask for ({reasons})." if reasons else ""
-        ), ""
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in obstacles.items())
+        if not reasons:
+            return "", ""
+        return f"No schedule allows what you ask for ({reasons}).", ""
     best = choices[0]
-    tied = [each for each in choices if each.cost <= best.cost * (1 + _TIE)]
-    often = counted(best.row.participations, "participation")
-    at = f"with {often} in {best.schedule.rounds} rounds"
-    if plan.target_epsilon is None:
-        noise = best.row.noise_multiplier
-        promise = (
-            f"ε of every client is at most {number(best.cost)} {at} and z = {noise:g}"
-        )
-        if best.drawn:
-            promise += f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
+    tied = [choice for choice in choices if choice.cost <= best.cost * (1 + _TIE)]
+    participations = counted(best.row.participations, "participation")
+    setting = f"with {participations} in {best.schedule.rounds} rounds"
+    if plan.target_epsilon is not None:
+        promise = f"z = {best.cost:g} {setting} keeps ε of every client at {plan.target_epsilon:g}"
     else:
         promise = (
-            f"z = {best.cost:g} {at} keeps ε of every client at {plan.target_epsilon:g}"
+            f"ε of every client is at most {number(best.cost)} {setting} and "
+            f"z = {best.row.noise_multiplier:g}"
         )
-    hidden = best.schedule.law(best.clients).hidden
-    sees = "adversary sees every round" + ", not who takes part" * hidden
-    names = " or ".join(each.cell.schedule for each in tied)
+        if best.is_drawn:
+            promise += f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
+    sees = "adversary sees every round"
+    if best.schedule.law(best.clients).hidden:
+        sees += ", not who takes part"
+    names = " or ".join(choice.cell.schedule for choice in tied)
     answer = f"Run {names}: {promise}, at δ = {best.row.delta:.2g} ({sees})."
     more = []
-    if others := choices[len(tied) :]:
-        what = "ε" if plan.target_epsilon is None else "noise"
-        less = 1 - best.cost / others[0].cost
+    if len(choices) > len(tied):
+        second = choices[len(tied)]
+        quantity = "ε" if plan.target_epsilon is None else "noise"
         more.append(
-            f"That is {less:.1%} less {what} than with {others[0].row.schedule}."
+            f"That is {1 - best.cost / second.cost:.1%} less {quantity} than with "
+            f"{second.row.schedule}."
         )
     if len(plan.participations) > 1:
         more.append("Other --participations have other answers.")
     if obstacles:
         more.append(f"Ruled out: {', '.join(obstacles)}.")
-    return answer, " ".join([*more, _spread(plan, best), _command(plan, best)])
+    more.append(_cohort_sizes(plan, best))
+    more.append(_command(plan, best))
+    return answer, " ".join(more)
 
 
 def _choices(
@@ -123,54 +112,83 @@ def _choices(
     choices = []
     obstacles = {}
     for row in rows:
-        cost = row.guaranteed if plan.target_epsilon is None else row.needed_noise
         cell = cells.get((row.schedule, row.noise_multiplier, row.participations))
-        if (
-            cell is None
-            or row.rounds is None
-            or cost is None
-            or not math.isfinite(cost)
-        ):
+        cost = row.guaranteed if plan.target_epsilon is None else row.needed_noise
+        if cell is None or cost is None or not math.isfinite(cost):
+            continue
+        if row.rounds is None or row.clients is None:
             continue
         schedule = make_schedule(cell.schedule, row.rounds, row.participations)
-        if why := obstacle(plan, schedule, row.participations):
-            obstacles[row.schedule] = why
+        obstacle = _obstacle(plan, schedule, row.participations)
+        if obstacle is not None:
+            obstacles[row.schedule] = obstacle
             continue
         if plan.target_epsilon is not None:
             cost = math.ceil(cost * 1000) / 1000
-        drawn = math.inf if row.drawn is None else row.drawn
-        choices.append(_Choice(row, cell, schedule, min(cost, drawn), drawn < cost))
-    return sorted(choices, key=lambda each: each.cost), obstacles
+        is_drawn = row.drawn is not None and row.drawn < cost
+        if row.drawn is not None:
+            cost = min(cost, row.drawn)
+        choices.append(_Choice(row, cell, schedule, row.clients, cost, is_drawn))
+    return sorted(choices, key=lambda choice: choice.cost), obstacles
 
 
-def _spread(plan: ComparisonPlan, choice: _Choice) -> str:
+def _obstacle(
+    plan: ComparisonPlan, schedule: Schedule, participations: float
+) -> str | None:
+    """Why a schedule is no answer; ``None`` if nothing is against it.
+
+    It may break a constraint, or its clients take part less often than was asked for.
+    """
+    basis = basis_of(schedule)
+    mean = schedule.participations()
+    if mean < participations * _LEAST_PARTICIPATIONS:
+        return f"its clients take part {how_often(mean)} on average"
+    if schedule.law(plan.clients or CLIENTS).separation < plan.least_distance:
+        return f"two rounds of a client may be less than {plan.least_distance} apart"
+    if plan.part_time and not basis.part_time:
+        return "it needs clients at times at which they may be offline"
+    if plan.clients_draw and not basis.drawn_by_clients:
+        return "it needs somebody who knows which clients are online"
+    return None
+
+
+def _cohort_sizes(plan: ComparisonPlan, choice: _Choice) -> str:
     """How much the sizes of cohorts vary, in one run that is drawn."""
-    clients = clients_of(choice.schedule, min(choice.clients, _DRAWN))
-    rng = generator(plan.seed, _COHORTS)
-    sizes = [len(cohort) for cohort in choice.schedule.cohorts(clients, rng)]
-    few, many = min(sizes), max(sizes)
-    has = str(few) if few == many else f"{few} to {many}"
-    drawn = (
-        "" if clients == choice.clients else f" (of {choice.clients:,}: in proportion)"
-    )
-    return f"A cohort has {has} of {clients:,} clients{drawn}."
+    clients = clients_of(choice.schedule, min(choice.clients, _DRAWN_CLIENTS))
+    cohorts = choice.schedule.cohorts(clients, generator(plan.seed, _COHORTS))
+    sizes = {len(cohort) for cohort in cohorts}
+    text = str(min(sizes))
+    if len(sizes) > 1:
+        text += f" to {max(sizes)}"
+    text = f"A cohort has {text} of {clients:,} clients"
+    if clients != choice.clients:
+        text += f" (of {choice.clients:,}: in proportion)"
+    return f"{text}."
 
 
 def _command(plan: ComparisonPlan, choice: _Choice) -> str:
     """How to run it: as a command, or in Python where no whole cohort size has that schedule."""
-    spec, rounds = choice.cell.schedule, choice.schedule.rounds
+    spec = choice.cell.schedule
+    rounds = choice.schedule.rounds
     size = choice.cell.participations * choice.clients / rounds
-    whole = math.floor(size + _WHOLE)
+    cohort_size = math.floor(size + _ROUNDING)
     try:
-        make_schedule(spec, rounds, max(whole, 1) * rounds / choice.clients)
+        make_schedule(spec, rounds, max(cohort_size, 1) * rounds / choice.clients)
     except ValueError:
-        whole = 0
-    if whole < 1:
+        cohort_size = 0
+    if cohort_size < 1:
         made = f"make_schedule({spec!r}, {rounds}, {choice.cell.participations:g})"
         return f"In Python its cohorts are fl_epe.schedules.{made}.cohorts({choice.clients}, rng)"
-    noise = choice.cell.noise_multiplier if plan.target_epsilon is None else choice.cost
-    words = ["--participation", spec, "--rounds", str(rounds)]
-    words += ["--clients-per-round", str(whole), "--noise-multiplier", f"{noise:g}"]
+    noise = choice.cost
+    if plan.target_epsilon is None:
+        noise = choice.cell.noise_multiplier
+    options = {
+        "--participation": spec,
+        "--rounds": str(rounds),
+        "--clients-per-round": str(cohort_size),
+        "--noise-multiplier": f"{noise:g}",
+    }
     if choice.cell.mechanism != "independent":
-        words += ["--mechanism", choice.cell.mechanism]
+        options["--mechanism"] = choice.cell.mechanism
+    words = [word for option in options.items() for word in option]
     return f"With {choice.clients:,} clients: fl-epe run TASK {shlex.join(words)}"

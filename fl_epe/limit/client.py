@@ -1,14 +1,14 @@
 """ε of one client of a run that is still to come, for one adversary, beside theory.
 
 The median client's ε is what `fl_epe.auditing.answers` says of such a run on average: the same
-client, adversary and functions, at κ = 1. The worst-case client is the one who takes part most
+client, adversary and functions, at κ = 1. The worst-case client is the one that takes part most
 often of all.
 
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = expected_record(ShuffledEpochs(60, 12), 1.0, 1e-5, 120)
-    >>> found = median_client(record, "all")
-    >>> round(found.epsilon, 1), round(found.theory.epsilon, 1), found.theory.knows_rounds
+    >>> client = median_client(record, "all")
+    >>> round(client.epsilon, 1), round(client.theory.epsilon, 1), client.theory.knows_rounds
     (20.1, 20.1, True)
 """
 
@@ -17,7 +17,6 @@ import math
 from typing import Literal, Unpack
 
 import numpy as np
-import scipy
 
 from fl_epe import accounting
 from fl_epe.auditing import (
@@ -30,16 +29,21 @@ from fl_epe.auditing import (
     client_epsilon,
     seen_by,
 )
+from fl_epe.auditing.estimate import half_width
 from fl_epe.checks import Floats, check_probability
 from fl_epe.limit.simulated_record import LimitSetting, limit_record
 from fl_epe.schedules import Schedule, clients_of
 
-_LOGGED = 10_000  # clients whose participations are drawn; their median is that of more
-PLACES = 13
-"""Of canaries where only expected scores are looked at, so that some take part."""
+# Clients whose participations are drawn; the median of more clients is the same.
+_LOGGED = 10_000
 
+# Places of canaries where only expected scores are looked at, so that some take part.
+_PLACES = 13
+
+# Relative difference of numerical methods, with known rounds and with secret ones
+# (docs/notes/unknown-rounds.md).
 _ROUNDING = 1e-6
-_OF_SECRET_ROUNDS = 5e-3  # by which methods differ there (docs/notes/unknown-rounds.md)
+_ROUNDING_SECRET = 5e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +51,14 @@ class ClientEpsilon:
     """ε of one client against one adversary, and what theory allows the same client.
 
     Attributes:
-        client: "median": as often in the run as the median client, or "worst-case": as often as
-            none of all clients exceeds, at a confidence.
+        client: "median" takes part as often as the median client, "worst-case" as often as no
+            client exceeds, at a confidence.
         sees: "final" or "all", as of `Adversary`.
-        theory: what it allows, and of which adversary and adjacency all of this is.
+        theory: what theory allows, with the adversary and the adjacency of all these numbers.
         participations: of the client; the expected number where its rounds are secret.
         epsilon: expected, or the mean of what trainings measured.
         low: lower end of the interval, of a run with the canaries of the record, or of the mean.
-        high: upper end of it.
+        high: upper end of that interval.
         above: whether ε lies above theory by more than chance allows.
     """
 
@@ -74,7 +78,7 @@ def expected_record(
     delta: float,
     clients: int,
     *,
-    places: int = PLACES,
+    places: int = _PLACES,
     kept: float = 1.0,
     **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
@@ -85,8 +89,8 @@ def expected_record(
         noise_multiplier: z of the clients' sum.
         delta: δ.
         clients: real clients; a trace has its own.
-        places: of canaries, see `CanaryLoad`.
-        kept: see `CanaryLoad`.
+        places: number of places of canaries, see `CanaryLoad`.
+        kept: share of its rounds that a place keeps, see `CanaryLoad`.
         setting: see `LimitSetting`.
 
     Raises:
@@ -102,9 +106,11 @@ def expected_record(
         kept=kept,
         **setting,
     )
-    # Theorems of secret rounds depend on how many clients there are, and need no log.
     law = schedule.law(clients)
-    return record.with_values(participation=law.in_record()) if law.hidden else record
+    if not law.hidden:
+        return record
+    # Theorems of secret rounds depend on how many clients there are, and need no log.
+    return record.with_values(participation=law.in_record())
 
 
 def expected_epsilon(record: AuditRecord, sees: Sees, scale: float = 1.0) -> float:
@@ -120,7 +126,7 @@ def expected_epsilon(record: AuditRecord, sees: Sees, scale: float = 1.0) -> flo
 def median_client(
     record: AuditRecord, sees: Sees, confidence: float | None = None
 ) -> ClientEpsilon:
-    """What `fl_epe.auditing.answers` is expected to say.
+    """ε of the median client, as `fl_epe.auditing.answers` is expected to report it.
 
     Args:
         record: from `expected_record`.
@@ -132,28 +138,33 @@ def median_client(
     """
     view = seen_by(record, Adversary(sees))
     client = AuditedClient.of(record)
-    epsilon = low = high = client_epsilon(view, client, 1.0, record.delta)
+    epsilon = client_epsilon(view, client, 1.0, record.delta)
+    low = epsilon
+    high = epsilon
     if confidence is not None:
         check_probability("confidence", confidence)
         energy = float(np.sum(view.sizes.observed**2))
-        half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(
-            max(energy, 1e-300)
-        )
-        scales = 1 - half, 1 + half
-        low, high = (
-            client_epsilon(view, client, scale, record.delta) for scale in scales
-        )
+        half = half_width(confidence) / math.sqrt(max(energy, 1e-300))
+        low = client_epsilon(view, client, 1 - half, record.delta)
+        high = client_epsilon(view, client, 1 + half, record.delta)
     theory = analytical(record.mechanism, client, record.delta)
-    often = client.participations
-    above = exceeds(epsilon, theory)
-    return ClientEpsilon("median", sees, theory, often, epsilon, low, high, above)
+    return ClientEpsilon(
+        client="median",
+        sees=sees,
+        theory=theory,
+        participations=client.participations,
+        epsilon=epsilon,
+        low=low,
+        high=high,
+        above=exceeds(epsilon, theory),
+    )
 
 
 def exceeds(epsilon: float, theory: Analytical) -> bool:
     """Whether ε lies above theory by more than numerical methods differ."""
     if theory.epsilon is None:
         return False
-    error = _ROUNDING if theory.knows_rounds else _OF_SECRET_ROUNDS
+    error = _ROUNDING if theory.knows_rounds else _ROUNDING_SECRET
     return bool(epsilon > theory.epsilon * (1 + error))
 
 
@@ -165,7 +176,7 @@ def worst_client(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> ClientEpsilon | None:
-    """What none of ``clients`` clients exceeds, for an adversary who knows the client's rounds.
+    """ε that none of the clients exceeds, for an adversary who knows the client's rounds.
 
     Args:
         record: from `expected_record`.
@@ -178,9 +189,7 @@ def worst_client(
     Returns:
         ``None`` if the schedule has no law in closed form, and drawing all would take minutes.
     """
-    delta = record.delta
     strategy = record.mechanism.strategy
-    z = record.mechanism.noise_multiplier or 0.0
     view = seen_by(record, Adversary(sees))
 
     def law_of(weights: Floats) -> accounting.ExpectedScoreLaw | None:
@@ -196,24 +205,35 @@ def worst_client(
     elif sees == "all" and law is not None:
         law = law.root()
     counts = law_of(np.ones(schedule.rounds))
-    largest, most = (
-        None if each is None else each.largest(clients, confidence)
-        for each in (law, counts)
-    )
-    if largest is None or most is None:
+    if law is None or counts is None:
         return None
-    epsilon = float(accounting.epsilon_of_shift(largest, delta))
+    participations = counts.largest(clients, confidence)
+    expected_score = law.largest(clients, confidence)
+    if expected_score is None or participations is None:
+        return None
+    epsilon = float(accounting.epsilon_of_shift(expected_score, record.delta))
+    z = record.mechanism.noise_multiplier or 0.0
     if strategy is None:
-        limit = accounting.gaussian_epsilon(z, delta, round(most))
+        limit = accounting.gaussian_epsilon(z, record.delta, round(participations))
     else:
-        found = accounting.strategy_bounds(schedule.law(clients), strategy, z, delta)
-        limit = accounting.tightest(
-            [b for b in found if not b.averages], rounds_known=True
-        ).epsilon
+        bounds = accounting.strategy_bounds(
+            schedule.law(clients), strategy, z, record.delta
+        )
+        of_each_run = [bound for bound in bounds if not bound.averages]
+        limit = accounting.tightest(of_each_run, rounds_known=True).epsilon
     theory = Analytical(
-        limit, True, "zero-out", "the adversary knows the client's rounds"
+        epsilon=limit,
+        knows_rounds=True,
+        adjacency="zero-out",
+        assumption="the adversary knows the client's rounds",
     )
-    above = exceeds(epsilon, theory)
     return ClientEpsilon(
-        "worst-case", sees, theory, most, epsilon, epsilon, epsilon, above
+        client="worst-case",
+        sees=sees,
+        theory=theory,
+        participations=participations,
+        epsilon=epsilon,
+        low=epsilon,
+        high=epsilon,
+        above=exceeds(epsilon, theory),
     )

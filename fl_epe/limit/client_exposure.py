@@ -1,14 +1,14 @@
-"""How exposed the clients of a real deployment are, from the log of who took part when.
+"""How exposed the clients of a real deployment are, from its participation log.
 
 The limit of a large model gives every client of a `Trace` its expected score, as if its updates
 had the full clip norm and only the noise hid them. The adversary knows the client's rounds, as the
 log names them; adjacency is zero-out. No guarantee. Derivation: docs/notes/limit.md.
 
 Examples:
-    >>> found = exposure(Trace([0, 1, 1], ["a", "a", "b"]), noise_multiplier=1.0, delta=1e-5)
-    >>> found.top(1)[0].name
+    >>> log = exposure(Trace([0, 1, 1], ["a", "a", "b"]), noise_multiplier=1.0, delta=1e-5)
+    >>> log.top(1)[0].name
     'a'
-    >>> [effect.cap for effect in found.caps]
+    >>> [effect.cap for effect in log.caps]
     [1, 2]
 """
 
@@ -44,7 +44,7 @@ class ExposedClient:
 
 @dataclasses.dataclass(frozen=True)
 class CapEffect:
-    """What a cap on participation changes in a log.
+    """The effect of a cap on participation in a log.
 
     Attributes:
         cap: most participations of a client, in the run or in any ``window`` consecutive rounds.
@@ -91,14 +91,18 @@ class Exposure:
         """The ``count`` worst-case clients, the worst-case one first."""
         check_count("top", count)
         order = np.argsort(-self.expected_scores, kind="stable")[:count]
-        often = self.participations[order]
-        limits = [
-            gaussian_epsilon(self.noise_multiplier, self.delta, n)
-            for n in often.tolist()
-        ]
-        epsilons = epsilon_of_shift(self.expected_scores[order], self.delta).tolist()
         names = self.trace.clients[order].tolist()
-        return list(map(ExposedClient, names, often.tolist(), epsilons, limits))
+        counts = self.participations[order].tolist()
+        epsilons = epsilon_of_shift(self.expected_scores[order], self.delta).tolist()
+        return [
+            ExposedClient(
+                name=name,
+                participations=rounds,
+                epsilon=epsilon,
+                analytical=gaussian_epsilon(self.noise_multiplier, self.delta, rounds),
+            )
+            for name, rounds, epsilon in zip(names, counts, epsilons, strict=True)
+        ]
 
 
 def exposure(
@@ -113,7 +117,7 @@ def exposure(
     """How exposed each client of a log is, and what caps on participation would change.
 
     Args:
-        trace: who took part when, for all rounds of the run.
+        trace: the participation log of all rounds of the run.
         noise_multiplier: z > 0 of the clients' sum.
         delta: δ in (0, 1).
         sees: "final" or "all".
@@ -130,65 +134,68 @@ def exposure(
     )
     weights = seen_by(record, Adversary(sees)).weights
 
-    def scores(when: Integers, who: Integers) -> Floats:
-        sums = np.bincount(who, weights[when], trace.population).astype(np.float64)
-        return sums if sees == "final" else np.sqrt(sums)
-
-    def effect(cap: int) -> CapEffect:
-        caps = (
-            {"per_run": cap}
-            if window is None
-            else {"per_window": cap, "window": window}
-        )
-        cohorts = Capped(trace, **caps).cohorts(trace.population, generator(0))
-        kept = [
-            cohort.copy() for cohort in cohorts
-        ]  # a view would keep the whole cohort
-        when = np.repeat(np.arange(len(kept)), list(map(len, kept)))
-        who = np.concatenate(kept)
-        largest = float(scores(when, who).max())
-        return CapEffect(
-            cap,
-            window,
-            1 - len(who) / len(trace.client_ids),
-            float(
-                np.mean(np.bincount(who, minlength=trace.population) < participations)
-            ),
-            float(epsilon_of_shift(largest, delta)),
-            noise_multiplier
-            * largest
-            / float(found.max()),  # scores are in proportion to 1/z
-        )
+    def expected_scores(round_ids: Integers, client_ids: Integers) -> Floats:
+        sums = np.bincount(client_ids, weights[round_ids], trace.population)
+        energies = sums.astype(np.float64)
+        return energies if sees == "final" else np.sqrt(energies)
 
     participations = np.bincount(trace.client_ids)
-    found = scores(trace.round_ids, trace.client_ids)
+    scores = expected_scores(trace.round_ids, trace.client_ids)
+    largest = float(scores.max())
+
+    def effect_of(cap: int) -> CapEffect:
+        if window is None:
+            capped = Capped(trace, per_run=cap)
+        else:
+            capped = Capped(trace, per_window=cap, window=window)
+        # A view of a cohort would keep all of it in memory.
+        cohorts = [
+            cohort.copy() for cohort in capped.cohorts(trace.population, generator(0))
+        ]
+        sizes = [len(cohort) for cohort in cohorts]
+        round_ids = np.repeat(np.arange(len(cohorts)), sizes)
+        client_ids = np.concatenate(cohorts)
+        accepted = np.bincount(client_ids, minlength=trace.population)
+        capped_largest = float(expected_scores(round_ids, client_ids).max())
+        return CapEffect(
+            cap=cap,
+            window=window,
+            refused=1 - len(client_ids) / len(trace.client_ids),
+            touched=float(np.mean(accepted < participations)),
+            epsilon=float(epsilon_of_shift(capped_largest, delta)),
+            # Expected scores are in proportion to 1/z.
+            noise_multiplier=noise_multiplier * capped_largest / largest,
+        )
+
     answer = median_client(record, sees)
-    median = ExposedClient(
-        "median",
-        answer.participations,
-        answer.epsilon,
-        float(answer.theory.epsilon or 0.0),
-    )
-    most = _most(trace, window)
-    limits = [
-        *(2**power for power in range(most.bit_length()) if 2**power < most),
-        most,
-    ]
-    caps = tuple(effect(cap) for cap in limits)
+    most = _most_participations(trace, window)
+    caps = [2**power for power in range(most.bit_length()) if 2**power < most]
     return Exposure(
-        noise_multiplier, delta, sees, trace, median, participations, found, caps
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        sees=sees,
+        trace=trace,
+        median=ExposedClient(
+            "median",
+            answer.participations,
+            answer.epsilon,
+            float(answer.theory.epsilon or 0.0),
+        ),
+        participations=participations,
+        expected_scores=scores,
+        caps=tuple(effect_of(cap) for cap in [*caps, most]),
     )
 
 
-def _most(trace: Trace, window: int | None) -> int:
+def _most_participations(trace: Trace, window: int | None) -> int:
     """The most participations of a client, in the run or in any ``window`` consecutive rounds."""
     if window is None:
         return trace.most_participations()
     order = np.argsort(trace.client_ids, kind="stable")
-    who = trace.client_ids[order]
-    when = trace.round_ids[order]
-    # The first row of a client that is less than a window before each of its rows.
-    place = who * (trace.rounds + window) + when
+    client_ids = trace.client_ids[order]
+    # Places of rows, with a gap of a window between clients: one search finds the first row of
+    # the same client that is less than a window before each row.
+    place = client_ids * (trace.rounds + window) + trace.round_ids[order]
     first = np.searchsorted(place, place - window, side="right")
-    first = np.maximum(first, np.searchsorted(who, who))
-    return int(np.max(np.arange(len(who)) - first)) + 1
+    first = np.maximum(first, np.searchsorted(client_ids, client_ids))
+    return int(np.max(np.arange(len(place)) - first)) + 1

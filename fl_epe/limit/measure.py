@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fl_epe import accounting
 from fl_epe.auditing import AuditRecord, NotMeasured, Sees
+from fl_epe.checks import Floats
 from fl_epe.config import chosen_delta
 from fl_epe.files import record_in
 from fl_epe.limit.client import (
@@ -27,24 +28,26 @@ from fl_epe.limit.plan import (
     rounds_like,
 )
 from fl_epe.mechanism import strategy_matrix
-from fl_epe.schedules import Schedule, clients_of, make_schedule
+from fl_epe.schedules import ParticipationLaw, clients_of, make_schedule
 
-DRAWN_CONFIDENCE = 0.999  # of all bounds by drawn losses
+# Confidence of all bounds by drawn losses together.
+DRAWN_CONFIDENCE = 0.999
 
-_CLOSE = 1e-3  # relative error of noise for a target
+# Relative error of the noise for a target.
+_CLOSE = 1e-3
 
 BOTH: tuple[Sees, Sees] = ("final", "all")
+"""What the two adversaries of a comparison see."""
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
 _schedule = functools.lru_cache(maxsize=64)(make_schedule)
 
 
 def guaranteed_epsilon(
-    schedule: Schedule,
-    clients: int,
+    law: ParticipationLaw,
+    strategy: Floats | None,
     noise_multiplier: float,
     delta: float,
-    mechanism: str,
 ) -> float:
     """The smallest ε that theory guarantees every client, if the adversary sees every round.
 
@@ -53,22 +56,23 @@ def guaranteed_epsilon(
     coins of one client do not depend on another's. So all schedules can be compared.
 
     Args:
-        schedule: the participation schedule.
-        clients: how many there are.
+        law: of a client's participation.
+        strategy: of correlated noise, shape ``(T, T)``; ``None`` if it is independent.
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        mechanism: of the noise, as `fl_epe.mechanism.parse_strategy` reads it.
     """
-    law = schedule.law(clients)
-    strategy = strategy_matrix(mechanism, schedule.rounds)
-    found = accounting.strategy_bounds(law, strategy, noise_multiplier, delta)
-    return accounting.tightest(found, rounds_known=not law.hidden).epsilon
+    bounds = accounting.strategy_bounds(law, strategy, noise_multiplier, delta)
+    return accounting.tightest(bounds, rounds_known=not law.hidden).epsilon
 
 
 def drawn_guarantee(
-    plan: ComparisonPlan, schedule: Schedule, clients: int, cell: Cell, delta: float
+    plan: ComparisonPlan,
+    law: ParticipationLaw,
+    strategy: Floats | None,
+    noise_multiplier: float,
+    delta: float,
 ) -> float | None:
-    """As `guaranteed_epsilon`, by Monte Carlo of the plan's ``draws``.
+    """`guaranteed_epsilon` by Monte Carlo, with the ``draws`` of the plan.
 
     With the confidence `DRAWN_CONFIDENCE` it holds for all cells of the plan at once.
 
@@ -76,37 +80,19 @@ def drawn_guarantee(
         ``None`` without draws, where theory is exact, or where there is nothing to draw, see
         `fl_epe.accounting.drawn_epsilon`.
     """
-    law = schedule.law(clients)
-    strategy = strategy_matrix(cell.mechanism, schedule.rounds)
-    exact = (
-        strategy is None and law.events is not None and len(law.events.independent) > 0
-    )
-    if plan.draws is None or exact:
+    has_events = law.events is not None and len(law.events.independent) > 0
+    is_exact = strategy is None and has_events
+    if plan.draws is None or is_exact:
         return None
     return accounting.drawn_epsilon(
         law,
         strategy,
-        cell.noise_multiplier,
+        noise_multiplier,
         delta,
         draws=plan.draws,
         seed=plan.seed,
         confidence=1 - (1 - DRAWN_CONFIDENCE) / plan.combinations,
     )
-
-
-def needed_noise(
-    schedule: Schedule,
-    clients: int,
-    target_epsilon: float,
-    delta: float,
-    mechanism: str,
-) -> float:
-    """The least noise multiplier whose `guaranteed_epsilon` is at most ``target_epsilon``."""
-
-    def guaranteed(noise: float) -> float:
-        return guaranteed_epsilon(schedule, clients, noise, delta, mechanism)
-
-    return accounting.noise_at(guaranteed, target_epsilon, close=_CLOSE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +113,8 @@ class Row:
         rounds: number of rounds, in the limit.
         guaranteed: `guaranteed_epsilon`; ``None`` of a training, or like a run.
         drawn: `drawn_guarantee`, if there is one.
-        needed_noise: for the plan's target, in the middle of its grid; else ``None``.
+        needed_noise: the least z whose `guaranteed_epsilon` is at most the plan's target, in the
+            middle of its grid; else ``None``.
     """
 
     schedule: str
@@ -150,65 +137,81 @@ class Row:
         """Why the row is not what was asked for: not measured, or of a model that diverged."""
         if self.not_measured is not None:
             return f"not measured: {self.not_measured}"
-        return None if self.diverged is None else f"diverged: {self.diverged}"
+        if self.diverged is not None:
+            return f"diverged: {self.diverged}"
+        return None
 
     @property
     def above(self) -> bool:
         """Whether any ε lies above theory by more than chance allows."""
-        return any(each.above for each in self.answers)
+        return any(answer.above for answer in self.answers)
 
     def of(self, client: str, sees: str) -> ClientEpsilon | None:
         """The answer for a client and what is seen."""
-        return next(
-            (a for a in self.answers if (a.client, a.sees) == (client, sees)), None
-        )
+        for answer in self.answers:
+            if answer.client == client and answer.sees == sees:
+                return answer
+        return None
 
 
 def measure(plan: ComparisonPlan, cell: Cell) -> Row:
-    """A cell in the limit.
+    """The row of a cell in the limit.
 
     Raises:
         ValueError: if the combination is impossible.
     """
-    like = None if plan.like is None else _load_run(record_in(Path(plan.like)))
-    rounds = rounds_like(like, plan.rounds, ROUNDS)
+    run = None if plan.like is None else _load_run(record_in(Path(plan.like)))
+    rounds = rounds_like(run, plan.rounds, ROUNDS)
     schedule = _schedule(cell.schedule, rounds, cell.participations)
-    clients = plan.clients or (like and like.design.num_clients) or CLIENTS
-    clients = clients_of(schedule, clients)
+    clients = plan.clients
+    if clients is None and run is not None:
+        clients = run.design.num_clients
+    clients = clients_of(schedule, clients or CLIENTS)
+    z = cell.noise_multiplier
+    delta = chosen_delta(plan.delta, clients)
+    strategy = strategy_matrix(cell.mechanism, rounds)
     record = expected_record(
         schedule,
-        cell.noise_multiplier,
-        chosen_delta(plan.delta, clients),
+        z,
+        delta,
         clients,
-        strategy=strategy_matrix(cell.mechanism, rounds),
-        **limit_like(like, plan.server_momentum),
+        strategy=strategy,
+        **limit_like(run, plan.server_momentum),
     )
-    median = []
+    answers = []
     failure = None
     for sees in BOTH:
         try:
-            median.append(median_client(record, sees))
-        except NotMeasured as error:  # theory may know what canaries cannot show
+            answers.append(median_client(record, sees))
+        except NotMeasured as error:  # Theory may know what canaries cannot show.
             failure = str(error)
-    worst = [
-        worst_client(record, schedule, sees, clients, plan.confidence, plan.seed)
-        for sees in BOTH
-    ]
-    found = (*median, *filter(None, worst))
+    for sees in BOTH:
+        worst = worst_client(
+            record, schedule, sees, clients, plan.confidence, plan.seed
+        )
+        if worst is not None:
+            answers.append(worst)
     row = Row(
-        *cell.place, record.delta, clients, found, not_measured=failure, rounds=rounds
+        *cell.place,
+        delta=delta,
+        clients=clients,
+        answers=tuple(answers),
+        not_measured=failure,
+        rounds=rounds,
     )
-    if like is not None:  # whose clip norms may have cost a part of the noise
+    if run is not None:  # Its clip norms may have cost a part of the noise.
         return row
-    setting = schedule, clients, cell.noise_multiplier, record.delta, cell.mechanism
-    wanted = None
+    law = schedule.law(clients)
+    needed_noise = None
     if plan.target_epsilon is not None and cell.place[1:] == plan.middle:
-        wanted = needed_noise(
-            schedule, clients, plan.target_epsilon, record.delta, cell.mechanism
+        needed_noise = accounting.noise_at(
+            lambda noise: guaranteed_epsilon(law, strategy, noise, delta),
+            plan.target_epsilon,
+            close=_CLOSE,
         )
     return dataclasses.replace(
         row,
-        guaranteed=guaranteed_epsilon(*setting),
-        drawn=drawn_guarantee(plan, schedule, clients, cell, record.delta),
-        needed_noise=wanted,
+        guaranteed=guaranteed_epsilon(law, strategy, z, delta),
+        drawn=drawn_guarantee(plan, law, strategy, z, delta),
+        needed_noise=needed_noise,
     )

@@ -1,6 +1,6 @@
-"""Writes what people and programs read of a comparison: a table, a page and JSON.
+"""Writes a comparison as a table for the terminal, as a page and as JSON.
 
-Each table is of one client and of what one adversary sees; each of its lines says whether that
+Each table is of one client and of what one adversary sees. Each of its lines says whether that
 adversary knows the client's rounds, and the adjacency.
 """
 
@@ -26,12 +26,19 @@ from fl_epe.reporting import (
 )
 from fl_epe.wording import amount, counted, how_often
 
-# Whose ε it is and who attacks, and lines: each a row and its cells in the order of `COLUMNS`.
 Table = tuple[str, list[tuple[Row, list[str]]]]
+"""A title, and lines: each a row and its cells in the order of `COLUMNS`."""
 
 COLUMNS = ("schedule", "takes part", "its rounds", "adjacency", "ε", "theory")
-_OTHERS = 57  # the width of the columns but the first
-_TIE = 0.01  # relative; expected scores are rounded
+
+# The width of all columns but the first.
+_WIDTH = 57
+
+# Relative difference of ε that counts as a tie, as expected scores are rounded.
+_TIE = 0.01
+
+# Rows that are named in a note, at most.
+_MOST_NAMED = 5
 
 
 def write_comparison(
@@ -41,20 +48,16 @@ def write_comparison(
 
     Args:
         plan: what was compared.
-        rows: what came out, from `fl_epe.limit.carry_out`.
+        rows: the results, from `fl_epe.limit.carry_out`.
         directory: where to write; made if it is missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(
-        directory / "compare.json",
-        {
-            "plan": dataclasses.asdict(plan),
-            "rows": as_json(rows),
-            "versions": installed_versions(),
-        },
-    )
-    here = reference(plan, rows)
-    choice, more = choice_of(plan, here)
+    fields = dataclasses.asdict(plan)
+    versions = installed_versions()
+    content = {"plan": fields, "rows": as_json(rows), "versions": versions}
+    write_json(directory / "compare.json", content)
+    middle = _middle_rows(plan, rows)
+    choice, more = choice_of(plan, middle)
     page = render_page(
         "compare.html.j2",
         plan=plan,
@@ -63,25 +66,18 @@ def write_comparison(
         finding=finding_of(plan, rows),
         failed=failed_of(rows),
         delta=_delta(plan, rows),
-        here=list(tables_of(plan, here)),
-        grid=list(tables_of(plan, rows)) if len(rows) > len(here) else [],
+        here=list(tables_of(plan, middle)),
+        grid=list(tables_of(plan, rows)) if len(rows) > len(middle) else [],
         names=COLUMNS[1:],
         notes=notes_of(plan, rows),
         settings={
-            k: v
-            for k, v in dataclasses.asdict(plan).items()
-            if v not in (None, {}, 1.0)
+            name: value
+            for name, value in fields.items()
+            if value not in (None, {}, 1.0)
         },
-        versions=installed_versions(),
+        versions=versions,
     )
     write_text(directory / "compare.html", page)
-
-
-def reference(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
-    """The rows at the middle of the grid, which the terminal shows."""
-    return [
-        row for row in rows if (row.noise_multiplier, row.participations) == plan.middle
-    ]
 
 
 def print_comparison(
@@ -91,77 +87,102 @@ def print_comparison(
     *,
     details: bool = False,
 ) -> None:
-    """Print the result and the table at the middle of the grid; with ``details`` all there is."""
+    """Print the result and the table at the middle of the grid.
+
+    Args:
+        plan: what was compared.
+        rows: the results, from `fl_epe.limit.carry_out`.
+        console: where to print.
+        details: whether to print every table and note.
+    """
+    middle = _middle_rows(plan, rows)
+    failed = failed_of(rows)
+    choice, more = choice_of(plan, middle)
+    finding = finding_of(plan, rows)
+    notes = notes_of(plan, rows)
+    tables = list(tables_of(plan, rows if details else middle))
+    if not details:
+        tables = tables[:1]
+        if not failed:
+            notes = notes[: 1 + any(row.above for row in rows)]
     console.print()
-    if failed := failed_of(rows):
+    if failed:
         console.print(failed, style="bold red")
-    choice, more = choice_of(plan, reference(plan, rows))
     if choice:
         console.print(choice, style="bold")
     if more:
         console.print(more)
-    shown = list(tables_of(plan, rows if details else reference(plan, rows)))
-    for title, lines in shown if details else shown[:1]:
+    for title, lines in tables:
         table = plain_table(title, COLUMNS, left=4)
         first = table.columns[0]
         first.min_width = 12
         if details:
             first.overflow = "fold"
             first.no_wrap = False
-        else:  # one line each
-            first.max_width = max(12, console.width - _OTHERS)
+        else:  # Each row has one line.
+            first.max_width = max(12, console.width - _WIDTH)
         for row, cells in lines:
-            bad = row.above or row.failed is not None
-            table.add_row(*cells, style="red" if bad else "")
+            is_bad = row.above or row.failed is not None
+            table.add_row(*cells, style="red" if is_bad else "")
         console.print(table)
-    found = finding_of(plan, rows)
-    if found and (details or not choice):
-        console.print(found)
-    notes = notes_of(plan, rows)
-    for note in (
-        notes if details or failed else notes[: 1 + any(row.above for row in rows)]
-    ):
+    if finding and (details or not choice):
+        console.print(finding)
+    for note in notes:
         console.print(f"• {note}", style="dim")
 
 
 def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Table]:
-    """Of each client and each thing to see, in the order of the plan."""
+    """A table for each client and each adversary, with rows in the order of the plan."""
     places = {(row.noise_multiplier, row.participations) for row in rows}
-    at = f" at δ = {delta:.2g}" if (delta := _delta(plan, rows)) is not None else ""
-    named = len(places) > 1
-    if not named:
-        noise, often = places.pop()
-        at = f", z = {noise:g}, {counted(often, 'participation')}{at}"
+    has_grid = len(places) > 1
+    setting = ""
+    if not has_grid:
+        noise, participations = places.pop()
+        setting = f", z = {noise:g}, {counted(participations, 'participation')}"
+    delta = _delta(plan, rows)
+    if delta is not None:
+        setting += f" at δ = {delta:.2g}"
     for client in ("median", "worst-case"):
         for sees in BOTH:
             lines = []
             for row in rows:
-                found = row.of(client, sees)
-                if client == "median" or found is not None:
-                    lines.append((row, _cells(row, found, named=named)))
+                answer = row.of(client, sees)
+                if client == "median" or answer is not None:
+                    lines.append((row, _cells(row, answer, has_grid)))
             if lines:
-                yield (
-                    f"ε of the {client} client for an adversary who sees {SEES[sees]}{at}",
-                    lines,
-                )
+                title = f"ε of the {client} client for an adversary who sees {SEES[sees]}{setting}"
+                yield title, lines
 
 
-def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
-    where = f", z = {row.noise_multiplier:g}, {amount(row.participations)}" * named
-    if found is None:
-        why = "impossible" if row.skipped is not None else NOT_MEASURED
+def _cells(row: Row, answer: ClientEpsilon | None, has_grid: bool) -> list[str]:
+    name = row.schedule
+    if has_grid:
+        name += f", z = {row.noise_multiplier:g}, {amount(row.participations)}"
+    if answer is None:
+        reason = NOT_MEASURED if row.skipped is None else "impossible"
         limit = "–" if row.guaranteed is None else number(row.guaranteed)
-        return [row.schedule + where, "–", "–", "–", why, limit]
-    half = (found.high - found.low) / 2
-    spread = f" ±{half:.1g}" if half > 0 else ""
-    theory = found.theory
+        return [name, "–", "–", "–", reason, limit]
+    epsilon = number(answer.epsilon)
+    half = (answer.high - answer.low) / 2
+    if half > 0:
+        epsilon += f" ±{half:.1g}"
+    if answer.above:
+        epsilon += " !"
+    theory = answer.theory
     return [
-        row.schedule + where,
-        how_often(found.participations),
+        name,
+        how_often(answer.participations),
         "known" if theory.knows_rounds else "secret",
         theory.adjacency,
-        number(found.epsilon) + spread + " !" * found.above,
+        epsilon,
         "none known" if theory.epsilon is None else number(theory.epsilon),
+    ]
+
+
+def _middle_rows(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
+    """The rows at the middle of the grid, which the terminal shows."""
+    return [
+        row for row in rows if (row.noise_multiplier, row.participations) == plan.middle
     ]
 
 
@@ -170,69 +191,75 @@ def _delta(plan: ComparisonPlan, rows: Sequence[Row]) -> float | None:
 
 
 def failed_of(rows: Sequence[Row]) -> str:
-    """What stands at the top, in red, if rows were not measured or diverged; else ""."""
-    counts = {
-        "not measured": sum(row.not_measured is not None for row in rows),
-        "diverged": sum(row.diverged is not None for row in rows),
-    }
-    found = [f"{count} {words}" for words, count in counts.items() if count]
-    return (
-        f"Of {len(rows)} rows, {' and '.join(found)}: see the notes." if found else ""
-    )
+    """The sentence at the top, in red, if rows were not measured or diverged; else ""."""
+    not_measured = sum(row.not_measured is not None for row in rows)
+    diverged = sum(row.diverged is not None for row in rows)
+    failures = []
+    if not_measured:
+        failures.append(f"{not_measured} not measured")
+    if diverged:
+        failures.append(f"{diverged} diverged")
+    if not failures:
+        return ""
+    return f"Of {len(rows)} rows, {' and '.join(failures)}: see the notes."
 
 
 def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     """Which schedule is best and worst for the worst-case client; "" if nothing is compared."""
-    here = reference(plan, rows)
-    found = {row.schedule: row.of("worst-case", "final") for row in here}
-    exposed = {name: each.epsilon for name, each in found.items() if each is not None}
-    if len(exposed) < 2:
+    middle = _middle_rows(plan, rows)
+    epsilons = {}
+    for row in middle:
+        answer = row.of("worst-case", "final")
+        if answer is not None:
+            epsilons[row.schedule] = answer.epsilon
+    if len(epsilons) < 2:
         return ""
-    values = exposed.values()
-    whose = (
-        f"the worst-case client of {max(row.clients or 0 for row in here):,} (adversary sees the "
+    smallest = min(epsilons.values())
+    largest = max(epsilons.values())
+    client = (
+        f"the worst-case client of {max(row.clients or 0 for row in middle):,} (adversary sees the "
         "final model and knows the client's rounds; zero-out)"
     )
-    short = [name.split(":")[0] for name in exposed]
-    names_of = dict(
-        zip(exposed, short if len(set(short)) == len(short) else exposed, strict=True)
-    )
-    if max(values) < min(values) * (1 + _TIE):
-        return (
-            f"All of these schedules have the same ε of {whose}: {number(max(values))}."
-        )
+    if largest < smallest * (1 + _TIE):
+        return f"All of these schedules have the same ε of {client}: {number(largest)}."
+    kinds = {name.split(":")[0] for name in epsilons}
     ends = []
-    for end in (min(values), max(values)):
+    for end in (smallest, largest):
         tied = [
-            names_of[n]
-            for n, epsilon in exposed.items()
+            name.split(":")[0] if len(kinds) == len(epsilons) else name
+            for name, epsilon in epsilons.items()
             if abs(epsilon / end - 1) < _TIE
         ]
-        ends.append(f"{', '.join(tied)} ({number(end)}{', a tie' * (len(tied) > 1)})")
-    return f"ε of {whose} is least under {ends[0]} and largest under {ends[1]}."
+        tie = ", a tie" if len(tied) > 1 else ""
+        ends.append(f"{', '.join(tied)} ({number(end)}{tie})")
+    return f"ε of {client} is least under {ends[0]} and largest under {ends[1]}."
 
 
 def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
-    """What a reader must know about the numbers, what matters most first."""
+    """Notes on the numbers, the most important first."""
     lines = []
-    if over := [row for row in rows if row.above]:
+    above = [_name(row) for row in rows if row.above]
+    if above:
         lines.append(
-            f"Warning: {len(over)} of {len(rows)} rows lie above theory by more than chance allows "
-            f"({', '.join(map(_named, over[:5]))}): a guarantee does not hold, or the noise is not "
-            "what it claims to be."
+            f"Warning: {len(above)} of {len(rows)} rows lie above theory by more than chance "
+            f"allows ({', '.join(above[:_MOST_NAMED])}): a guarantee does not hold, or the noise "
+            "is not what it claims to be."
         )
-    failed = [f"{_named(row)}: {row.failed}." for row in rows if row.failed is not None]
-    lines += failed[:5]
-    if (more := len(failed) - 5) > 0:
-        lines.append(f"… and {more} more; see compare.json.")
+    failed = [f"{_name(row)}: {row.failed}." for row in rows if row.failed is not None]
+    lines += failed[:_MOST_NAMED]
+    if len(failed) > _MOST_NAMED:
+        lines.append(f"… and {len(failed) - _MOST_NAMED} more; see compare.json.")
     if plan.task is not None:
-        how = f"{plan.task} was trained; ε is the mean of the replicates' reports, ± its interval."
-    elif plan.like is None:
-        how = f"Nothing was trained. {REAL_UPDATES_LEFT_OUT}"
+        lines.append(
+            f"{plan.task} was trained; ε is the mean of the replicates' reports, ± its interval."
+        )
+    elif plan.like is not None:
+        lines.append(
+            f"Nothing was trained. Clip norms, server and real updates are those of {plan.like}."
+        )
     else:
-        how = f"Nothing was trained. Clip norms, server and real updates are those of {plan.like}."
+        lines.append(f"Nothing was trained. {REAL_UPDATES_LEFT_OUT}")
     lines += [
-        how,
         "ε estimates what a random canary in the client's place would show; it is no bound on "
         "other attacks. Theory is for the same client and adversary.",
         "The median client takes part as often as half of all clients or more. The adversary does "
@@ -240,20 +267,22 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
         f"No client takes part more often than the worst-case client, with {plan.confidence:.0%} "
         "confidence. The adversary knows its rounds.",
     ]
-    if drawn := [
-        f"{_named(row)}: {number(row.drawn)}" for row in rows if row.drawn is not None
-    ]:
+    drawn = [
+        f"{_name(row)}: {number(row.drawn)}" for row in rows if row.drawn is not None
+    ]
+    if drawn:
         lines.append(
             "ε of who sees every round, not who takes part, is at most, by Monte Carlo with "
             f"{DRAWN_CONFIDENCE:.1%} confidence: {'; '.join(drawn)}."
         )
-    if skipped := sum(row.skipped is not None for row in rows):
+    skipped = sum(row.skipped is not None for row in rows)
+    if skipped:
         lines.append(
             f"{skipped} of {len(rows)} combinations are impossible; see compare.json."
         )
     return lines
 
 
-def _named(row: Row) -> str:
-    often = counted(row.participations, "participation")
-    return f"{row.schedule} at z = {row.noise_multiplier:g}, {often}"
+def _name(row: Row) -> str:
+    participations = counted(row.participations, "participation")
+    return f"{row.schedule} at z = {row.noise_multiplier:g}, {participations}"

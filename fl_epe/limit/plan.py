@@ -1,10 +1,11 @@
-"""What to compare: a grid of schedules × noise × participations, each a few times."""
+"""The plan of a comparison: a grid of schedules × noise × participations, with replicates."""
 
 import dataclasses
 import hashlib
 import itertools
 import json
 import math
+import statistics
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,14 +13,12 @@ from typing import Any
 from fl_epe import checks
 from fl_epe.auditing import AuditRecord, Mechanism
 from fl_epe.config import RunConfig
-from fl_epe.limit.simulated_record import RealUpdates, whole_noise_multiplier
+from fl_epe.limit.simulated_record import RealUpdates, round_noise_multiplier
 from fl_epe.mechanism import parse_strategy
 from fl_epe.schedules import log_of, parse_schedule
 
-# Rounds of a plan in the limit that does not say how many.
+# Rounds and clients of a plan in the limit that does not say how many.
 ROUNDS = 512
-
-# Clients of a plan in the limit that does not say how many.
 CLIENTS = 10_000
 
 # One of each kind that needs no file.
@@ -39,18 +38,30 @@ DEFAULT_SCHEDULES = (
     "drop-out:of=epochs,rate=0.2",
 )
 
+# Fields that span the grid, and those that only decide which schedule is recommended.
 _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
 _CHOICE = ("target_epsilon", "least_distance", "part_time", "clients_draw", "draws")
-_TEXTS = ("schedules", "mechanisms")
-_OF_CELLS = {"participation", "noise_multiplier", "canary_participations", "mechanism"}
-_AS_PRINTED = 5e-6  # relative error of a number with six digits
-_OWN = _OF_CELLS | {"clients", "stop_when"}
-COMMON = ("rounds", "delta", "server_momentum")  # a plan has them under the same name
+
+# Settings of a run that a plan has under the same name.
+COMMON = ("rounds", "delta", "server_momentum")
+
+# Settings of a run that a plan decides in another way.
+_OF_PLAN = {
+    "participation",
+    "noise_multiplier",
+    "canary_participations",
+    "mechanism",
+    "clients",
+    "stop_when",
+}
+
+# Relative error of a number that is printed with six digits.
+_AS_PRINTED = 5e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One thing to measure.
+    """One combination to measure.
 
     Attributes:
         schedule: as `fl_epe.schedules.parse_schedule` reads it.
@@ -68,9 +79,10 @@ class Cell:
 
     @property
     def place(self) -> tuple[str, float, float]:
-        """All but the replicate; the mechanism beside the schedule if it is not the usual one."""
-        independent = self.mechanism == "independent"
-        name = self.schedule if independent else f"{self.schedule}, {self.mechanism}"
+        """All but the replicate; the mechanism beside the schedule unless it is independent."""
+        name = self.schedule
+        if self.mechanism != "independent":
+            name += f", {self.mechanism}"
         return name, self.noise_multiplier, self.participations
 
 
@@ -135,15 +147,17 @@ class ComparisonPlan:
     def __post_init__(self) -> None:
         for name in _GRID:
             values = getattr(self, name)
-            kind = str if name in _TEXTS else float
+            kind = str if name in ("schedules", "mechanisms") else float
             if not isinstance(values, tuple | list) or not len(values):
                 checks.raise_invalid(name, values, "to be a list that is not empty")
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
         checks.check_types(self)
         if self.least_distance > 1 and self.schedules == DEFAULT_SCHEDULES:
-            apart = f"separation={self.least_distance}"
-            adapted = tuple(s.replace("separation=24", apart) for s in self.schedules)
-            object.__setattr__(self, "schedules", adapted)
+            distance = f"separation={self.least_distance}"
+            schedules = [
+                spec.replace("separation=24", distance) for spec in self.schedules
+            ]
+            object.__setattr__(self, "schedules", tuple(schedules))
         for spec in self.schedules:
             with checks.argument_context("schedules", spec):
                 parse_schedule(spec)
@@ -161,8 +175,9 @@ class ComparisonPlan:
             if self.draws is not None:
                 checks.raise_invalid("draws", self.draws, "only without target_epsilon")
         for name in ("replicates", "rounds", "clients", "least_distance", "draws"):
-            if getattr(self, name) is not None:
-                checks.check_count(name, getattr(self, name))
+            count = getattr(self, name)
+            if count is not None:
+                checks.check_count(name, count)
         checks.check_probability("confidence", self.confidence)
         if self.delta is not None:
             checks.check_probability("delta", self.delta)
@@ -170,11 +185,11 @@ class ComparisonPlan:
         self._check_kind()
 
     def _check_kind(self) -> None:
-        """Settings that only the limit, or only training, has."""
-        allowed = (
-            {field.name for field in dataclasses.fields(RunConfig)} - _OWN - set(COMMON)
-        )
-        if unknown := set(self.settings) - allowed:
+        """Check the settings that only the limit, or only training, has."""
+        of_run = {field.name for field in dataclasses.fields(RunConfig)}
+        allowed = of_run - _OF_PLAN - set(COMMON)
+        unknown = set(self.settings) - allowed
+        if unknown:
             raise ValueError(
                 f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}."
             )
@@ -182,44 +197,39 @@ class ComparisonPlan:
         for name, value in self.settings.items():
             checks.checked_type(name, value, kinds[name])
         checks.check_fraction("server_momentum", self.server_momentum or 0.0)
-        only_with = ("replicates", "settings", "task_options")
-        only_without = ("like", "clients", *_CHOICE)
-        for name in only_with if self.task is None else only_without:
-            if getattr(self, name) != getattr(ComparisonPlan, name, {}):
-                wanted = (
-                    "with a task to train" if self.task is None else "without a task"
-                )
-                checks.raise_invalid(name, getattr(self, name), f"only {wanted}")
+        refused: tuple[str, ...] = ("replicates", "settings", "task_options")
+        condition = "only with a task to train"
+        if self.task is not None:
+            refused = ("like", "clients", *_CHOICE)
+            condition = "only without a task"
+        for name in refused:
+            value = getattr(self, name)
+            if value != getattr(ComparisonPlan, name, {}):
+                checks.raise_invalid(name, value, condition)
 
     @property
     def middle(self) -> tuple[float, float]:
         """Noise multiplier and participations in the middle of the grid."""
-        noises, participations = (
-            sorted(self.noise_multipliers),
-            sorted(self.participations),
+        return (
+            statistics.median_low(self.noise_multipliers),
+            statistics.median_low(self.participations),
         )
-        return noises[(len(noises) - 1) // 2], participations[
-            (len(participations) - 1) // 2
-        ]
 
     @property
     def combinations(self) -> int:
-        """How many are to be measured, each with all its replicates."""
+        """How many combinations are to be measured, each with all its replicates."""
         return math.prod(len(getattr(self, name)) for name in _GRID)
 
     def cells(self) -> Iterator[Cell]:
-        """All that is to be measured."""
-        grid = [getattr(self, name) for name in _GRID]
-        return (
-            Cell(*values) for values in itertools.product(*grid, range(self.replicates))
-        )
+        """Every combination and replicate, in the order of the plan."""
+        axes = [getattr(self, name) for name in _GRID]
+        return itertools.starmap(Cell, itertools.product(*axes, range(self.replicates)))
 
     def key(self, cell: Cell) -> str:
-        """Names a training: the same key, the same result, whatever else the plan holds."""
-        left_out = (*_GRID, *_CHOICE, "replicates", "confidence")
-        common = {
-            k: v for k, v in dataclasses.asdict(self).items() if k not in left_out
-        }
+        """The name of a training: with the same key the result is the same."""
+        common = dataclasses.asdict(self)
+        for name in (*_GRID, *_CHOICE, "replicates", "confidence"):
+            del common[name]
         text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -235,41 +245,41 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         FileNotFoundError: if there is no such log.
         ValueError: if a file holds no log.
     """
-    found = dict[str, Any]()
-    given = dict(values)
-    for spec in values.get("schedules", ()):
+    fields = {name: value for name, value in values.items() if value is not None}
+    of_logs: dict[str, Any] = {}
+    for spec in fields.get("schedules", ()):
         with checks.argument_context("schedules", spec):
             log = log_of(spec)
         if log is None:
             continue
-        trace, participations = log
-        if given.get("rounds") not in (None, trace.rounds):
+        trace, mean = log
+        if fields.get("rounds") not in (None, trace.rounds):
             checks.raise_invalid(
                 "rounds",
-                given["rounds"],
+                fields["rounds"],
                 f"to be left out, or {trace.rounds} as in {spec}",
             )
-        asked = given.get("participations", ())
-        same = [math.isclose(p, participations, rel_tol=_AS_PRINTED) for p in asked]
-        if asked and not any(same):
-            checks.raise_invalid(
-                "participations",
-                list(asked),
-                f"to be left out, or to hold {participations:.6g} as in {spec}",
-            )
-        if asked:
+        if "participations" in fields:
+            printed = list(fields["participations"])
             exact = [
-                participations if one else p for p, one in zip(asked, same, strict=True)
+                mean if math.isclose(count, mean, rel_tol=_AS_PRINTED) else count
+                for count in printed
             ]
-            given["participations"] = tuple(exact)
-        found |= {"rounds": trace.rounds, "clients": trace.population}
-        found["participations"] = (*found.get("participations", ()), participations)
-    known = {name: value for name, value in given.items() if value is not None}
-    return known if "task" in known else found | known
+            if printed and mean not in exact:
+                checks.raise_invalid(
+                    "participations",
+                    printed,
+                    f"to be left out, or to hold {mean:.6g} as in {spec}",
+                )
+            fields["participations"] = tuple(exact)
+        of_logs["rounds"] = trace.rounds
+        of_logs["clients"] = trace.population
+        of_logs["participations"] = (*of_logs.get("participations", ()), mean)
+    return fields if "task" in fields else of_logs | fields
 
 
 def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> int:
-    """``rounds`` if they are given, else those of the run, else the default.
+    """``rounds`` unless it is ``None``, else those of the run, else the default.
 
     Raises:
         ValueError: if the run has another number of rounds, which its clip norms belong to.
@@ -303,7 +313,9 @@ def limit_like(
             "momentum": server.momentum,
             "of_count": _of_count(run.mechanism),
         }
-    return setting if momentum is None else setting | {"momentum": momentum}
+    if momentum is not None:
+        setting["momentum"] = momentum
+    return setting
 
 
 def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | None:
@@ -314,11 +326,13 @@ def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | No
     of_count = 0.0 if run is None else _of_count(run.mechanism)
     if not of_count or not noise_multiplier:
         return None
-    return whole_noise_multiplier(noise_multiplier, of_count)
+    return round_noise_multiplier(noise_multiplier, of_count)
 
 
 def _of_count(mechanism: Mechanism) -> float:
-    """What the noisy count of an adaptive clip norm adds to 1/z²; 0 where there is none."""
-    whole = mechanism.noise_multiplier
+    """The part of 1/z² that is from the noisy count of an adaptive clip norm; 0 without one."""
+    of_round = mechanism.noise_multiplier
     of_sum = mechanism.sum_noise_multiplier
-    return max(whole**-2 - of_sum**-2, 0.0) if whole and of_sum else 0.0
+    if not of_round or not of_sum:
+        return 0.0
+    return max(of_round**-2 - of_sum**-2, 0.0)

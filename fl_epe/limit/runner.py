@@ -1,4 +1,4 @@
-"""Carries a plan out in parallel processes: measures its cells, or trains and averages them."""
+"""Measures the cells of a plan in parallel processes, or trains them and averages the results."""
 
 import concurrent.futures
 import dataclasses
@@ -16,13 +16,13 @@ import scipy
 from threadpoolctl import threadpool_limits
 
 from fl_epe.auditing import (
-    Answer,
     AuditRecord,
     NotMeasured,
     answers,
     divergence,
     updates_lost,
 )
+from fl_epe.auditing.estimate import half_width
 from fl_epe.checks import finite
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, inside
@@ -33,7 +33,7 @@ from fl_epe.seeding import Seeds
 
 
 def record_path(plan: ComparisonPlan, cell: Cell, directory: Path) -> Path:
-    """Where a training run of a comparison in ``directory`` keeps its record."""
+    """The file with the record of a training, of a comparison in ``directory``."""
     return inside(directory, directory / "cells" / plan.key(cell) / RECORD)
 
 
@@ -48,21 +48,19 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     from fl_epe.tasks import load_task
 
     task = load_task(str(plan.task), **plan.task_options)
-    common = {
-        name: getattr(plan, name) for name in COMMON if getattr(plan, name) is not None
-    }
-    settings = {"clients": task.num_clients, **task.defaults, **plan.settings, **common}
-    if (
-        "clients_per_round" not in plan.settings
-    ):  # clients take part as often as canaries
+    settings = {"clients": task.num_clients, **task.defaults, **plan.settings}
+    for name in COMMON:
+        value = getattr(plan, name)
+        if value is not None:
+            settings[name] = value
+    if "clients_per_round" not in plan.settings:
+        # Clients take part as often as canaries.
         share = cell.participations / settings.get("rounds", RunConfig.rounds)
         settings["clients_per_round"] = max(1, round(share * task.num_clients))
-    settings |= {
-        "participation": cell.schedule,
-        "mechanism": cell.mechanism,
-        "noise_multiplier": cell.noise_multiplier,
-        "canary_participations": cell.participations,
-    }
+    settings["participation"] = cell.schedule
+    settings["mechanism"] = cell.mechanism
+    settings["noise_multiplier"] = cell.noise_multiplier
+    settings["canary_participations"] = cell.participations
     config = RunConfig(**settings)
     path = record_path(plan, cell, directory)
     if path.exists():
@@ -74,90 +72,94 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         record = simulate(job, workers=nodes, checkpoint=checkpoint)
         record.save(path)
         remove_checkpoint(checkpoint)
+    of_clients = []
+    for answer in answers(record, confidence=plan.confidence):
+        if answer.estimate is None:
+            raise NotMeasured(answer.reason)
+        of_clients.append(
+            ClientEpsilon(
+                client="median",
+                sees=answer.adversary.sees,
+                theory=answer.analytical,
+                participations=answer.participations,
+                epsilon=answer.estimate.epsilon,
+                low=answer.estimate.low,
+                high=answer.estimate.high,
+            )
+        )
     accuracy = record.metrics.get("eval_accuracy", np.empty(0))
+    reasons = list(divergence(record))
+    lost = updates_lost(record)
+    if lost:
+        reasons.append(lost)
     return Row(
         *cell.place,
         delta=record.delta,
         clients=task.num_clients,
-        answers=tuple(map(measured, answers(record, confidence=plan.confidence))),
+        answers=tuple(of_clients),
         accuracy=finite(float(accuracy[-1])) if len(accuracy) else None,
-        diverged="; ".join(filter(None, [*divergence(record), updates_lost(record)]))
-        or None,
-    )
-
-
-def measured(answer: Answer) -> ClientEpsilon:
-    """An answer of a report.
-
-    Raises:
-        NotMeasured: if there is no ε.
-    """
-    found = answer.estimate
-    if found is None:
-        raise NotMeasured(answer.reason)
-    return ClientEpsilon(
-        "median",
-        answer.adversary.sees,
-        answer.analytical,
-        answer.participations,
-        found.epsilon,
-        found.low,
-        found.high,
-    )
-
-
-def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsilon:
-    """The mean of what independent trainings measured, with its interval."""
-    low, middle, high = np.array(
-        [(each.low, each.epsilon, each.high) for each in found]
-    ).T
-    mean, below, beyond = float(middle.mean()), 0.0, 0.0
-    if math.isfinite(mean):
-        below, beyond = (
-            float(np.linalg.norm(middle - ends)) / len(found) for ends in (low, high)
-        )
-    often = float(np.mean([each.participations for each in found]))
-    bounds = [each.theory.epsilon for each in found if each.theory.epsilon is not None]
-    limit = float(np.mean(bounds)) if len(bounds) == len(found) else None
-    # By more than chance allows, all comparisons of the plan taken together (Bonferroni).
-    levels = (
-        (1 + plan.confidence) / 2,
-        1 - (1 - plan.confidence) / (2 * plan.combinations),
-    )
-    usual, strict = scipy.special.ndtri(levels)
-    least = mean - max(float(strict / usual), 1.0) * below
-    theory = dataclasses.replace(found[0].theory, epsilon=limit)
-    return dataclasses.replace(
-        found[0],
-        participations=often,
-        epsilon=mean,
-        low=max(mean - below, 0.0),
-        high=mean + beyond,
-        theory=theory,
-        above=exceeds(least, theory),
+        diverged="; ".join(reasons) or None,
     )
 
 
 def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
     """The row of several trainings: the mean of their answers."""
-    accuracies = [one.accuracy for one in trainings if one.accuracy is not None]
+    accuracies = [row.accuracy for row in trainings if row.accuracy is not None]
+    by_adversary = zip(*(row.answers for row in trainings), strict=True)
     return dataclasses.replace(
         trainings[0],
-        answers=tuple(
-            mean_of(plan, each)
-            for each in zip(*(one.answers for one in trainings), strict=True)
-        ),
+        answers=tuple(_mean(plan, answers) for answers in by_adversary),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
-        diverged=joined_reasons([one.diverged for one in trainings]),
+        diverged=_joined([row.diverged for row in trainings]),
     )
 
 
-def joined_reasons(reasons: Sequence[str | None]) -> str | None:
-    """The first reason of several measurements, with how many give one; ``None`` without any."""
-    given = [reason for reason in reasons if reason]
-    if not given or len(reasons) == 1:
-        return given[0] if given else None
-    return f"{given[0]} ({len(given)} of {len(reasons)} measurements)"
+def _mean(plan: ComparisonPlan, trainings: Sequence[ClientEpsilon]) -> ClientEpsilon:
+    """The mean of what independent trainings measured, with its interval."""
+    epsilons = np.array([training.epsilon for training in trainings])
+    lows = np.array([training.low for training in trainings])
+    highs = np.array([training.high for training in trainings])
+    epsilon = float(epsilons.mean())
+    below = 0.0
+    above = 0.0
+    if math.isfinite(epsilon):
+        below = float(np.linalg.norm(epsilons - lows)) / len(trainings)
+        above = float(np.linalg.norm(epsilons - highs)) / len(trainings)
+    limits = [
+        training.theory.epsilon
+        for training in trainings
+        if training.theory.epsilon is not None
+    ]
+    mean_limit = None
+    if len(limits) == len(trainings):
+        mean_limit = float(np.mean(limits))
+    theory = dataclasses.replace(trainings[0].theory, epsilon=mean_limit)
+    # ε is above theory if it is by more than chance allows, with all comparisons of the plan taken
+    # together (Bonferroni).
+    strict = 1 - (1 - plan.confidence) / (2 * plan.combinations)
+    ratio = float(scipy.special.ndtri(strict)) / half_width(plan.confidence)
+    lower_end = epsilon - max(ratio, 1.0) * below
+    return dataclasses.replace(
+        trainings[0],
+        participations=float(
+            np.mean([training.participations for training in trainings])
+        ),
+        epsilon=epsilon,
+        low=max(epsilon - below, 0.0),
+        high=epsilon + above,
+        theory=theory,
+        above=exceeds(lower_end, theory),
+    )
+
+
+def _joined(reasons: Sequence[str | None]) -> str | None:
+    """The first reason of several measurements, with how many have one; ``None`` without any."""
+    failures = [reason for reason in reasons if reason]
+    if not failures:
+        return None
+    if len(reasons) == 1:
+        return failures[0]
+    return f"{failures[0]} ({len(failures)} of {len(reasons)} measurements)"
 
 
 def carry_out(
@@ -170,15 +172,15 @@ def carry_out(
 ) -> list[Row]:
     """The rows of a comparison, in the order of the plan.
 
-    Trainings whose records ``directory`` holds are not repeated, and one that was stopped goes on
-    where it stood.
+    Trainings whose records are in ``directory`` are not repeated, and one that was stopped is
+    continued.
 
     Args:
         plan: what to measure.
-        directory: where trainings keep their records.
+        directory: for the records of trainings.
         workers: processes; with 1, everything happens in this one.
         nodes: threads of each training run; no influence on the result.
-        on_cell: called with how many cells are done, and of how many.
+        on_cell: called with the number of cells that are done, and the number of all.
 
     Raises:
         RuntimeError: if a worker process dies.
@@ -186,34 +188,36 @@ def carry_out(
     # All noise multipliers of a schedule share a law, which its worker keeps.
     cells = sorted(plan.cells(), key=lambda cell: (cell.schedule, cell.participations))
     on_cell(0, len(cells))
-    found: dict[Cell, Row] = {}
-    for result in _measured(plan, cells, directory, workers, nodes):
-        found[cells[len(found)]] = result
-        on_cell(len(found), len(cells))
+    rows: dict[Cell, Row] = {}
+    results = _results(plan, cells, directory, workers, nodes)
+    for cell, row in zip(cells, results, strict=True):
+        rows[cell] = row
+        on_cell(len(rows), len(cells))
     groups = itertools.groupby(plan.cells(), lambda cell: cell.place)
-    return [_row(plan, [found[cell] for cell in group]) for _, group in groups]
+    return [_pooled(plan, [rows[cell] for cell in group]) for _, group in groups]
 
 
-def _row(plan: ComparisonPlan, found: Sequence[Row]) -> Row:
-    if failed := [row for row in found if row.skipped or row.not_measured]:
-        reasons = joined_reasons([row.not_measured for row in found])
-        return dataclasses.replace(failed[0], not_measured=reasons)
-    return found[0] if plan.task is None else averaged(plan, found)
+def _pooled(plan: ComparisonPlan, replicates: Sequence[Row]) -> Row:
+    for row in replicates:
+        if row.skipped or row.not_measured:
+            reasons = [replicate.not_measured for replicate in replicates]
+            return dataclasses.replace(row, not_measured=_joined(reasons))
+    return replicates[0] if plan.task is None else averaged(plan, replicates)
 
 
-def _measured(
+def _results(
     plan: ComparisonPlan, cells: list[Cell], directory: Path, workers: int, nodes: int
 ) -> Iterator[Row]:
-    one = functools.partial(_result, plan, directory, nodes)
+    result_of = functools.partial(_result, plan, directory, nodes)
     if min(workers, len(cells)) == 1:
-        yield from map(one, cells)
+        yield from map(result_of, cells)
         return
     # A fresh interpreter: threads of torch or BLAS do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _as_worker)
-    together = len(plan.noise_multipliers) if plan.task is None else 1
+    chunk = len(plan.noise_multipliers) if plan.task is None else 1
     try:
-        yield from pool.map(one, cells, chunksize=together)
+        yield from pool.map(result_of, cells, chunksize=chunk)
     except concurrent.futures.process.BrokenProcessPool as error:
         raise RuntimeError(
             "A worker process died (out of memory?). Run the same again with fewer workers."
@@ -223,13 +227,11 @@ def _measured(
 
 
 def _result(plan: ComparisonPlan, directory: Path, nodes: int, cell: Cell) -> Row:
-    """What is found of a cell, or a row that says why nothing is."""
+    """The row of a cell, or a row with the reason why there is no ε."""
     try:
-        return (
-            measure(plan, cell)
-            if plan.task is None
-            else train(plan, cell, directory, nodes)
-        )
+        if plan.task is None:
+            return measure(plan, cell)
+        return train(plan, cell, directory, nodes)
     except NotMeasured as error:
         return Row(*cell.place, not_measured=str(error))
     except ValueError as error:
@@ -237,7 +239,7 @@ def _result(plan: ComparisonPlan, directory: Path, nodes: int, cell: Cell) -> Ro
 
 
 def _as_worker() -> None:
-    """One thread for BLAS; a worker ends with the process that started it, however that ends."""
+    """Limit BLAS to one thread, and end this worker when the process that started it ends."""
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,6 +1,6 @@
 """The high-dimensional limit: a schedule to a record, without training.
 
-In high dimension canaries are orthogonal to each other and to everything else, so all that an
+In high dimension canaries are orthogonal to each other and to everything else. So all that an
 audit sees of a run are k × T numbers: each canary's share of each released mean, plus N(0, 1).
 
 A canary that takes part in round t adds ``C_t/n`` to a mean whose length is that of the noise and
@@ -28,24 +28,29 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe import auditing
-from fl_epe.checks import ArgumentError, Booleans, Floats, check_fraction, raise_invalid
+from fl_epe.checks import Booleans, Floats, check_fraction, raise_invalid
 from fl_epe.mechanism import sgd_weights
-from fl_epe.schedules import Schedule, Trace, presence
+from fl_epe.schedules import Schedule, presence
 from fl_epe.seeding import generator
 
-_DIM = 10**9  # any large number: scores are cosines times its root
-_PARTICIPATION, _SCORES, _CLIENTS = 0, 1, 2  # random streams
+# Any large number: scores are cosines times its root.
+_DIM = 10**9
+
+# Random streams.
+_PARTICIPATION = 0
+_SCORES = 1
+_CLIENTS = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RealUpdates:
-    """What the real clients' updates add to the variance of what is released.
+    """The variance that the real clients' updates add to what is released.
 
-    Per coordinate, in units of (clip norm / cohort size)², like z² for the noise.
+    The variances are per coordinate, in units of (clip norm / cohort size)², like z² for the noise.
 
     Attributes:
         every_round: in the released mean of each round, ≥ 0, shape ``(T,)``.
-        final: in θ_T − θ_0, ≥ 0; far larger than in one round if updates agree with each other.
+        final: in θ_T − θ_0, ≥ 0; far larger than in one round if round updates are correlated.
     """
 
     every_round: Floats
@@ -70,28 +75,25 @@ class RealUpdates:
         norms = auditing.seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weights = record.round_weights() * unit
-        weighted = float(np.sum(weights**2))
-        noise = np.eye(record.rounds)
-        if mechanism.strategy is not None:
-            noise = scipy.linalg.solve_triangular(mechanism.strategy, noise, lower=True)
-        if not (np.all(unit > 0) and 0 < weighted < math.inf):
+        energy = float(np.sum(weights**2))
+        if not (np.all(unit > 0) and 0 < energy < math.inf):
             raise_invalid(
                 "clip_norms",
                 np.min(mechanism.clip_norms, initial=math.inf),
                 "and the server steps of the record > 0 and known",
             )
-        every_round = (norms.means / unit) ** 2 / record.dim - z**2 * np.sum(
-            noise**2, axis=1
-        )
-        final = norms.displacement**2 / record.dim - z**2 * np.sum(
-            (weights @ noise) ** 2
-        )
-        final /= weighted
+        noise = np.eye(record.rounds)
+        if mechanism.strategy is not None:
+            noise = scipy.linalg.solve_triangular(mechanism.strategy, noise, lower=True)
+        round_noise = z**2 * np.sum(noise**2, axis=1)
+        final_noise = z**2 * np.sum((weights @ noise) ** 2)
+        every_round = (norms.means / unit) ** 2 / record.dim - round_noise
+        final = (norms.displacement**2 / record.dim - final_noise) / energy
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
 
 
 class LimitSetting(TypedDict, total=False):
-    """What a run's scores depend on beside schedule and noise, as keyword arguments.
+    """The settings on which a run's scores depend beside schedule and noise.
 
     Attributes:
         clip_norms: the clip norm, or one for each round, shape ``(T,)``; 1 by default.
@@ -115,9 +117,11 @@ class LimitSetting(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Signal:
-    """What a participation adds to a canary's scores, and the residual: noise and real updates.
+    """The contribution of a participation to a canary's scores, and the residual of a run.
 
-    In a cohort of one client; all lengths fall in proportion to the size of the cohort.
+    The residual is of noise and real updates.
+
+    All lengths are those of a cohort of one client; they are in proportion to one over its size.
 
     Attributes:
         norms: what a participation adds to each round's mean, C_t, shape ``(T,)``.
@@ -126,8 +130,8 @@ class _Signal:
         factor: ``(T, T)``, rows of length 1 whose products are the cosines of the residuals;
             ``None`` where rounds are independent.
         steps: what a participation in each round adds to θ_T − θ_0, ``(T,)``.
-        moved: standard deviation of θ_T − θ_0 along a canary.
-        rest: part of its variance that is not from the rounds' residuals; < 0 if these have more.
+        final_residual: standard deviation of θ_T − θ_0 along a canary.
+        excess: part of its variance that is not from the rounds' residuals; < 0 if these have more.
     """
 
     norms: Floats
@@ -135,12 +139,12 @@ class _Signal:
     residual: Floats
     factor: Floats | None
     steps: Floats
-    moved: float
-    rest: float
+    final_residual: float
+    excess: float
 
     @classmethod
     def of(cls, rounds: int, noise_multiplier: float, setting: LimitSetting) -> Self:
-        """From the arguments of `limit_record`, which are checked here."""
+        """The signal of a setting, whose values are checked here."""
         real = setting.get("real") or RealUpdates(np.zeros(rounds), 0.0)
         norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)
         rates = _per_round("learning_rates", setting.get("learning_rates", 1.0), rounds)
@@ -152,45 +156,59 @@ class _Signal:
             raise_invalid(
                 "real.every_round", real.every_round, f"of shape (rounds={rounds},)"
             )
-        hidden = noise_multiplier**2 + np.append(real.every_round, real.final)
-        if not np.all(hidden > 0):
+        variances = noise_multiplier**2 + real.every_round
+        final_variance = noise_multiplier**2 + real.final
+        if not (np.all(variances > 0) and final_variance > 0):
             raise_invalid(
                 "noise_multiplier",
                 noise_multiplier,
                 "> 0, or real updates in every round",
             )
         steps = sgd_weights(rates, momentum) * norms
-        server = auditing.ServerStep("sgd", rates, momentum)
-        more = float(steps**2 @ (real.final - real.every_round))
-        if (strategy := setting.get("strategy")) is None:
-            moved = math.sqrt(float(np.sum(steps**2)) * hidden[-1])
-            residual = np.sqrt(hidden[:-1])
-            return cls(norms, server, residual, None, steps, moved, more / moved**2)
-        inverse = scipy.linalg.solve_triangular(strategy, np.eye(rounds), lower=True)
-        noise = noise_multiplier * inverse
-        factor = np.linalg.cholesky(noise @ noise.T + np.diag(real.every_round))
-        residual = np.linalg.norm(factor, axis=1)
-        moved = math.sqrt(float(np.sum((steps @ factor) ** 2)) + more)
-        factor /= residual[:, None]
-        return cls(norms, server, residual, factor, steps, moved, more / moved**2)
+        excess = float(steps**2 @ (real.final - real.every_round))
+        strategy = setting.get("strategy")
+        factor = None
+        if strategy is None:
+            residual = np.sqrt(variances)
+            final_residual = math.sqrt(float(np.sum(steps**2)) * final_variance)
+        else:
+            inverse = scipy.linalg.solve_triangular(
+                strategy, np.eye(rounds), lower=True
+            )
+            noise = noise_multiplier * inverse
+            factor = np.linalg.cholesky(noise @ noise.T + np.diag(real.every_round))
+            residual = np.linalg.norm(factor, axis=1)
+            moved = float(np.sum((steps @ factor) ** 2))
+            final_residual = math.sqrt(moved + excess)
+            factor /= residual[:, None]
+        return cls(
+            norms=norms,
+            server=auditing.ServerStep("sgd", rates, momentum),
+            residual=residual,
+            factor=factor,
+            steps=steps,
+            final_residual=final_residual,
+            excess=excess / final_residual**2,
+        )
 
     def correlation(self) -> auditing.RoundCorrelation:
-        """Of the rounds; known, and not estimated."""
+        """The correlation of the rounds, which is known and not estimated."""
         if self.factor is None:
             return auditing.RoundCorrelation(np.ones((len(self.norms), 1)))
-        back = np.zeros_like(self.factor)
+        # A row of the record's factor starts at its own round and goes back in time.
+        reversed_factor = np.zeros_like(self.factor)
         for t, row in enumerate(self.factor):
-            back[t, : t + 1] = row[t::-1]
-        return auditing.RoundCorrelation(back)
+            reversed_factor[t, : t + 1] = row[t::-1]
+        return auditing.RoundCorrelation(reversed_factor)
 
 
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
-    given = np.asarray(values, np.float64)
-    if given.shape not in ((), (rounds,)):
-        raise_invalid(name, given, f"of shape () or (rounds={rounds},)")
-    if not np.all((given > 0) & np.isfinite(given)):
-        raise_invalid(name, given, "> 0 and finite")
-    return np.array(np.broadcast_to(given, rounds))
+    array = np.asarray(values, np.float64)
+    if array.shape not in ((), (rounds,)):
+        raise_invalid(name, array, f"of shape () or (rounds={rounds},)")
+    if not np.all((array > 0) & np.isfinite(array)):
+        raise_invalid(name, array, "> 0 and finite")
+    return np.array(np.broadcast_to(array, rounds))
 
 
 def limit_record(
@@ -200,7 +218,6 @@ def limit_record(
     *,
     num_canaries: int = 1000,
     unobserved: int = 1000,
-    population: int | None = None,
     beside: int = 0,
     kept: float = 1.0,
     seed: int = 0,
@@ -209,12 +226,12 @@ def limit_record(
     """The record of a run as dimension grows.
 
     Args:
-        schedule: the participation schedule. Of a `Trace`, canaries are average-case clients.
+        schedule: the participation schedule, of the canaries alone unless there are clients
+            ``beside`` them. Of a `Trace`, canaries are average-case clients.
         noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
         delta: target δ.
         num_canaries: observed canaries k.
         unobserved: unobserved canaries u.
-        population: clients of the schedule, canaries among them; the canaries alone by default.
         beside: real clients who follow the schedule beside the canaries and are in the record's
             log; ``num_canaries`` are then the places of a `CanaryLoad`.
         kept: share of its rounds that a place keeps, see `CanaryLoad`.
@@ -224,63 +241,53 @@ def limit_record(
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
-    clients = num_canaries if population is None else population
-    size = schedule.cohort_size(clients)
+    cohort_size = schedule.cohort_size(num_canaries)
     signal = _Signal.of(schedule.rounds, noise_multiplier, setting)
-    if isinstance(schedule, Trace):
-        if population not in (None, schedule.population):
-            raise_invalid(
-                "population",
-                population,
-                f"to be {schedule.population}, as in the trace",
-            )
-        clients = num_canaries
-    if clients < num_canaries:
-        raise ArgumentError(
-            "Expected {population} >= {num_canaries}.",
-            population=population,
-            num_canaries=num_canaries,
-        )
-    # Schedules treat all clients alike, so the first of them can be the canaries.
-    rng = generator(seed, _PARTICIPATION)
+    law = schedule.law(beside or num_canaries)
     log = auditing.ClientLog()
     design = auditing.Design(task="limit")
-    law = schedule.law(beside or clients)
+    places = schedule
+    load = None
     if beside:
-        others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
-        log = auditing.ClientLog(
-            np.concatenate(others), np.cumsum([0, *map(len, others)])
-        )
+        cohorts = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
+        sizes = [len(cohort) for cohort in cohorts]
+        log = auditing.ClientLog(np.concatenate(cohorts), np.cumsum([0, *sizes]))
         design = auditing.Design(
             task="limit",
             num_clients=beside,
             num_rounds=schedule.rounds,
             clients_per_round=schedule.cohort_size(beside),
         )
-        often = schedule.participations()
         load = auditing.CanaryLoad(
-            beside, schedule.rounds, often, num_canaries, kept, law.hidden
+            clients=beside,
+            rounds=schedule.rounds,
+            participations=schedule.participations(),
+            places=num_canaries,
+            kept=kept,
+            secret=law.hidden,
         )
-        here = presence(load.place_schedule(schedule), clients, rng, num_canaries)
-        here = load.presence(here, generator(seed, _PARTICIPATION, 1))
-        num_canaries = here.shape[1]
-    else:
-        here = presence(schedule, clients, rng, num_canaries)
+        places = load.place_schedule(schedule)
+    canary_rounds = presence(places, num_canaries, generator(seed, _PARTICIPATION))
+    if load is not None:
+        canary_rounds = load.presence(canary_rounds, generator(seed, _PARTICIPATION, 1))
     rng = generator(seed, _SCORES)
-    lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
-    moved = signal.moved / size * np.sqrt(_DIM)
+    means = signal.residual * signal.norms / cohort_size * np.sqrt(_DIM)
+    displacement = signal.final_residual / cohort_size * np.sqrt(_DIM)
     return auditing.AuditRecord(
         dim=_DIM,
         delta=delta,
-        observed=_cosines(signal, num_canaries, rng, here),
+        observed=_cosines(signal, canary_rounds.shape[1], rng, canary_rounds),
         unobserved=_cosines(signal, unobserved, rng),
-        presence=here,
+        presence=canary_rounds,
         norms=auditing.Norms(
-            lengths, _deltas(lengths, signal), final=moved, displacement=moved
+            means,
+            _step_norms(means, signal),
+            final=displacement,
+            displacement=displacement,
         ),
         mechanism=auditing.Mechanism(
-            cohort_size=size,
-            noise_multiplier=whole_noise_multiplier(
+            cohort_size=cohort_size,
+            noise_multiplier=round_noise_multiplier(
                 noise_multiplier, setting.get("of_count", 0)
             ),
             sum_noise_multiplier=noise_multiplier,
@@ -297,11 +304,11 @@ def limit_record(
     )
 
 
-def whole_noise_multiplier(of_sum: float, of_count: float) -> float:
-    """Z of a round that releases its sum with noise of z ``of_sum``, and a count beside it.
+def round_noise_multiplier(of_sum: float, of_count: float) -> float:
+    """The noise multiplier of a round that releases its sum and a noisy count.
 
     Args:
-        of_sum: z of the clients' sum, ≥ 0.
+        of_sum: noise multiplier of the clients' sum, ≥ 0.
         of_count: see `LimitSetting`.
     """
     return of_sum / math.sqrt(1 + of_count * of_sum**2)
@@ -313,35 +320,42 @@ def _cosines(
     rng: np.random.Generator,
     presence: Booleans | None = None,
 ) -> auditing.CanaryCosines:
-    """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
+    """Cosines of ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))
     if signal.factor is not None:
         rounds = signal.factor @ rounds
-    # A part of the final noise is that of the rounds; the rest comes from real updates. That rest
-    # is a sum of differences: 1 less the rounds' share would leave a root of the rounding error.
-    weights = signal.residual * signal.steps / signal.moved
-    rest = signal.rest
-    final = weights @ rounds / np.sqrt(1 - min(rest, 0.0))
-    final += np.sqrt(max(rest, 0.0)) * rng.standard_normal(count)
+    # A part of the final noise is that of the rounds, and the excess is from real updates. It is a
+    # sum of differences: 1 less the rounds' share would leave a root of the rounding error.
+    weights = signal.residual * signal.steps / signal.final_residual
+    final = weights @ rounds / np.sqrt(1 - min(signal.excess, 0.0))
+    final += np.sqrt(max(signal.excess, 0.0)) * rng.standard_normal(count)
     if presence is not None:
-        final += signal.steps / signal.moved @ presence
-        for row, here, residual in zip(rounds, presence, signal.residual, strict=True):
-            row[here] += 1 / residual
+        final += signal.steps / signal.final_residual @ presence
+        for row, present, residual in zip(
+            rounds, presence, signal.residual, strict=True
+        ):
+            row[present] += 1 / residual
     rounds /= np.sqrt(_DIM)
     final /= np.sqrt(_DIM)
     return auditing.CanaryCosines(means=rounds, final=final, displacement=final)
 
 
-def _deltas(lengths: Floats, signal: _Signal) -> Floats:
-    """Norms of the server's steps: each a discounted sum of the rounds' means."""
-    server, decay = signal.server, signal.server.momentum
-    if signal.factor is None:  # orthogonal
+def _step_norms(means: Floats, signal: _Signal) -> Floats:
+    """Norms of the server's steps, each a discounted sum of the rounds' means.
+
+    Args:
+        means: norms of the rounds' means, ``(T,)``.
+        signal: with the server, and the correlation of the rounds.
+    """
+    decay = signal.server.momentum
+    if signal.factor is None:  # The means are orthogonal, and their squares add up.
         squares = itertools.accumulate(
-            lengths**2, lambda sum_, square: decay**2 * sum_ + square
+            means**2, lambda total, square: decay**2 * total + square
         )
         norms = np.sqrt(np.fromiter(squares, np.float64))
     else:
-        means = lengths[:, None] * signal.factor
-        sums = itertools.accumulate(means, lambda sum_, mean: decay * sum_ + mean)
-        norms = np.array([np.linalg.norm(each) for each in sums])
-    return server.learning_rates * norms
+        vectors = itertools.accumulate(
+            means[:, None] * signal.factor, lambda total, mean: decay * total + mean
+        )
+        norms = np.array([np.linalg.norm(vector) for vector in vectors])
+    return signal.server.learning_rates * norms

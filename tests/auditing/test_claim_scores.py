@@ -1,5 +1,6 @@
 """Scores by which a claim is tested: their null is N(0, 1), or below."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ from fl_epe.auditing import (
     Adversary,
     AuditedClient,
     Design,
+    NotMeasured,
     client_epsilon,
     scores_for_claim,
     scores_of,
@@ -37,6 +39,16 @@ def record_of(kind, rounds, participations, canaries=100, z=1.0, seed=0, **optio
     return limit_record(
         schedule, z, 1e-5, num_canaries=canaries, unobserved=2, seed=seed, **options
     )
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_canaries_have_no_scores(count):
+    record = record_of("poisson", 24, 3, canaries=10)
+    presence = np.zeros_like(record.presence)
+    presence[3, :count] = True
+    record = dataclasses.replace(record, presence=presence)
+    with pytest.raises(NotMeasured, match="took part in 24 rounds"):
+        scores_for_claim(record)
 
 
 @pytest.mark.parametrize(("kind", "rounds", "participations"), SECRET, ids=IDS)

@@ -227,7 +227,8 @@ def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
     assert so_far._variance / energy == pytest.approx(wanted, rel=0.05)
     _, (mean, low, high) = so_far._signal_and_scales(0.95)
     plain = (
-        boundary(energy, 0.025, 100.0 * so_far._first / wanted, planned=False) / energy
+        boundary(energy, 0.025, 100.0 * so_far._first_variance / wanted, planned=False)
+        / energy
     )
     assert low < mean < high
     assert high - low == pytest.approx(2 * np.sqrt(wanted) * plain, rel=0.05)

@@ -1,17 +1,16 @@
 """The answer of an audit: ε of a client of the run against an adversary, from one function.
 
 For each adversary, one who sees the final model and one who sees every round's, an `Answer` has
-four things of the same client, adversary and adjacency: ε with its interval, what is proved, and
-what theory allows. The client is `AuditedClient`: as often in the run as the median real client.
-The adversary knows the client's rounds, unless a privacy claim rests on hiding them (Poisson
-sampling, cohorts of fixed size, balls-in-bins).
+four numbers of the same client, adversary and adjacency: ε with its interval, a proved lower bound,
+and the analytical ε. The client is an `AuditedClient`: it takes part as often as the median real
+client. The adversary knows the client's rounds, unless a privacy claim rests on hiding them
+(Poisson sampling, cohorts of fixed size, balls-in-bins).
 
 Known rounds: κ of ``score = κ · expected score + N(0, 1)`` is fitted over all canaries
 (`fl_epe.auditing.answer.ladder_fit`), and ε is that of two Gaussians κ times the client's
 expected score apart. Secret rounds: the same κ in the mixture over all rounds that the client
-may have had; that a canary was drawn often or seldom is never looked at. The proof counts
-canaries that took part at most as often as the client against the exact null, by a method fixed
-beforehand.
+may have had; the number of rounds of a canary is never used. The proof compares canaries that took
+part at most as often as the client with the exact null, by a method fixed beforehand.
 
 Examples:
     >>> from fl_epe.limit import limit_record
@@ -39,7 +38,8 @@ from fl_epe.auditing.record import AuditRecord, NotMeasured, not_measured
 from fl_epe.auditing.scoring import Scores, View, check_sign, scores_of, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
-_MOST_CORRELATED = 0.05  # relative error of signals at secret rounds
+# Largest relative error of signals at secret rounds, which are taken to be independent.
+_MOST_CORRELATED = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Answer:
     Attributes:
         adversary: what is seen and known.
         participations: of the client; the expected number where its rounds are secret.
+        analytical: what theory allows.
         estimate: ε with its interval; ``None`` if it was not measured.
-        reason: why it was not, as a sentence without its full stop; empty if it was.
+        reason: why it was not measured, as a sentence without its full stop; empty if it was.
         proved: the client's ε is above this, at the confidence; ``None`` without a bound.
         proof: the bound's method.
-        analytical: what theory allows.
         fit: κ, and tests of the model behind it.
         extrapolated: whether all canaries took part less often than the client.
         scores: of the canaries.
-        view: what the adversary sees, by which the fit is.
+        view: what the adversary sees; the fit is of this view.
     """
 
     adversary: Adversary
@@ -94,29 +94,30 @@ def answers(
         delta: target δ; the record's by default.
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
     """
-    every = claim_adversary(record)
-    final = dataclasses.replace(every, sees="final")
-    return answer(record, final, delta, confidence), answer(
-        record, every, delta, confidence
+    every_round = claim_adversary(record)
+    final_model = dataclasses.replace(every_round, sees="final")
+    return (
+        answer(record, final_model, delta, confidence),
+        answer(record, every_round, delta, confidence),
     )
 
 
-def answer_metrics(found: tuple[Answer, Answer]) -> dict[str, float]:
-    """What `answers` returned, under its names in a run's metrics; NaN where nothing is known.
+def answer_metrics(pair: tuple[Answer, Answer]) -> dict[str, float]:
+    """The numbers of `answers` by their names in a run's metrics; NaN where nothing is known.
 
     What theory allows is the same against both adversaries.
     """
-    final, every = found
-    rest = {
+    final, every = pair
+    metrics = epsilon_metrics("final", final.estimate)
+    metrics |= epsilon_metrics("all", every.estimate)
+    bounds = {
         "epsilon-final-proved": final.proved,
         "epsilon-all-proved": every.proved,
         "epsilon-analytical": every.analytical.epsilon,
     }
-    return {
-        **epsilon_metrics("final", final.estimate),
-        **epsilon_metrics("all", every.estimate),
-        **{name: math.nan if value is None else value for name, value in rest.items()},
-    }
+    for name, value in bounds.items():
+        metrics[name] = math.nan if value is None else value
+    return metrics
 
 
 def answer(
@@ -145,18 +146,16 @@ def answer(
         raise_invalid(
             "adversary", adversary, "not to know the others; name a statistic for that"
         )
+    law = record.mechanism.participation
     try:
         client = client or AuditedClient.of(record, adversary)
     except NotMeasured as error:
-        theory = Analytical(
-            None, False, record.mechanism.participation.adjacency, str(error)
-        )
+        theory = Analytical(None, False, law.adjacency, str(error))
         reason = not_measured(record, adversary) or str(error)
-        return Answer(
-            adversary, record.mechanism.canary_participations, theory, reason=reason
-        )
+        participations = record.mechanism.canary_participations
+        return Answer(adversary, participations, theory, reason=reason)
     theory = analytical(record.mechanism, client, delta)
-    blank = Answer(adversary, client.participations, theory)
+    unmeasured = Answer(adversary, client.participations, theory)
     try:
         scores = scores_of(seen_by(record, Adversary(adversary.sees)))
         if not scores.observed.any():
@@ -164,38 +163,36 @@ def answer(
         check_sign(scores)
         view = client.view(record, adversary)
         fit = client_fit(view, client, confidence)
-        estimate = _estimate(view, client, fit, delta, confidence)
+        epsilon = client_epsilon(view, client, fit.scale, delta)
+        low = client_epsilon(view, client, fit.low, delta)
+        high = client_epsilon(view, client, fit.high, delta)
     except NotMeasured as error:
-        return dataclasses.replace(blank, reason=str(error))
-    proved, proof = _proof(view, client, delta, confidence, adversary)
-    if record.findings.clients_add_noise:  # which canaries do not have
-        proved = None
-        proof = None
-    most = int(record.presence.sum(axis=0).max())
+        return dataclasses.replace(unmeasured, reason=str(error))
+    knows_rounds = client.secret is None
+    method = "κ of the canaries' ladder, at the client's expected score"
+    if not knows_rounds:
+        method = "κ of all canaries, mixture over secret rounds"
+    claimed = dataclasses.replace(view.adversary, knows_rounds=knows_rounds)
+    proved, proof = _proof(record, adversary, client, delta, confidence)
+    most_often = int(record.presence.sum(axis=0).max())
     return dataclasses.replace(
-        blank,
-        estimate=estimate,
+        unmeasured,
+        estimate=EpsilonEstimate(
+            epsilon=epsilon,
+            low=low,
+            high=high,
+            delta=delta,
+            confidence=confidence,
+            method=method,
+            adversary=claimed,
+        ),
         proved=proved,
         proof=proof,
         fit=fit,
-        extrapolated=client.secret is None and most < math.floor(client.participations),
+        extrapolated=knows_rounds and most_often < math.floor(client.participations),
         scores=scores,
         view=view,
     )
-
-
-def _estimate(
-    view: View, client: AuditedClient, fit: LadderFit, delta: float, confidence: float
-) -> EpsilonEstimate:
-    scales = (fit.scale, fit.low, fit.high)
-    epsilon, low, high = (
-        client_epsilon(view, client, scale, delta) for scale in scales
-    )
-    method = "κ of the canaries' ladder, at the client's expected score"
-    if client.secret is not None:
-        method = "κ of all canaries, mixture over secret rounds"
-    adversary = dataclasses.replace(view.adversary, knows_rounds=client.secret is None)
-    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
 
 
 def client_epsilon(
@@ -214,9 +211,8 @@ def client_epsilon(
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        return accounting.epsilon_of_signals(
-            np.array([scale * client.size(view)]), delta
-        )
+        expected_score = scale * client.size(view)
+        return accounting.epsilon_of_signals(np.array([expected_score]), delta)
     if view.adversary.sees == "final":
         law = accounting.expected_score_law(secret, scale * weights)
         if law is None:
@@ -236,17 +232,23 @@ def client_epsilon(
 
 
 def _proof(
-    view: View,
+    record: AuditRecord,
+    adversary: Adversary,
     client: AuditedClient,
     delta: float,
     confidence: float,
-    adversary: Adversary,
 ) -> tuple[float | None, str | None]:
-    """A lower bound on the client's ε and its method; ``None`` twice if there are too few."""
+    """A lower bound on the client's ε and its method; ``None`` twice without one.
+
+    There is none with too few canaries, or if clients add noise that canaries do not have.
+    """
+    if record.findings.clients_add_noise:
+        return None, None
     try:
-        counted = scores_for_claim(view.record, adversary, client)
+        scores = scores_for_claim(record, adversary, client)
     except NotMeasured:
         return None, None
-    if (method := method_by_design(counted, delta, confidence)) is None:
+    method = method_by_design(scores, delta, confidence)
+    if method is None:
         return None, None
-    return lower_bound(counted, delta, confidence=confidence, method=method), method
+    return lower_bound(scores, delta, confidence=confidence, method=method), method

@@ -1,7 +1,7 @@
 """Scores by which a privacy claim is tested: those of the adversary and client of the claim.
 
 Canaries that take part more often than the client, or are heavier, do not count. Where the rounds
-are secret, nothing is chosen by them: canaries that were drawn for no round count as members.
+are secret, no canary is chosen by them: canaries that were drawn for no round count as members.
 
 Likelihood ratios at secret rounds have no closed-form null, but a known one: whitened scores of a
 direction that took no part are independent N(0, 1). Where the ratio L is large its tail follows
@@ -34,19 +34,32 @@ from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
 
-_ABOVE = 1.1  # times the client's expected score that a canary may have
-_HALF = 0.5  # of the client's rounds that a canary has at least, if enough have
+# Times the client's expected score that the expected score of a canary may be.
+_LARGEST_SIZE = 1.1
+
+# Share of the client's rounds that a canary has at least, if so many canaries have it.
+_LEAST_SHARE = 0.5
 _ENOUGH = 4
-_WORK = 2 * 10**7  # numbers drawn for a null
-_DRAWS = 2_000, 20_000  # at least and at most
+
+# Draws of a null: numbers drawn in all, draws at least and at most, numbers drawn at once, and the
+# seed.
+_WORK = 2 * 10**7
+_LEAST_DRAWS = 2_000
+_MOST_DRAWS = 20_000
 _AT_ONCE = 2 * 10**6
 _SEED = 0
-_DIRECT = 0.02  # a tail that is larger comes from draws of the null
-_SAFE = 3.0  # standard errors that are added to a drawn tail
-_BEYOND = (
-    5.0  # draws that may be missing beyond the largest, of probability e⁻⁵ at most
-)
-_DIM = 10**9  # of scores whose null is N(0, 1)
+
+# A tail that is larger comes from draws of the null.
+_DIRECT = 0.02
+
+# Standard errors that are added to a drawn tail.
+_STANDARD_ERRORS = 3.0
+
+# Draws that may be missing beyond the largest, with probability e⁻⁵ at most.
+_MISSING = 5.0
+
+# Dimension of scores whose null is N(0, 1).
+_DIM = 10**9
 
 
 def scores_for_claim(
@@ -67,41 +80,43 @@ def scores_for_claim(
     adversary = adversary or claim_adversary(record)
     client = client or AuditedClient.of(record, adversary, most=True)
     view = seen_by(record, Adversary(adversary.sees))
-    scores = scores_of(view)
-    secret = client.secret
-    if secret is None:
+    scores = scores_of(view)  # There are none if too few canaries took part.
+    if client.secret is None:
         return _covered(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
-        return _ratios(view, secret)
-    rest = view.alone.unobserved.displacement * math.sqrt(record.dim)
-    observed = np.append(
-        scores.observed, _drawn_for_none(record, secret, rest, scores.observed)
-    )
+        return _ratios(view, client.secret)
+    null = view.alone.unobserved.displacement * math.sqrt(record.dim)
+    absent = _drawn_for_none(record, client.secret, null, scores.observed)
+    observed = np.append(scores.observed, absent)
     return dataclasses.replace(
         scores, observed=observed, unobserved=None, expected=None
     )
 
 
 def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
-    """Scores of canaries who took part at most as often, and as strongly, as the client.
+    """Scores of canaries that took part at most as often, and as strongly, as the client.
 
     Args:
-        view: which says how strongly; the scores do not depend on how it was fitted.
-        client: who.
+        view: which tells how strongly. The scores do not depend on how it was fitted.
+        client: the client of the claim.
         scores: of all canaries.
+
+    Raises:
+        NotMeasured: if fewer than two canaries count.
     """
-    record = view.record
     sizes = view.sizes.observed
-    taken = record.presence.sum(axis=0)
-    if len(sizes) < len(taken):  # those that never took part have no score
-        taken = taken[taken > 0]
+    counts = view.record.presence.sum(axis=0)
+    if len(sizes) < len(counts):  # Canaries that never took part have no score.
+        counts = counts[counts > 0]
     most = math.ceil(client.participations * (1 - 1e-9))
-    fits = (taken <= most) & (sizes <= _ABOVE * client.size(view)) & (taken > 0)
-    often = fits & (taken >= _HALF * client.participations)
-    chosen = often if often.sum() >= _ENOUGH else fits
-    if (count := int(chosen.sum())) < 2:
+    is_small = sizes <= _LARGEST_SIZE * client.size(view)
+    is_covered = (counts <= most) & is_small & (counts > 0)
+    is_frequent = is_covered & (counts >= _LEAST_SHARE * client.participations)
+    chosen = is_frequent if is_frequent.sum() >= _ENOUGH else is_covered
+    number = int(chosen.sum())
+    if number < 2:
         raise NotMeasured(
-            f"only {count} of {len(taken)} canaries took part at most as often as the client, "
+            f"only {number} of {len(counts)} canaries took part at most as often as the client, "
             f"{how_often(most)}, and with no larger weight"
         )
     return dataclasses.replace(
@@ -115,36 +130,37 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
 def _ratios(view: View, events: Events) -> Scores:
     """Likelihood ratios at secret rounds, as scores that are N(0, 1) for non-members.
 
-    They are those of independent rounds: of a round that is correlated with earlier ones counts
-    what is new in it.
+    They are those of independent rounds: of a round that is correlated with earlier ones only what
+    is new in it counts.
     """
     record = view.record
+    correlation = record.correlation
     precision = view.precision
-    factor = record.correlation.factor
     signal = np.ones(record.rounds)
     if record.signal_known():
-        signal = view.round_signal / record.correlation.innovations
-    safe = 1 + 3 * view.unit_error  # the null may be as much wider
+        signal = view.round_signal / correlation.innovations
+    safe = 1 + 3 * view.unit_error  # The null may be wider by as much.
 
-    def ratios(side: Floats, width: float) -> Floats:
-        cosines = cosines_of(side / width / safe, record.dim)
-        return mixture_ratios(
-            normal_deviates(cosines, record.dim, 0.0), events, signal[:, None]
-        )
+    def ratios(scores: Floats, width: float) -> Floats:
+        cosines = cosines_of(scores / width / safe, record.dim)
+        deviates = normal_deviates(cosines, record.dim, 0.0)
+        return mixture_ratios(deviates, events, signal[:, None])
 
-    # Of all rounds: those that were kept during a run may be of a canary's own rounds alone.
-    observed = ratios(record.correlation.whiten(view.round_scores), precision.own)
+    # Scores of all rounds: those kept during a run may be of a canary's own rounds alone.
+    members = ratios(correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
-    absent = _drawn_for_none(record, events, null, observed)
-    observed = np.append(observed, absent)
+    absent = _drawn_for_none(record, events, null, members)
+    members = np.append(members, absent)
     null = null[len(absent) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
-    if factor is None:  # rounds may be correlated
-        others = null if len(null) > 1 else None
-        return Scores(observed, others, None, UNKNOWN_ROUNDS, adversary=adversary)
-    law = _null_law(signal.astype("<f4").tobytes(), events)
+    if (
+        correlation.factor is None
+    ):  # Rounds may be correlated, and the null is not known.
+        unobserved = null if len(null) > 1 else None
+        return Scores(members, unobserved, None, UNKNOWN_ROUNDS, adversary=adversary)
+    drawn_members, drawn_null = _null_law(signal.astype("<f4").tobytes(), events)
     return Scores(
-        _normal(observed, *law),
+        _normal(members, drawn_members, drawn_null),
         None,
         _DIM,
         UNKNOWN_ROUNDS,
@@ -162,7 +178,7 @@ def members_of(record: AuditRecord, events: Events) -> int:
         return count
     if record.mechanism.inclusion == "fixed" and planned is not None:
         return max(planned, count)
-    # As many as one expects to draw for no round, if those of no round were left out.
+    # A canary that is drawn for no round is missing with a known probability.
     drawn_once = -math.expm1(float(np.log1p(-chances).sum()))
     return max(round(count / drawn_once), count)
 
@@ -175,63 +191,75 @@ def _drawn_for_none(
     A record has them among the unobserved ones; where it lacks them, the lowest score stands in.
     """
     absent = members_of(record, events) - record.num_canaries
-    found = null[:absent]
-    return np.append(found, np.full(absent - len(found), observed.min(initial=0.0)))
+    scores = null[:absent]
+    lowest = observed.min(initial=0.0)
+    return np.append(scores, np.full(absent - len(scores), lowest))
 
 
 def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
-    """Scores that are N(0, 1) for canaries that took no part, or below; rising.
+    """Scores that are N(0, 1) for canaries that took no part, or below; they rise with the ratio.
 
-    By sorted draws of likelihood ratios of members, and of canaries that took no part.
+    Args:
+        ratios: log likelihood ratios of canaries.
+        members: sorted draws of the ratio of members.
+        null: as many sorted draws of the ratio of canaries that took no part.
     """
     count = len(null)
     above = count - np.searchsorted(null, ratios, side="left")
-    direct = (above + _SAFE * np.sqrt(above) + 1) / (count + 1)
+    direct = (above + _STANDARD_ERRORS * np.sqrt(above) + 1) / (count + 1)
     weights = np.exp(-np.maximum(members, -50.0))
-    first = tail_sums(weights)
-    second = tail_sums(weights**2)
+    sums = tail_sums(weights)
+    squares = tail_sums(weights**2)
     at = np.searchsorted(members, ratios, side="left")
-    far = _BEYOND * np.exp(-np.maximum(ratios, -50.0)) / count
-    drawn = (first[at] + _SAFE * np.sqrt(second[at])) / count + far
+    missing = _MISSING * np.exp(-np.maximum(ratios, -50.0)) / count
+    drawn = (sums[at] + _STANDARD_ERRORS * np.sqrt(squares[at])) / count + missing
     tail = np.where(above > _DIRECT * count, direct, np.minimum(direct, drawn))
     return np.asarray(-scipy.special.ndtri(np.clip(tail, 1e-300, 1 - 1 / (count + 1))))
 
 
 @functools.lru_cache(maxsize=16)
 def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
-    """The draws that `_normal` needs, of signals in a form that can be kept."""
+    """Sorted draws of the ratio of members and of the null, for `_normal`.
+
+    Args:
+        signal: bytes of the float32 signals, which can be a key of the cache.
+        events: how the rounds are drawn.
+    """
     means = np.frombuffer(signal, "<f4")[:, None]
     rounds = len(means)
-    rng = generator(_SEED, len(means))
+    rng = generator(_SEED, rounds)
     members: list[Floats] = []
     null: list[Floats] = []
-    draws = np.clip(_WORK // rounds, *_DRAWS)
+    draws = np.clip(_WORK // rounds, _LEAST_DRAWS, _MOST_DRAWS)
     block = max(_AT_ONCE // rounds, 20)
     while len(null) * block < draws:
         noise = rng.standard_normal((rounds, block), np.float32)
         null.append(mixture_ratios(noise, events, means))
-        noise += means * _times(events, rounds, block, rng)
+        noise += means * _drawn_counts(events, rounds, block, rng)
         members.append(mixture_ratios(noise, events, means))
     return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
-def _times(
+def _drawn_counts(
     events: Events, rounds: int, count: int, rng: np.random.Generator
 ) -> Floats32:
     """How many times each of ``count`` members is in each round, ``(T, count)``."""
-    found = np.zeros((rounds, count), np.float32)
+    counts = np.zeros((rounds, count), np.float32)
+    members = np.arange(count)
     chances = np.zeros((rounds, 1), np.float32)
     for event in events.independent:
         if event.is_coin:
             chances[event.rounds[0]] = event.chance
     if chances.any():
-        found += rng.random((rounds, count), np.float32) < chances
+        counts += rng.random((rounds, count), np.float32) < chances
     for event in events.independent:
         if event.is_uniform:
-            taken = rng.random(count) < event.chance if event.chance < 1 else True
-            found[rng.choice(event.rounds, count), np.arange(count)] = taken
+            is_drawn = np.ones(count, bool)
+            if event.chance < 1:
+                is_drawn = rng.random(count) < event.chance
+            counts[rng.choice(event.rounds, count), members] = is_drawn
         elif not event.is_coin:
             row = np.searchsorted(np.cumsum(event.chances), rng.random(count))
-            who = np.flatnonzero(row < len(event.rounds))
-            found[event.rounds[row[who]], who] = event.counts[row[who]]
-    return found
+            drawn = np.flatnonzero(row < len(event.rounds))
+            counts[event.rounds[row[drawn]], drawn] = event.counts[row[drawn]]
+    return counts

@@ -1,13 +1,13 @@
 """ε after each round of a run, for an adversary who sees every round's model.
 
-It is that of a client who has taken part as often as is planned up to then: κ of all canaries so
+It is that of a client that has taken part as often as is planned up to then: κ of all canaries so
 far times the expected score of that client. `EpsilonSoFar` is the only implementation. A
-`RunAuditor` adds each round's scores to one during the run and keeps them in the record, from which
-`epsilon_by_round` says the same numbers again. After the last round ε is the answer of the run
+`RunAuditor` adds each round's scores to it during the run and keeps them in the record, from which
+`epsilon_by_round` computes the same numbers again. After the last round ε is the answer of the run
 (`fl_epe.auditing.answer.answer`), with its interval for one look.
 
-Its intervals are a confidence sequence (`fl_epe.auditing.estimate.confidence_sequence`): one
-may stop when they say enough.
+Its intervals are a confidence sequence (`fl_epe.auditing.estimate.confidence_sequence`): a run may
+be stopped when they are narrow enough.
 
 Examples:
     >>> so_far = EpsilonSoFar(dim=10_000, count=2, planned=4.0)
@@ -43,25 +43,26 @@ from fl_epe.checks import Floats, check_count, check_probability
 from fl_epe.schedules import Events, ParticipationLaw
 
 METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
-UNPLANNED = (
-    100.0  # scores after which it is tightest, where nobody said how many there will be
-)
 
-_FIRST_SECRET = (
-    8  # rounds before which nothing is said of a client whose rounds are secret
-)
-_LEAST_SIGNAL = 1e-9  # of the mean one
+UNPLANNED = 100.0
+"""Scores after which the interval is tightest, where no number of them is planned."""
+
+# Rounds before which there is no ε of a client whose rounds are secret.
+_FIRST_SECRET = 8
+
+# Smallest signal of a participation, over the mean one.
+_LEAST_SIGNAL = 1e-9
 
 
 class EpsilonSoFar:
-    """ε of a client who has taken part as often as planned so far.
+    """ε of a client that has taken part as often as planned so far.
 
     The scores are those of the matched filter of `epsilon_from_record`: each canary's is κ times
     its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`. What one
     participation of the client adds to its squared expected score is the canaries' mean so far.
-    ε is that of two Gaussians; where the client's rounds are secret, that of the mixture over all
-    it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone, as if
-    rounds were independent (`client_epsilon` says where they are not).
+    ε is that of two Gaussians. Where the client's rounds are secret, it is that of the mixture over
+    all rounds that it may have had. The mixture takes seconds and is computed after 8, 16, 32, …
+    rounds alone, as if rounds were independent (`client_epsilon` says where they are not).
 
     The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
     It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
@@ -71,9 +72,9 @@ class EpsilonSoFar:
         dim: dimension d of the model.
         count: number of canaries.
         planned: participations of all canaries together that the run is planned for, at which the
-            intervals are tightest; ``None`` if nobody knows. It is no promise.
+            intervals are tightest; ``None`` if that is not known. It is no promise.
         window: rounds back to which correlations are followed, see `Whitener`.
-        client: whose ε; by default of one who takes part as often as the median canary that does.
+        client: how the client takes part; by default as often as the median canary that does.
     """
 
     def __init__(
@@ -84,26 +85,27 @@ class EpsilonSoFar:
         window: int = 1,
         client: ParticipationLaw | None = None,
     ) -> None:
-        self._dim, self._planned, self._window, self._client = (
-            dim,
-            planned,
-            window,
-            client,
-        )
-        self._gains = self._energy = 0.0  # of all canaries
-        self._counts = np.zeros(count, np.int64)  # participations
-        self._variance = self._first = (
-            0.0  # of the sum of gains, and of its first participation
-        )
-        self._rounds, self._pairs, self._by_round = 0, 0.0, 0.0
-        self._each: list[
-            float
-        ] = []  # squared signal of a participation, by round; NaN: not seen
+        self._dim = dim
+        self._planned = planned
+        self._window = window
+        self._client = client
+        # Sums over all canaries and rounds: of squared signals, of signals times scores, and of the
+        # variance of the latter, which is also held for the first participation.
+        self._energy = 0.0
+        self._gains = 0.0
+        self._variance = 0.0
+        self._first_variance = 0.0
+        self._participations = np.zeros(count, np.int64)  # of each canary
+        self._rounds = 0
+        self._pairs = 0.0
+        self._squared_energy = 0.0
+        # Squared signal of a participation in each round; NaN without a score.
+        self._squared_signals: list[float] = []
         self._signals: deque[Floats] = deque(maxlen=window - 1)
-        self._kept: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}
+        self._estimates: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}
 
     def add(self, present: Collection[int], scores: Floats, signals: Floats) -> None:
-        """Note a round.
+        """Add the scores of a round.
 
         All scores of a round share the random norm of its residual, so they are correlated. The
         norm's relative variance is at most 1/(2d), as of noise alone (`scores.mean_spread`).
@@ -114,51 +116,51 @@ class EpsilonSoFar:
             signals: what it added to that, ``(count,)``.
         """
         self._rounds += 1
-        self._counts[list(present)] += 1
-        self._pairs += energy_of_pairs(
-            signals, np.array(self._signals).reshape(-1, len(signals))
-        )
+        self._participations[list(present)] += 1
+        before = np.array(self._signals).reshape(-1, len(signals))
+        self._pairs += energy_of_pairs(signals, before)
         self._signals.append(signals)
-        self._each.append(math.nan)
+        self._squared_signals.append(math.nan)
         if not signals.any():
             return
         # Exact sums do not depend on the canaries' order.
         energy = math.fsum(signals**2)
         gain = math.fsum(signals * scores)
         variance = energy + gain**2 / (2 * self._dim)
-        self._gains += gain
         self._energy += energy
+        self._gains += gain
         self._variance += variance
-        self._by_round += energy**2
+        self._squared_energy += energy**2
         if len(present):
-            self._each[-1] = energy / len(present)
-        self._first = self._first or variance / max(len(present), 1)
+            self._squared_signals[-1] = energy / len(present)
+        if not self._first_variance:
+            self._first_variance = variance / max(len(present), 1)
 
     @property
     def canaries_seen(self) -> int:
         """How many canaries have taken part so far."""
-        return int(np.count_nonzero(self._counts))
+        return int(np.count_nonzero(self._participations))
 
     @property
     def extrapolates(self) -> bool:
-        """Whether all canaries took part so much less often than the client that ε may be far off.
+        """Whether ε may be far off, as all canaries took part much less often than the client.
 
-        It is not where noise hides most of a client (`fl_epe.auditing.scoring.reaction`).
+        It is not far off where noise hides most of a client (`fl_epe.auditing.scoring.reaction`).
         """
-        return bool(self._counts.max(initial=0) < AS_OFTEN * self.participations)
+        most = self._participations.max(initial=0)
+        return bool(most < AS_OFTEN * self.participations)
 
     @property
     def participations(self) -> float:
-        """Of the client so far, expected; at least one where its rounds are known."""
-        if self._client is not None and self._client.rate is not None:
-            expected = self._client.rate * self._rounds
-            return (
-                expected
-                if self._client.hidden
-                else max(expected, min(1.0, self._rounds))
-            )
-        taken = self._counts[self._counts > 0]
-        return float(np.median(taken)) if len(taken) else 0.0
+        """Expected rounds of the client so far; at least one where they are known."""
+        client = self._client
+        if client is None or client.rate is None:
+            counts = self._participations[self._participations > 0]
+            return float(np.median(counts)) if len(counts) else 0.0
+        expected = client.rate * self._rounds
+        if client.hidden:
+            return expected
+        return max(expected, min(1.0, self._rounds))
 
     def estimate(
         self, delta: float, confidence: float = 0.95
@@ -168,32 +170,39 @@ class EpsilonSoFar:
         ``None`` also where the law of secret rounds has no events that ε could be computed from.
         """
         check_probability("confidence", confidence)
-        if np.count_nonzero(self._counts) < 2 or not self._energy > 0:
+        if self.canaries_seen < 2 or not self._energy > 0:
             return None
         client = self._client
-        known = client is None or not client.hidden
-        due = self._rounds if known else 2 ** (self._rounds.bit_length() - 1)
-        if not known and due < _FIRST_SECRET:
-            return None
-        asked = delta, confidence
-        if asked not in self._kept or self._kept[asked][0] < due:
-            events = None
-            if client is not None and client.hidden:
-                events = client.first(self._rounds).secret_events
-                if events is None:
-                    return None
-            signal, scales = self._signal_and_scales(confidence)
-            epsilon, low, high = (
-                self._epsilon(scale * signal, delta, events) for scale in scales
-            )
-            adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=known)
-            self._kept[asked] = (
-                due,
-                EpsilonEstimate(
-                    epsilon, low, high, delta, confidence, METHOD, adversary
-                ),
-            )
-        return self._kept[asked][1]
+        hidden = client is not None and client.hidden
+        due = self._rounds
+        if hidden:
+            due = 2 ** (self._rounds.bit_length() - 1)
+            if due < _FIRST_SECRET:
+                return None
+        computed, estimate = self._estimates.get((delta, confidence), (0, None))
+        if computed >= due:
+            return estimate
+        events = None
+        if client is not None and client.hidden:
+            events = client.first(self._rounds).secret_events
+            if events is None:
+                return None
+        signal, scales = self._signal_and_scales(confidence)
+        epsilon, low, high = (
+            self._epsilon(scale * signal, delta, events) for scale in scales
+        )
+        adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=not hidden)
+        estimate = EpsilonEstimate(
+            epsilon=epsilon,
+            low=low,
+            high=high,
+            delta=delta,
+            confidence=confidence,
+            method=METHOD,
+            adversary=adversary,
+        )
+        self._estimates[delta, confidence] = (due, estimate)
+        return estimate
 
     def _epsilon(self, signal: float, delta: float, events: Events | None) -> float:
         """ε where ``signal`` is the expected score of one participation.
@@ -206,34 +215,35 @@ class EpsilonSoFar:
         if signal <= 0:
             return 0.0
         if events is None:
-            return epsilon_of_signals(
-                np.array([signal * math.sqrt(self.participations)]), delta
-            )
-        mean = self._energy / int(self._counts.sum())
-        each = np.sqrt(np.nan_to_num(self._each, nan=mean) / mean)
-        return epsilon_of_signals(
-            signal * np.maximum(each, _LEAST_SIGNAL), delta, events
-        )
+            expected_score = signal * math.sqrt(self.participations)
+            return epsilon_of_signals(np.array([expected_score]), delta)
+        mean = self._energy / int(self._participations.sum())
+        relative = np.sqrt(np.nan_to_num(self._squared_signals, nan=mean) / mean)
+        signals = signal * np.maximum(relative, _LEAST_SIGNAL)
+        return epsilon_of_signals(signals, delta, events)
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:
         """The expected score of one participation, and κ with both ends of its interval.
 
         The interval allows for three times the error of its unit.
         """
-        precision = Precision.of(
-            reach_of(self._rounds, self._window), self._dim, SKETCH_PARTS
+        reach = reach_of(self._rounds, self._window)
+        precision = Precision.of(reach, self._dim, SKETCH_PARTS)
+        unit_error = precision.unit_error(
+            self._pairs, self._squared_energy, self._energy
         )
-        unit_error = precision.unit_error(self._pairs, self._by_round, self._energy)
-        signal = precision.unit * math.sqrt(self._energy / int(self._counts.sum()))
-        length = UNPLANNED if self._planned is None else PLAN_MARGIN * self._planned
-        known = self._variance * precision.own**2
-        error = (1 - confidence) / 2
+        participations = int(self._participations.sum())
+        signal = precision.unit * math.sqrt(self._energy / participations)
         planned = self._planned is not None
-        half = (
-            float(boundary(known, error, length * self._first, planned)) / self._energy
+        length = UNPLANNED if self._planned is None else PLAN_MARGIN * self._planned
+        distance = boundary(
+            self._variance * precision.own**2,
+            (1 - confidence) / 2,
+            length * self._first_variance,
+            planned,
         )
         mean = self._gains / self._energy
-        half = math.hypot(half, 3 * unit_error * mean)
+        half = math.hypot(float(distance) / self._energy, 3 * unit_error * mean)
         return signal, np.array([mean, mean - half, mean + half])
 
 
@@ -260,10 +270,10 @@ def epsilon_by_round(
     confidence: float = 0.95,
     most: int = 200,
 ) -> list[RoundEstimate]:
-    """ε so far after each round: what `RunAuditor.epsilon_so_far` said, and at last the answer.
+    """ε after each round, as `RunAuditor.epsilon_so_far` returned it, and at last the answer.
 
-    Of a record that nobody watched, such as that of independent canaries without a rule to stop,
-    it is what would have been said, from the scores of `epsilon_from_record`.
+    For a record that nobody watched, such as one of independent canaries without a rule to stop, it
+    is what that would have returned, from the scores of `epsilon_from_record`.
 
     Args:
         record: the audit record of a run.
@@ -284,37 +294,37 @@ def epsilon_by_round(
     last = answer(record, adversary, delta, confidence).estimate
     if last is None:
         return []
-    audited = AuditedClient.of(record, adversary)
+    client = AuditedClient.of(record, adversary)
     view = seen_by(record, EVERY_ROUND)
-    whole = [RoundEstimate(record.rounds, last, audited.participations)]
-    if audited.extrapolated(record) and not view.noise_prevails():
-        return whole  # how the others react to a client is known at the end
-    secret = audited.secret
+    answer_estimate = RoundEstimate(record.rounds, last, client.participations)
+    if client.extrapolated(record) and not view.noise_prevails():
+        # How the other clients react to a client is known at the end alone.
+        return [answer_estimate]
     running = record.running
-    law = record.mechanism.participation
     planned = running.planned
-    client = law if running.of_law else None
+    law = record.mechanism.participation
+    client_law = law if running.of_law else None
     if running.scores is None:
         if law.rate is not None:
             planned = float(record.presence.sum())
-        client = (
-            law
-            if law.hidden
-            else ParticipationLaw(record.rounds, audited.participations)
-        )
-    chosen = set(
-        np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round())
+        client_law = law
+        if not law.hidden:
+            client_law = ParticipationLaw(record.rounds, client.participations)
+    count = min(most, record.rounds)
+    chosen = set(np.unique(np.linspace(1, record.rounds, count).round()))
+    so_far = EpsilonSoFar(
+        record.dim, record.num_canaries, planned, record.correlation.window, client_law
     )
-    window = record.correlation.window
-    so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window, client)
-    found = []
-    for t, (scores, signals) in enumerate(
-        zip(view.whitened_scores[:-1], view.whitened_signals[:-1], strict=True)
-    ):
-        so_far.add(np.flatnonzero(record.presence[t]), scores, signals)
-        if t + 1 not in chosen and secret is None:
-            continue  # at secret rounds ε is computed after some rounds, whichever are chosen
+    scores = view.whitened_scores
+    signals = view.whitened_signals
+    estimates = []
+    for number in range(1, record.rounds):
+        t = number - 1
+        so_far.add(np.flatnonzero(record.presence[t]), scores[t], signals[t])
+        # At secret rounds ε is computed after some rounds, whichever are chosen.
+        if number not in chosen and client.secret is None:
+            continue
         estimate = so_far.estimate(last.delta, confidence)
-        if t + 1 in chosen and estimate is not None:
-            found.append(RoundEstimate(t + 1, estimate, so_far.participations))
-    return [*found, *whole]
+        if number in chosen and estimate is not None:
+            estimates.append(RoundEstimate(number, estimate, so_far.participations))
+    return [*estimates, answer_estimate]

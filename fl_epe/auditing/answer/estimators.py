@@ -1,12 +1,12 @@
-"""From scores to an empirical ε with an interval.
+"""Estimates of an empirical ε with an interval, from scores.
 
 Every result here is an *estimate*: what this canary attack achieves, not a bound on what any attack
 could. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched filter
 are the defaults: docs/notes/estimates.md.
 
 Examples:
-    >>> found = epsilon_from_cosines([0.01, 0.02, 0.03], dim=10_000, delta=1e-5)
-    >>> found.low < found.epsilon < found.high
+    >>> estimate = epsilon_from_cosines([0.01, 0.02, 0.03], dim=10_000, delta=1e-5)
+    >>> estimate.low < estimate.epsilon < estimate.high
     True
 """
 
@@ -48,12 +48,18 @@ from fl_epe.auditing.scoring import (
     shift_scores,
     wider_than_known,
 )
-from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
-_ALIKE = 0.01  # relative difference of expected scores that count as equal
-_SCORES_FOR_ANY_LAW = 10  # over δ, at the very least
+# Relative difference of expected scores that count as equal.
+_ALIKE = 0.01
+
+# Scores of each side that are needed without a law, times δ, at the very least.
+_SCORES_FOR_ANY_LAW = 10
+
 ANY_LAW = "best threshold, any law"
-_HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
+
+# For a larger mean score ε is infinite; squares of as many scores still fit.
+_HUGE = 1e145
 
 
 def epsilon_from_cosines(
@@ -136,35 +142,35 @@ def epsilon_of_thresholds(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     observed, unobserved = in_moderate_units(*scores.both())
-    sample = Sample(
-        observed, unobserved, 0, delta, alpha=(1 - confidence) / 4
-    )  # of four bands
+    alpha = (1 - confidence) / 4  # Each of four bands has a quarter of the level.
+    sample = Sample(observed, unobserved, 0, delta, alpha)
     thresholds = np.append(np.unique(np.concatenate([observed, unobserved])), math.inf)
     errors = count_errors(sample, thresholds)
 
-    def largest(limit: UpperLimit) -> float:
-        with np.errstate(divide="ignore"):  # a rate may be 0
-            rates = upper_rates(errors, limit, sample.alpha)
-        return float(np.max(epsilon_from_rates(*rates, delta)))
+    def largest_epsilon(limit: UpperLimit) -> float:
+        with np.errstate(divide="ignore"):  # A rate may be 0.
+            log_fpr, fnr = upper_rates(errors, limit, alpha)
+        return float(np.max(epsilon_from_rates(log_fpr, fnr, delta)))
 
-    low = largest(band_upper)
-    high = largest(
-        lambda count, total, alpha: 1 - band_upper(total - count, total, alpha)
-    )
-    value = largest(lambda count, total, _: (count + 0.5) / (total + 1))
+    def lower_limit(count: Floats, total: int, alpha: float) -> Floats:
+        return 1 - band_upper(total - count, total, alpha)
+
+    low = largest_epsilon(band_upper)
+    high = largest_epsilon(lower_limit)
+    epsilon = largest_epsilon(lambda count, total, _: (count + 0.5) / (total + 1))
     if math.isinf(high):
         raise NotMeasured(
             f"without a law, an ε at δ = {delta:.2g} needs at least "
             f"{math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
         )
     return EpsilonEstimate(
-        min(max(value, low), high),
-        low,
-        high,
-        delta,
-        confidence,
-        f"{scores.statistic}, {ANY_LAW}",
-        scores.adversary,
+        epsilon=min(max(epsilon, low), high),
+        low=low,
+        high=high,
+        delta=delta,
+        confidence=confidence,
+        method=f"{scores.statistic}, {ANY_LAW}",
+        adversary=scores.adversary,
     )
 
 
@@ -206,23 +212,22 @@ def epsilon_from_record(
     delta = record.delta if delta is None else delta
     if adversary is None:
         adversary = STATISTICS.get(statistic or "", claim_adversary(record))
-    by_name = (
-        statistic or variance != "known" or not leave_one_out or adversary.knows_others
-    )
-    if not by_name:
-        found = answer(record, adversary, delta, confidence)
-        if found.estimate is None:
-            raise NotMeasured(found.reason)
-        return found.estimate
+    named = statistic is not None or adversary.knows_others
+    if not named and variance == "known" and leave_one_out:
+        run_answer = answer(record, adversary, delta, confidence)
+        if run_answer.estimate is None:
+            raise NotMeasured(run_answer.reason)
+        return run_answer.estimate
     view = seen_by(record, adversary)
-    view = view if leave_one_out else view.with_all_canaries
+    if not leave_one_out:
+        view = view.with_all_canaries
     scores = scores_of(view, statistic)
     if leave_one_out or variance != "known" or not scores.standard_null:
         return epsilon_of(scores, delta, variance, confidence)
-    # wider than known, as canaries are noise to each other
-    return _known_variance(
-        scores, delta, confidence, f"{scores.statistic}, known variance"
-    )
+    # The scores are wider than known, as canaries are noise to each other, so that no test of the
+    # variance is made.
+    method = f"{scores.statistic}, known variance"
+    return _known_variance(scores, delta, confidence, method)
 
 
 def epsilon_of(
@@ -237,9 +242,9 @@ def epsilon_of(
 
     The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
     N(0, 1). Where scores are `wider_than_known`, no number of them is ε: the estimate is that of
-    the fitted variance, and its interval has no upper end; with ``refuse=True`` it is an error. So
-    is a Gaussian that is fitted to scores which are not Gaussian, unless there are enough of them
-    for `epsilon_of_thresholds`.
+    the fitted variance, and its interval has no upper end; with ``refuse=True`` it is an error.
+    With ``refuse=True`` scores that are not Gaussian have no estimate of fitted Gaussians, but that
+    of `epsilon_of_thresholds` if there are enough of them.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
@@ -249,68 +254,72 @@ def epsilon_of(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     if not scores.standard_null:
-        observed, unobserved = in_moderate_units(*scores.both())
-        check_sign(
-            dataclasses.replace(scores, observed=observed, unobserved=unobserved)
-        )
-        if (refuse or scores.infinite) and (reason := not_gaussian(scores)):
-            try:
-                return epsilon_of_thresholds(scores, delta, confidence)
-            except NotMeasured as error:
-                raise NotMeasured(f"{reason}; {error}") from None
-        alt = fit_gaussian(observed)
-        null = fit_gaussian(unobserved)
-        method = f"{scores.statistic}, two fitted Gaussians"
-        return estimate_between(null, alt, delta, confidence, method, scores.adversary)
-    method = f"{scores.statistic}, {variance} variance"
-    scores = dataclasses.replace(
-        scores, observed=np.clip(scores.observed, -_HUGE, _HUGE)
-    )
-    check_sign(scores)
+        return _two_gaussians(scores, delta, confidence, refuse)
     if variance not in ("known", "fitted"):
         raise_invalid("variance", variance, "to be 'known' or 'fitted'")
-    wide = variance == "known" and wider_than_known(scores)
-    if variance == "fitted" and refuse and (reason := not_gaussian(scores)):
-        raise NotMeasured(reason)
-    if variance == "known" and (refuse or not wide):
+    method = f"{scores.statistic}, {variance} variance"
+    finite = np.clip(scores.observed, -_HUGE, _HUGE)
+    scores = dataclasses.replace(scores, observed=finite)
+    check_sign(scores)
+    is_wide = variance == "known" and wider_than_known(scores)
+    if variance == "known" and (refuse or not is_wide):
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
-    observed = (
-        scores.observed
-        if scores.dim is None
-        else shift_scores(scores.cosines, scores.dim)
-    )
+    if variance == "fitted" and refuse:
+        reason = not_gaussian(scores)
+        if reason:
+            raise NotMeasured(reason)
+    observed = scores.observed
+    if scores.dim is not None:
+        observed = shift_scores(scores.cosines, scores.dim)
     null = FittedGaussian(0.0, 1.0)
     alt = fit_gaussian(observed)
     fitted = estimate_between(null, alt, delta, confidence, method, scores.adversary)
-    if not wide:
+    if not is_wide:
         return fitted
     low = min(fitted.low, _known_variance(scores, delta, confidence, method).low)
     method = f"{scores.statistic}, fitted variance as wider than known, no upper end"
     return dataclasses.replace(fitted, low=low, high=math.inf, method=method)
 
 
+def _two_gaussians(
+    scores: Scores, delta: float, confidence: float, refuse: bool
+) -> EpsilonEstimate:
+    """ε between Gaussians that are fitted to both groups of scores."""
+    observed, unobserved = in_moderate_units(*scores.both())
+    check_sign(dataclasses.replace(scores, observed=observed, unobserved=unobserved))
+    if refuse or scores.infinite:
+        reason = not_gaussian(scores)
+        if reason:
+            try:
+                return epsilon_of_thresholds(scores, delta, confidence)
+            except NotMeasured as error:
+                raise NotMeasured(f"{reason}; {error}") from None
+    alt = fit_gaussian(observed)
+    null = fit_gaussian(unobserved)
+    method = f"{scores.statistic}, two fitted Gaussians"
+    return estimate_between(null, alt, delta, confidence, method, scores.adversary)
+
+
 def _known_variance(
     scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
     """The mean of the deviates is N(0, spread²/k) at the true μ; their unit may have an error."""
+    expected = scores.expected
+    if expected is not None and np.ptp(expected) > _ALIKE * expected.mean():
+        method += ", of the mean of unequal canaries"
     quantile = half_width(confidence)
     half = quantile * scores.spread / math.sqrt(scores.observed.size)
-    if (
-        scores.expected is not None
-        and np.ptp(scores.expected) > _ALIKE * scores.expected.mean()
-    ):
-        method += ", of the mean of unequal canaries"
-    value, low, high = (scores.shift(mean) for mean in (0.0, half, -half))
-    error = quantile * scores.unit_error * value
-    shifts = (
-        value,
-        value - math.hypot(value - low, error),
-        value + math.hypot(high - value, error),
-    )
-    found, low, high = (
-        float(epsilon_of_shift(scores.unit * shift, delta)) for shift in shifts
-    )
+    shift = scores.shift(0.0)
+    unit_error = quantile * scores.unit_error * shift
+    low = shift - math.hypot(shift - scores.shift(half), unit_error)
+    high = shift + math.hypot(scores.shift(-half) - shift, unit_error)
     return EpsilonEstimate(
-        found, low, high, delta, confidence, method, scores.adversary
+        epsilon=float(epsilon_of_shift(scores.unit * shift, delta)),
+        low=float(epsilon_of_shift(scores.unit * low, delta)),
+        high=float(epsilon_of_shift(scores.unit * high, delta)),
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        adversary=scores.adversary,
     )

@@ -1,9 +1,9 @@
 """κ in ``score = κ · expected score + N(0, 1)``, and two tests of whether one κ fits all canaries.
 
 Expected scores need be known only in proportion. One κ may fail in two ways: scores may not grow
-with the number of participations as they should, or depend on when a canary took part (a final
-model that forgets). Each test is one regressor, orthogonal to the expected scores, of level 1%.
-What it can find depends on the run's canaries, so that each has a power:
+with the number of participations as they should, or they may depend on when a canary took part (a
+final model that forgets). Each test is of one regressor, orthogonal to the expected scores, at
+level 1%. What it can find depends on the run's canaries, so that each has a power:
 simulations/studies/answer_truth.py.
 """
 
@@ -19,22 +19,33 @@ from fl_epe.auditing.record import NotMeasured
 from fl_epe.auditing.scoring import RATES, Reaction, Scores, View, scores_of, seen_by
 from fl_epe.checks import Floats
 
-LEVEL = 0.01  # of each test
+LEVEL = 0.01
+"""The level of each test."""
+
 _LEAST = 1e-9
-_MATTERS = 0.2  # of the effect of a test
-# Relative error of a client's expected score where it follows from a reaction; the second, if that
-# was fitted, times its share of a round: one of few is a part of the residual and of what reacts.
+
+# Share of the effect of a test that matters.
+_MATTERS = 0.2
+
+# Relative error of a client's expected score where it follows from a reaction. The second, if that
+# was fitted, is times the client's share of a round: a client of few is a part of the residual, and
+# of the clients that react.
 _EXTRAPOLATED = 0.04
 _CROWDED = 0.25
-_CLEARLY = 4.0  # standard errors of κ above 0, from which on a reaction can be fitted
+
+# Standard errors of κ above 0 from which on a reaction can be fitted, and rates tried otherwise.
+_CLEARLY = 4.0
 _RATES_TRIED = 6
+
 # Level at which κ is taken to change with the expected score: at 1% intervals of 95% would hold in
 # 86% of small models that take back a quarter of what a frequent client adds, at 5% in 93%.
-_FOLLOWED = 0.05
-_REACHED = (
-    1.1  # of the largest expected score of a canary, up to which a line may be followed
-)
-_ROUGH = 0.1  # of the scores by which they may vary more than assumed
+_LEVEL_OF_CHANGE = 0.05
+
+# Times the largest expected score of a canary up to which a line may be followed.
+_REACHED = 1.1
+
+# Share of the scores by which they may vary more than assumed.
+_ROUGH = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +53,13 @@ class LadderTest:
     """A test of whether one κ fits all canaries.
 
     Attributes:
-        p_value: probability of as much, or more, by chance.
+        p_value: probability of as large an effect, or a larger one, by chance.
         share: of the effect that the power is for; a small one hardly moves ε, however sure it is.
         power: probability of finding it at level 1% if scores grew half as much from one
             participation to many, or if the first round left half of what the last one does.
         slope: coefficient of the regressor, beside κ's.
         error: its standard error.
-        along: what the regressor has of the expected scores, which is subtracted from it.
+        along: coefficient of the expected scores in the regressor, which is projected out.
     """
 
     p_value: float
@@ -107,32 +118,39 @@ def ladder_fit(
     sizes = view.sizes.observed
     energy = max(float(np.sum(sizes**2)), _LEAST)
     scale = scores.shift(0.0, sizes)
-    rest = scores.deviates(scale * sizes)
-    least = float(np.min(sizes[sizes > 0], initial=np.inf))
-    typical = float(np.sum(sizes**3)) / energy
-    growth = scale * least / (1 + least / max(typical, _LEAST))
-    varies = np.ptp(sizes) > 0.01 * float(sizes.max(initial=0.0))
-    took_part = np.where(sizes > 0, 1.0, 0.0)
-    number = _test(took_part, sizes, rest, growth) if varies else None
+    residual = scores.deviates(scale * sizes)
     freedom = max(len(sizes) - 1, 1)
-    if number is not None and number.found(_FOLLOWED):
-        rest = rest - number.slope * (took_part - number.along * sizes)
-        freedom = max(freedom - 1, 1)
+    number = None
+    if np.ptp(sizes) > 0.01 * float(sizes.max(initial=0.0)):
+        smallest = float(np.min(sizes[sizes > 0], initial=np.inf))
+        typical = max(float(np.sum(sizes**3)) / energy, _LEAST)
+        growth = scale * smallest / (1 + smallest / typical)
+        took_part = np.where(sizes > 0, 1.0, 0.0)
+        number = _test(took_part, sizes, residual, growth)
+        if number is not None and number.found(_LEVEL_OF_CHANGE):
+            residual = residual - number.slope * (took_part - number.along * sizes)
+            freedom = max(freedom - 1, 1)
     parts = view.sizes.parts
     times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
-    time = _test(times @ parts, sizes, rest, 2 / 3 * scale)
-    square = float(np.sum(rest**2)) / freedom
-    width = float(np.sqrt(square))
-    wide = scipy.stats.chi2.sf(square * freedom, freedom) < 0.001
+    time = _test(times @ parts, sizes, residual, 2 / 3 * scale)
+    variance = float(np.sum(residual**2)) / freedom
+    width = float(np.sqrt(variance))
+    is_wide = scipy.stats.chi2.sf(variance * freedom, freedom) < 0.001
     # All scores share the random norm of the residual, which moves κ as it moves their mean.
     common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
-    deviation = np.sqrt(
-        (width if wide else min(scores.spread, 1.0)) ** 2 / energy + common
+    own_width = width if is_wide else min(scores.spread, 1.0)
+    deviation = np.sqrt(own_width**2 / energy + common)
+    half = half_width(confidence) * deviation
+    root_mean_square = math.sqrt(energy / len(sizes))
+    fit = LadderFit(
+        scale=scale,
+        low=scores.shift(half, sizes),
+        high=scores.shift(-half, sizes),
+        width=width,
+        wide=bool(is_wide and width > _ROUGH * scale * root_mean_square),
+        number=number,
+        time=time,
     )
-    quantile = half_width(confidence)
-    low, high = (scores.shift(end * quantile * deviation, sizes) for end in (1.0, -1.0))
-    rough = bool(wide and width > _ROUGH * scale * math.sqrt(energy / len(sizes)))
-    fit = LadderFit(scale, low, high, width, rough, number, time)
     return _widened(fit, scores.unit_error * scale, confidence)
 
 
@@ -141,17 +159,18 @@ def client_fit(
 ) -> LadderFit:
     """The fit whose interval, times the client's expected score, is that of the client's score.
 
-    That of a record of fewer rounds than were planned holds after every round at once, whoever or
-    whatever ended the run (`fl_epe.auditing.estimate.confidence_sequence`).
+    The interval of a record with fewer rounds than planned holds after every round at once, whoever
+    or whatever ended the run (`fl_epe.auditing.estimate.confidence_sequence`).
 
-    Where it depends on how the others react to canaries (`fl_epe.auditing.scoring.reaction`),
-    that has an error of its own; if it was fitted, κ and the client's expected score move
-    together by it. Scores that hardly say whether κ is above 0 cannot tell that reaction: ρ is
-    then fitted to their noise, and the interval is that of any ρ.
+    Where the fit depends on how the other clients react to canaries
+    (`fl_epe.auditing.scoring.reaction`), the reaction has an error of its own. If it was fitted, κ
+    and the client's expected score depend on it together. Scores that hardly tell whether κ is
+    above 0 cannot tell the reaction: ρ is then fitted to their noise, and the interval is that of
+    any ρ.
 
     Args:
         view: of the client, see `AuditedClient.view`.
-        client: whose score.
+        client: the client.
         confidence: of the interval.
 
     Raises:
@@ -159,20 +178,20 @@ def client_fit(
     """
     fit = _fit_at_any_end(view, confidence)
     if client.secret is not None:
-        return _widened(
-            fit, client.error_of_secret_rounds(view) * fit.scale, confidence
-        )
+        error = client.error_of_secret_rounds(view)
+        return _widened(fit, error * fit.scale, confidence)
     size = client.size(view)
-    if view.reaction is None:
+    reaction = view.reaction
+    if reaction is None:
         return _at_size(fit, view, size, confidence)
-    if (rate := view.reaction.rate) is None:
+    if reaction.rate is None:
         fit = _at_size(fit, view, size, confidence)
         return _widened(fit, _EXTRAPOLATED * fit.scale, confidence)
-    moved = seen_by(view.record, view.adversary, Reaction(rate + view.reaction.error))
-    shift = (
-        ladder_fit(moved, None, confidence).scale * client.size(moved)
-        - fit.scale * size
+    moved = seen_by(
+        view.record, view.adversary, Reaction(reaction.rate + reaction.error)
     )
+    moved_fit = ladder_fit(moved, None, confidence)
+    shift = moved_fit.scale * client.size(moved) - fit.scale * size
     if not abs(shift) < abs(fit.scale) * size:
         raise NotMeasured(
             "canaries took part in fewer rounds than a client, too few to tell how the others react"
@@ -180,12 +199,12 @@ def client_fit(
         )
     if fit.scale < _CLEARLY / half_width(confidence) * (fit.scale - fit.low):
         return _at_any_rate(fit, view, client, confidence)
-    model = _EXTRAPOLATED + _CROWDED * view.client_share
-    return _widened(fit, math.hypot(shift / size, model * fit.scale), confidence)
+    error = _EXTRAPOLATED + _CROWDED * view.client_share
+    return _widened(fit, math.hypot(shift / size, error * fit.scale), confidence)
 
 
 def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
-    """`ladder_fit`; of an unfinished run with the interval that holds whenever it ended."""
+    """`ladder_fit`, for an unfinished run with the interval that holds whenever it ended."""
     fit = ladder_fit(view, None, confidence)
     share = view.record.share_done
     if share >= 1:
@@ -197,17 +216,15 @@ def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
 
 
 def _at_size(fit: LadderFit, view: View, size: float, confidence: float) -> LadderFit:
-    """The fit at a client's expected score, where canaries tell that κ falls or rises with it.
+    """The fit at a client's expected score, where κ is found to change with it.
 
     Training takes back more of a client that takes part often. Scores are then fitted by a line
-    with an intercept; it says nothing beyond the canary with the largest expected score.
+    with an intercept, which is not followed beyond the canary with the largest expected score.
     """
     test = fit.number
-    if (
-        test is None
-        or not test.found(_FOLLOWED)
-        or size > _REACHED * view.sizes.observed.max()
-    ):
+    if test is None or not test.found(_LEVEL_OF_CHANGE):
+        return fit
+    if size > _REACHED * view.sizes.observed.max():
         return fit
     regressor = 1 / size - test.along
     shift = test.slope * regressor
@@ -218,9 +235,8 @@ def _at_size(fit: LadderFit, view: View, size: float, confidence: float) -> Ladd
         high=fit.high + shift,
         ratio=1 + shift / fit.scale,
     )
-    return _widened(
-        moved, abs(regressor) * test.error * max(fit.width, 1.0), confidence
-    )
+    deviation = abs(regressor) * test.error * max(fit.width, 1.0)
+    return _widened(moved, deviation, confidence)
 
 
 def _at_any_rate(
@@ -231,11 +247,11 @@ def _at_any_rate(
     low = fit.low
     high = fit.high
     for rate in np.linspace(*RATES, _RATES_TRIED):
-        seen = seen_by(view.record, view.adversary, Reaction(float(rate)))
-        fitted = _fit_at_any_end(seen, confidence)
-        relative = client.size(seen) / size
-        low = min(low, fitted.low * relative)
-        high = max(high, fitted.high * relative)
+        moved = seen_by(view.record, view.adversary, Reaction(float(rate)))
+        moved_fit = _fit_at_any_end(moved, confidence)
+        relative = client.size(moved) / size
+        low = min(low, moved_fit.low * relative)
+        high = max(high, moved_fit.high * relative)
     return dataclasses.replace(fit, low=low, high=high)
 
 
@@ -248,15 +264,25 @@ def _widened(fit: LadderFit, deviation: float, confidence: float) -> LadderFit:
 
 
 def _test(
-    regressor: Floats, sizes: Floats, rest: Floats, effect: float
+    regressor: Floats, sizes: Floats, residual: Floats, effect: float
 ) -> LadderTest | None:
-    """Of residuals against a regressor, with the power if its coefficient is ``effect``."""
+    """A test of residuals against a regressor.
+
+    Args:
+        regressor: one value for each canary.
+        sizes: expected scores, which are projected out of the regressor.
+        residual: scores less the fitted ones.
+        effect: the coefficient of the regressor that the power is for.
+
+    Returns:
+        ``None`` if the regressor is in proportion to the expected scores.
+    """
     along = float(regressor @ sizes) / max(float(sizes @ sizes), _LEAST)
-    own = regressor - along * sizes
-    length = float(np.linalg.norm(own))
+    orthogonal = regressor - along * sizes
+    length = float(np.linalg.norm(orthogonal))
     if length < 1e-6 * max(float(np.linalg.norm(regressor)), _LEAST):
         return None
-    z = float(own @ rest) / length
+    z = float(orthogonal @ residual) / length
     limit = float(-scipy.special.ndtri(LEVEL / 2))
     ndtr = scipy.special.ndtr
     shift = effect * length

@@ -1,12 +1,14 @@
-"""What a federation of a few silos leaks of one record: `SiloAnswer`, and what a silo is told.
+"""The privacy leakage of one record in a federation of a few silos: `SiloAnswer`.
 
-Silos (hospitals, banks) train by DP-SGD on records (patients) of their own, and upload models. For
-each adversary there is a `SiloLine`: ε of a record as it was measured, what is proved, what theory
-allows, and the linear limit. Theory is the privacy accountant's ε of every step, which holds for
-all that is made of the steps. The linear limit is exact where gradients do not depend on the model,
-and else no bound (docs/notes/silos.md).
+`FederationFacts` are the facts that a silo is told for it.
 
-Answers leave a silo as text, so that nothing else does.
+Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. For each
+adversary there is a `SiloLine`: the measured ε of a record, the proved lower bound, the analytical
+ε, and the linear limit. The analytical ε is the privacy accountant's, of every step, and holds for
+all that is computed from the steps. The linear limit is exact where gradients do not depend on the
+model, and no bound otherwise (docs/notes/silos.md).
+
+An answer leaves a silo as text, and nothing else leaves it.
 
 Examples:
     >>> line = SiloLine("server", epsilon=2.1, low=1.8, high=2.5, theory=3.0, releases=30)
@@ -27,7 +29,7 @@ from typing import Any, Literal, Self, get_args
 from fl_epe.checks import raise_invalid
 
 SiloAdversary = Literal["server", "partner", "outsider", "public"]
-"""Who looks: the server, another silo, whoever sees every average, whoever has the last model."""
+"""The server, another silo, whoever sees every average, or whoever has the last model."""
 
 SEEN_OF_SILOS: dict[SiloAdversary, str] = {
     "server": "the silo's upload of each round",
@@ -35,11 +37,12 @@ SEEN_OF_SILOS: dict[SiloAdversary, str] = {
     "outsider": "every round's average",
     "public": "the last model",
 }
-"""What each adversary sees; all know the gradients of the silo's other records."""
+"""The view of each adversary; all know the gradients of the silo's other records."""
 
 RECORDS = "fl_epe.records"
-"""The name under which messages and states hold what is the audit's."""
+"""The name under which messages and states hold the content of the audit."""
 
+# Fields of a line that are numbers or ``None``.
 _NUMBERS = ("epsilon", "low", "high", "scale", "proved", "theory", "linear_limit")
 
 
@@ -48,20 +51,20 @@ class SiloLine:
     """ε of one record of a silo, against one adversary.
 
     Attributes:
-        adversary: who looks.
+        adversary: the adversary.
         epsilon: as measured; ``None`` if it was not.
         low: lower end of its interval.
         high: upper end of its interval.
-        scale: κ, what is left of a canary in what the adversary sees, over what it added.
-        proved: the record's ε is above this; ``None`` without a bound. What would be above theory
-            holds with 99.99% in place of the confidence, as it accuses the silo.
+        scale: κ, the part of a canary's contribution that is in what the adversary sees.
+        proved: the record's ε is above this; ``None`` without a bound. A bound above theory holds
+            at 99.99% confidence in place of the stated one, as it accuses the silo.
         theory: the accountant's ε of every step, in nats; infinite without noise, ``None`` if no
             theorem is known to apply.
         linear_limit: ε by the claimed noise if gradients did not depend on the model; ``None`` if
             it is not known. No bound.
-        releases: what the adversary saw, in the numbers above.
+        releases: how many releases of the adversary's view are in the numbers above.
         reason: why ε was not measured, as a sentence without its full stop; empty if it was.
-        doubts: what makes it unreliable or changes its reading, likewise.
+        doubts: what makes ε unreliable or changes its reading, likewise.
     """
 
     adversary: SiloAdversary
@@ -84,14 +87,14 @@ class SiloLine:
 
 @dataclasses.dataclass(frozen=True)
 class SiloAnswer:
-    """What leaves a silo: its answer, and nothing else of its audit unless it says so.
+    """The answer of a silo, which is all that leaves it unless the silo shares more.
 
     Attributes:
         silo: its name, or the number of its node.
-        unit: whose privacy: "record", or "person of 3 records".
+        unit: the unit of privacy: "record", or "person of 3 records".
         delta: target δ of every ε.
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
-        rounds: in which the silo has trained.
+        rounds: number of rounds in which the silo has trained.
         canaries: canary records (or persons) that took part; ``None`` where that would tell
             how many records the silo has, see `to_leave`.
         lines: one for each adversary, in the order of `SEEN_OF_SILOS`.
@@ -116,23 +119,22 @@ class SiloAnswer:
     records: dict[str, str] | None = None
 
     def to_json(self) -> str:
-        """As a JSON text; an infinite number is the text "inf"."""
+        """The answer as a JSON text, in which an infinite number is the text "inf"."""
         values = dataclasses.asdict(self)
         for line in values["lines"]:
-            line |= {
-                name: "inf" if line[name] == math.inf else line[name]
-                for name in _NUMBERS
-            }
+            for name in _NUMBERS:
+                if line[name] == math.inf:
+                    line[name] = "inf"
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
     def to_leave(self) -> str:
-        """`to_json` for others: the number of canaries tells that of the records."""
-        shown = (
-            self
-            if self.design is not None
-            else dataclasses.replace(self, canaries=None)
-        )
-        return shown.to_json()
+        """`to_json` for others, from whom the number of canaries is hidden.
+
+        It tells the number of records, unless the silo shares its design.
+        """
+        if self.design is not None:
+            return self.to_json()
+        return dataclasses.replace(self, canaries=None).to_json()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -150,21 +152,21 @@ class SiloAnswer:
 
 
 @contextlib.contextmanager
-def _reading(what: str, text: str) -> Iterator[None]:
-    """An error in this context is one of the text, which is not ``what`` it should be."""
+def _reading(expected: str, text: str) -> Iterator[None]:
+    """An error in this context is raised again as one of the text, which is not as expected."""
     try:
         yield
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"Expected {what}, got {text[:40]!r}…") from error
+        raise ValueError(f"Expected {expected}, got {text[:40]!r}…") from error
 
 
 def _line(values: dict[str, Any]) -> SiloLine:
-    numbers = {
-        name: None if values[name] is None else float(values[name]) for name in _NUMBERS
-    }
-    line = SiloLine(
-        **(values | numbers | {"doubts": tuple(map(str, values["doubts"]))})
-    )
+    fields = values.copy()
+    for name in _NUMBERS:
+        if values[name] is not None:
+            fields[name] = float(values[name])
+    fields["doubts"] = tuple(map(str, values["doubts"]))
+    line = SiloLine(**fields)
     if line.adversary not in get_args(SiloAdversary):
         raise_invalid(
             "adversary", line.adversary, f"to be one of {', '.join(SEEN_OF_SILOS)}"
@@ -174,18 +176,19 @@ def _line(values: dict[str, Any]) -> SiloLine:
 
 @dataclasses.dataclass(frozen=True)
 class FederationFacts:
-    """What a silo cannot know of its federation, and is told with the last model.
+    """Facts of its federation that a silo cannot know, and is told with the last model.
 
     Attributes:
-        rounds: of the federation that released a model.
+        rounds: number of the federation's rounds that released a model.
         taken: the numbers of those, from 1, in which the silo's upload arrived.
-        silos: that took part; ``None`` if that is not known.
-        others: in each round of ``taken`` share of the energy of the other silos' weighted uploads
-            that is left without those of a partner and its allies, in [0, 1]; empty if nobody can
-            see uploads. A partner is then measured only if the silo was told that all are alike.
-        allies: silos that look together with a partner, itself included.
-        server: "sgd" if the model is moved by the average, with ``momentum``; else the name of
-            what moves it.
+        silos: how many took part; ``None`` if that is not known.
+        others: in each round of ``taken`` the share of the energy of the other silos' weighted
+            uploads that remains without those of a partner and its allies, in [0, 1]; empty if
+            nobody can see uploads. A partner is then measured only if the silo was told that all
+            silos are alike.
+        allies: number of silos that collude with a partner, itself included.
+        server: "sgd" if the average moves the model, with ``momentum``; else the name of the
+            server's optimizer.
         momentum: of the server.
         learning_rate: of the server.
     """
@@ -200,7 +203,7 @@ class FederationFacts:
     learning_rate: float = 1.0
 
     def to_json(self) -> str:
-        """As a JSON text."""
+        """The facts as a JSON text."""
         return json.dumps(dataclasses.asdict(self), allow_nan=False)
 
     @classmethod

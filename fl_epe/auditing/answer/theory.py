@@ -1,11 +1,11 @@
-"""What theory promises a client of a run: the analytical ε of the answer's client and adversary.
+"""The analytical ε of the answer's client and adversary.
 
-Where the adversary knows the client's rounds, a Gaussian mechanism with that client's own rounds
-and share of the mean: μ-GDP with ``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``, C the strategy of
-correlated noise (the identity for independent noise) and r the client's share over the one that
-the noise is for (Dong, Roth, Su 2019; Denisov et al. 2022). Where sampling hides the rounds, the
-schedule's theorem (`fl_epe.accounting.upper_bounds`). Both are for every round's model, and hold
-for the final one, which is made of them.
+Where the adversary knows the client's rounds, it is that of a Gaussian mechanism with that client's
+rounds and share of the mean: μ-GDP with ``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``, C the strategy
+of correlated noise (the identity for independent noise) and r the client's share over the one that
+the noise is for (Dong, Roth, Su 2019; Denisov et al. 2022). Where sampling hides the rounds, it is
+by the schedule's theorem (`fl_epe.accounting.upper_bounds`). Both are for every round's model, and
+hold for the final one, which is made of them.
 """
 
 import dataclasses
@@ -42,69 +42,64 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
 
     Args:
         mechanism: of these rounds.
-        client: whose.
+        client: the client.
         delta: target δ.
     """
-    law, z, rounds = (
-        mechanism.participation,
-        mechanism.noise_multiplier,
-        len(mechanism.clip_norms),
-    )
+    law = mechanism.participation
+    z = mechanism.noise_multiplier
+    rounds = len(mechanism.clip_norms)
 
-    def without(epsilon: float | None, assumption: str) -> Analytical:
+    def result(epsilon: float | None, assumption: str) -> Analytical:
         return Analytical(epsilon, client.secret is None, law.adjacency, assumption)
 
     if z is None:
-        return without(None, "the noise is not known")
+        return result(None, "the noise is not known")
     if rounds == 0 or not 0 < client.participations < math.inf:
-        return without(None, "nobody took part")
+        return result(None, "nobody took part")
     if z == 0:
-        return without(math.inf, "there is no noise")
+        return result(math.inf, "there is no noise")
     shares = _shares(mechanism)
     if shares is None:
-        return without(None, "what a client adds is not known")
+        return result(None, "what a client adds is not known")
     if client.secret is not None:
-        bound = _at_hidden_rounds(mechanism, z / max(1.0, float(shares.max())), delta)
-        return without(bound.epsilon, bound.assumption)
+        # The noise multiplier for a client of median weight.
+        z /= max(1.0, float(shares.max()))
+        bounds = accounting.strategy_bounds(
+            law.first(rounds), mechanism.strategy, z, delta
+        )
+        bound = accounting.tightest(bounds, rounds_known=False)
+        return result(bound.epsilon, bound.assumption)
     sensitivity = _sensitivity(mechanism, client, shares)
     if sensitivity == 0:
-        return without(None, "no round of the client released a model")
+        return result(None, "no round of the client released a model")
     epsilon = accounting.gaussian_epsilon(z / sensitivity, delta)
-    return without(epsilon, "the adversary knows the client's rounds")
-
-
-def _at_hidden_rounds(
-    mechanism: Mechanism, z: float, delta: float
-) -> accounting.UpperBound:
-    """By the law's theorem; ``z`` is that of a client of median weight."""
-    law = mechanism.participation.first(len(mechanism.clip_norms))
-    found = accounting.strategy_bounds(law, mechanism.strategy, z, delta)
-    return accounting.tightest(found, rounds_known=False)
+    return result(epsilon, "the adversary knows the client's rounds")
 
 
 def _shares(mechanism: Mechanism) -> Floats | None:
-    """What a client of median weight adds, over what the noise is for, ``(T,)``."""
+    """The contribution of a client of median weight over what the noise is for, ``(T,)``."""
     expected = mechanism.noise_is_for
     if mechanism.contributions is None or not expected:
         return np.ones(len(mechanism.clip_norms))
     shares = mechanism.contributions * expected / mechanism.clip_norms
-    known = np.isfinite(shares)
-    if not known.any():
+    is_known = np.isfinite(shares)
+    if not is_known.any():
         return None
-    return np.where(known, shares, float(shares[known].max()))
+    return np.where(is_known, shares, float(shares[is_known].max()))
 
 
 def _sensitivity(mechanism: Mechanism, client: AuditedClient, shares: Floats) -> float:
-    """How many clip norms the client's rounds add up to, given the noise's correlation."""
+    """The sum of the client's rounds in clip norms, given the noise's correlation."""
     strategy = mechanism.strategy
     patterns = client.patterns
     if strategy is None:
-        even = np.full(len(shares), client.participations / len(shares))
-        chances = np.mean(patterns**2, axis=1) if patterns.any() else even
+        chances = np.full(len(shares), client.participations / len(shares))
+        if patterns.any():
+            chances = np.mean(patterns**2, axis=1)
         return float(np.sqrt(chances @ shares**2))
     gram = np.abs(strategy.T @ strategy)
     if not patterns.shape[1]:
         return math.sqrt(client.participations * float(gram.sum()) / len(gram))
-    moved = shares[:, None] * patterns
-    each = np.sqrt(np.einsum("tm,ts,sm->m", moved, gram, moved, optimize=True))
-    return max(float(each.mean()), math.sqrt(client.participations))
+    added = shares[:, None] * patterns
+    squares = np.einsum("tm,ts,sm->m", added, gram, added, optimize=True)
+    return max(float(np.sqrt(squares).mean()), math.sqrt(client.participations))

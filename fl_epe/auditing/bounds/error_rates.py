@@ -13,7 +13,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Callable
 
@@ -23,15 +22,16 @@ import scipy
 from fl_epe.checks import Floats, raise_invalid
 
 UpperLimit = Callable[[Floats, int, float], Floats]
+"""An upper limit of a binomial rate, from the events, the trials and the one-sided level."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """The scores of one audit and what is asked of them; made by ``epsilon_lower_bound``.
+    """The scores of one audit, and the level of the bound that is computed from them.
 
     Attributes:
-        observed: scores of the observed canaries, shape (k,); kept sorted, so that no bound
-            depends on their order.
+        observed: scores of the observed canaries, shape (k,). They are kept sorted, so that no
+            bound depends on their order.
         unobserved: scores of unobserved canaries, shape (u,), sorted, or ``None`` for the exact
             null.
         dim: dimension of the exact null; not used if ``unobserved`` is given.
@@ -47,28 +47,10 @@ class Sample:
 
     def __post_init__(self) -> None:
         for name in ("observed", "unobserved"):
-            if (scores := getattr(self, name)) is not None:
-                object.__setattr__(self, name, np.sort(scores) + 0.0)  # without a -0.0
-
-    def rng(self, stream: int) -> np.random.Generator:
-        """Random numbers for a split or for ties, drawn anew for every other data set.
-
-        A generator of a fixed seed would choose the same places among sorted scores in every data
-        set of a size. This one is seeded with a hash of the scores: of how the two groups
-        interleave, with ties, which no unit changes, or of the cosines in float32.
-        """
-        if self.unobserved is None:
-            data = self.observed.astype("<f4")
-        else:
-            pooled = np.concatenate([self.observed, self.unobserved])
-            place = np.unique(pooled, return_inverse=True)[1]
-            groups = place[: self.observed.size], place[self.observed.size :]
-            data = np.array(
-                [np.bincount(group, minlength=place.max() + 1) for group in groups]
-            )
-            data = data.astype("<u4")
-        digest = hashlib.sha256(data.tobytes()).digest()
-        return np.random.default_rng((0, stream, int.from_bytes(digest[:16], "big")))
+            scores = getattr(self, name)
+            if scores is not None:
+                # Adding 0.0 turns -0.0 into 0.0.
+                object.__setattr__(self, name, np.sort(scores) + 0.0)
 
     def both(self) -> tuple[Floats, Floats]:
         """Observed and unobserved scores, for a bound that needs both.
@@ -81,7 +63,7 @@ class Sample:
         return self.observed, self.unobserved
 
     def in_finite_units(self) -> Sample:
-        """The same order of scores, which are given, in a fixed unit in which all are finite."""
+        """The sample in a fixed unit in which all scores are finite and have the same order."""
         observed, unobserved = self.both()
         return dataclasses.replace(
             self, observed=np.arctan(observed), unobserved=np.arctan(unobserved)
@@ -89,14 +71,38 @@ class Sample:
 
     def split(self, share: float) -> tuple[Sample, Sample]:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
-        rng = self.rng(0)
+        rng = self._rng()
         first, second = _split(self.observed, share, rng)
-        others = self.unobserved
-        left, right = (None, None) if others is None else _split(others, share, rng)
-        make = functools.partial(dataclasses.replace, self)
-        return make(observed=first, unobserved=left), make(
-            observed=second, unobserved=right
+        first_unobserved = None
+        second_unobserved = None
+        if self.unobserved is not None:
+            first_unobserved, second_unobserved = _split(self.unobserved, share, rng)
+        return (
+            dataclasses.replace(self, observed=first, unobserved=first_unobserved),
+            dataclasses.replace(self, observed=second, unobserved=second_unobserved),
         )
+
+    def _rng(self) -> np.random.Generator:
+        """A random generator that differs from data set to data set.
+
+        A generator with a fixed seed would choose the same ranks among sorted scores in every data
+        set of the same size. This one is seeded with a hash of the cosines in float32, or of how
+        the two groups of scores interleave, which does not depend on their unit.
+        """
+        if self.unobserved is None:
+            data = self.observed.astype("<f4")
+        else:
+            pooled = np.concatenate([self.observed, self.unobserved])
+            values, ranks = np.unique(pooled, return_inverse=True)
+            count = self.observed.size
+            data = np.array(
+                [
+                    np.bincount(ranks[:count], minlength=values.size),
+                    np.bincount(ranks[count:], minlength=values.size),
+                ]
+            ).astype("<u4")
+        digest = hashlib.sha256(data.tobytes()).digest()
+        return np.random.default_rng((0, 0, int.from_bytes(digest[:16], "big")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,30 +128,48 @@ class Errors:
 def count_errors(sample: Sample, thresholds: Floats) -> Errors:
     """Errors of the attack at each of ``thresholds``, shape (j,)."""
     missed = _count_below(sample.observed, thresholds)
+    observed = sample.observed.size
     if sample.unobserved is None:
+        log_fpr = log_null_tail(thresholds, sample.dim)
         return Errors(
-            missed, sample.observed.size, None, 0, log_null_tail(thresholds, sample.dim)
+            missed=missed,
+            observed=observed,
+            false_alarms=None,
+            unobserved=0,
+            log_fpr=log_fpr,
         )
-    total = sample.unobserved.size
-    false_alarms = total - _count_below(sample.unobserved, thresholds)
-    return Errors(missed, sample.observed.size, false_alarms, total, np.empty(0))
+    unobserved = sample.unobserved.size
+    false_alarms = unobserved - _count_below(sample.unobserved, thresholds)
+    return Errors(
+        missed=missed,
+        observed=observed,
+        false_alarms=false_alarms,
+        unobserved=unobserved,
+        log_fpr=np.empty(0),
+    )
 
 
 def count_normal_errors(scores: Floats, thresholds: Floats) -> Errors:
     """Errors of the attack if unobserved scores are exactly N(0, 1), as `normal_scores` are."""
     missed = _count_below(scores, thresholds)
-    return Errors(missed, scores.size, None, 0, scipy.special.log_ndtr(-thresholds))
+    log_fpr = scipy.special.log_ndtr(-thresholds)
+    return Errors(
+        missed=missed,
+        observed=scores.size,
+        false_alarms=None,
+        unobserved=0,
+        log_fpr=log_fpr,
+    )
 
 
 def normal_scores(cosines: Floats, dim: int) -> Floats:
     """Cosines in another unit, in which the null is exactly N(0, 1) in any dimension ≥ 2.
 
-    About √dim·cosine where ``dim`` is large; finite for cosines of ±1.
+    A score is about √dim·cosine where ``dim`` is large, and finite for cosines of ±1.
     """
-    size = np.minimum(np.abs(cosines), 1 - 2**-53)
-    return np.asarray(
-        np.copysign(-scipy.special.ndtri_exp(log_null_tail(size, dim)), cosines)
-    )
+    magnitude = np.minimum(np.abs(cosines), 1 - 2**-53)
+    deviate = -scipy.special.ndtri_exp(log_null_tail(magnitude, dim))
+    return np.asarray(np.copysign(deviate, cosines))
 
 
 def upper_rates(
@@ -156,9 +180,10 @@ def upper_rates(
     A known FPR is returned as it is.
     """
     fnr = upper(errors.missed, errors.observed, alpha)
-    if errors.false_alarms is None:
-        return errors.log_fpr, fnr
-    return np.log(upper(errors.false_alarms, errors.unobserved, alpha)), fnr
+    log_fpr = errors.log_fpr
+    if errors.false_alarms is not None:
+        log_fpr = np.log(upper(errors.false_alarms, errors.unobserved, alpha))
+    return log_fpr, fnr
 
 
 def clopper_pearson_upper(errors: Floats, total: int, alpha: float) -> Floats:
@@ -169,15 +194,17 @@ def clopper_pearson_upper(errors: Floats, total: int, alpha: float) -> Floats:
         total: number of trials.
         alpha: largest probability that the limit is below the true rate.
     """
-    rest = total - errors
-    limit = scipy.special.betaincinv(errors + 1, np.where(rest > 0, rest, 1), 1 - alpha)
-    return np.where(rest > 0, limit, 1.0)
+    correct = total - errors
+    # Without a correct trial the limit is 1; any value > 0 keeps the function defined there.
+    positive = np.where(correct > 0, correct, 1)
+    limit = scipy.special.betaincinv(errors + 1, positive, 1 - alpha)
+    return np.where(correct > 0, limit, 1.0)
 
 
 def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """Jeffreys one-sided upper limit: it keeps its level on average over rates, not at each rate.
 
-    Args and returns as for ``clopper_pearson_upper``.
+    The arguments are those of `clopper_pearson_upper`.
     """
     return np.asarray(
         scipy.special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha)
@@ -195,9 +222,9 @@ def log_ratio(log_fpr: Floats, fnr: Floats, delta: float | Floats) -> Floats:
     (ε, δ)-DP implies 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        members = np.log(np.maximum(1 - delta - fnr, 0)) - log_fpr
-        others = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0)) - np.log(fnr)
-    return np.asarray(np.fmax(members, others))
+        log_hits = np.log(np.maximum(1 - delta - fnr, 0))
+        log_rejections = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0))
+        return np.asarray(np.fmax(log_hits - log_fpr, log_rejections - np.log(fnr)))
 
 
 def mu_from_rates(log_fpr: Floats, fnr: Floats) -> Floats:
@@ -213,24 +240,22 @@ def mu_from_rates(log_fpr: Floats, fnr: Floats) -> Floats:
 def log_null_tail(cosines: Floats, dim: int) -> Floats:
     """Log of P[C ≥ c] for the cosine C of a uniform direction in ``dim`` ≥ 2 dimensions.
 
-    (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where this underflows, the upper bound
-    density(c)·(1 − c²)/((d − 1)·c) replaces it, which is less than 0.1% too large there.
+    (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where its tail underflows, it is replaced by the upper
+    bound density(c)·(1 − c²)/((d − 1)·c), which is less than 0.1% too large there.
 
     Args:
         cosines: values in [−1, 1], any shape.
         dim: number of dimensions.
     """
     a = (dim - 1) / 2
-    size = np.minimum(np.abs(cosines), 1.0)
-    square = (1 - size) * (1 + size)
+    magnitude = np.minimum(np.abs(cosines), 1.0)
+    square = (1 - magnitude) * (1 + magnitude)
     tail = scipy.special.betainc(a, 0.5, square) / 2
+    log_norm = (
+        scipy.special.gammaln(dim / 2) - scipy.special.gammaln(a) - 0.5 * np.log(np.pi)
+    )
     with np.errstate(divide="ignore"):
-        log_norm = (
-            scipy.special.gammaln(dim / 2)
-            - scipy.special.gammaln(a)
-            - 0.5 * np.log(np.pi)
-        )
-        far = log_norm + a * np.log(square) - np.log((dim - 1) * size)
+        far = log_norm + a * np.log(square) - np.log((dim - 1) * magnitude)
         log_tail = np.where(tail > 1e-290, np.log(tail), far)
     return np.asarray(np.where(cosines >= 0, log_tail, np.log1p(-tail)))
 
@@ -242,6 +267,6 @@ def _count_below(scores: Floats, thresholds: Floats) -> Floats:
 def _split(
     scores: Floats, share: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    first = min(max(1, round(share * scores.size)), scores.size - 1)
+    size = min(max(1, round(share * scores.size)), scores.size - 1)
     shuffled = rng.permutation(scores)
-    return shuffled[:first], shuffled[first:]
+    return shuffled[:size], shuffled[size:]

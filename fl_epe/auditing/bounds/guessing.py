@@ -1,7 +1,7 @@
 """Lower bounds on ε for scores of any law: weighted evidence, guesses, a run as one trial.
 
 "weighted" is a test for each ε, without a model of the scores. It is the sharpest bound for up to
-about 0.05 / δ canaries. With more it is weak against unobserved scores, and so is it for fewer than
+about 0.05 / δ canaries. It is weak for more of them against unobserved scores, and for fewer than
 about 16 canaries. Every canary's score counts by how much likelier it makes the canary's label than
 the tested ε allows, if the scores were Gaussian. Derivation: docs/notes/lower-bounds.md.
 
@@ -14,16 +14,15 @@ canaries of the same run, or as the exact null of a cosine. Random canaries have
 construction. Proof, and what correlation costs: docs/notes/lifted.md.
 
 "one-run" is for canaries that were included by independent fair coins. The attack guesses "in" for
-the canaries with the highest scores, "out" for as many with the lowest, and abstains on the rest
+the canaries with the highest scores, "out" for as many with the lowest, and abstains on the others
 (Steinke, Nasr, Jagielski 2023). Each ε has its own number of guesses, fixed before any score is
 seen, and the bound is the end of the range from 0 in which every ε is rejected. Why no correction
 is needed: docs/notes/lower-bounds.md.
 """
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -32,23 +31,37 @@ from fl_epe.auditing.bounds.error_rates import Sample, log_null_tail, normal_sco
 from fl_epe.checks import Floats, Integers, tail_sums
 
 _TOLERANCE = 1e-4
-_LARGEST = 1e6
-_CELL = 0.1  # of the values that one test is for; above 2 a twentieth of the value
-_LARGEST_SHARE = 0.5  # of the canaries whose scores are to exceed a threshold
-_LEAKS = 4.0  # the smallest limit of such a share, over δ
-_SHARES = 3  # how many shares are tried, each at a third of the level
-_LEVELS = 16  # the largest weight
-_LEAST_WEIGHT = 3  # of a guess; labels without a weight make the condition cheaper
-_LARGE_GROUP = 0.1  # of all scores: so many tied ones are kept at any weight
-_MORE_LEAKS = 0.01  # of the level, for numbers of leaks that are hardly possible
-_ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
+_LARGEST_EPSILON = 1e6
+
+# Width of the cells of values of ε that one test is for; above 2 it is a twentieth of the value.
+_CELL = 0.1
+
+# "lifted" looks at three shares of the canaries, each at a third of the level. The largest is a
+# half; the smallest is one whose limit is four times δ.
+_SHARES = 3
+_LARGEST_SHARE = 0.5
+_LIMIT_OVER_DELTA = 4.0
+
+# Weights of guesses are integers of up to 16. Those below 3 are set to 0, as labels without a
+# weight make the condition cheaper, but for groups of a tenth of all scores, which are tied.
+_LARGEST_WEIGHT = 16
+_LEAST_WEIGHT = 3
+_LARGE_GROUP = 0.1
+
+# Share of the level for numbers of leaks that are hardly possible.
+_SHARE_FOR_LEAKS = 0.01
+
+# More than the error of a probability that `_tail_of_sum` computes.
+_ROUNDING = 1e-11
+
+# A sum leaves the mean ± this many root sums of squared ranges with probability below 10⁻¹².
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
-Law = tuple[
-    Floats, int
-]  # probabilities of 0, 1, 2, …, and how many variables have them
+Law = tuple[Floats, int]
+"""Probabilities of 0, 1, 2, …, and how many variables have them."""
 
 Margin = Callable[[float], float]
+"""An increasing function of ε, negative where a test rejects ε."""
 
 
 def one_run(sample: Sample) -> float:
@@ -56,14 +69,17 @@ def one_run(sample: Sample) -> float:
     sizes, members = tied_groups(sample)
     count = int(sizes.sum())
 
-    def at(epsilon: float) -> Margin:
+    def test_for(epsilon: float) -> Margin:
         wanted, _ = guess_design(count, sample.alpha, epsilon)
         guesses, right = guesses_on_groups(sizes, members, wanted)
-        return lambda value: (
-            steinke_p_value(value, count, guesses, right, sample.delta) - sample.alpha
-        )
 
-    return first_accepted(at)
+        def margin(tested: float) -> float:
+            p_value = steinke_p_value(tested, count, guesses, right, sample.delta)
+            return p_value - sample.alpha
+
+        return margin
+
+    return first_accepted(test_for)
 
 
 def steinke_p_value(
@@ -82,34 +98,38 @@ def steinke_p_value(
     return float(min(1.0, tail[0] + 2 * num_canaries * delta * by_leaks))
 
 
-def first_accepted(at: Callable[[float], Margin]) -> float:
+def first_accepted(test_for: Callable[[float], Margin]) -> float:
     """The end of the range of rejected values that starts at 0.
 
     Args:
-        at: gives the test designed for a value: an increasing function that is negative at the
-            values that it rejects. Each cell of values uses the test of its upper end.
+        test_for: the test that is designed for a value. Each cell of values uses the test of its
+            upper end.
 
     Returns:
-        Infinite if all values up to 10⁶ are rejected: these scores rule out every finite ε.
+        The end, or infinity if all values up to 10⁶ are rejected: these scores rule out every
+        finite ε.
     """
-    for low, high in itertools.pairwise(_cells()):
-        margin = at(high)
-        if margin(high) < 0:
-            continue
-        if margin(low) >= 0:
-            return low
-        root = float(scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE))
-        return max(low, root - _TOLERANCE)
+    low = 0.0
+    high = _CELL
+    while high < _LARGEST_EPSILON:
+        margin = test_for(high)
+        if margin(high) >= 0:
+            if margin(low) >= 0:
+                return low
+            root = float(scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE))
+            return max(low, root - _TOLERANCE)
+        low = high
+        high += max(_CELL, high / 20)
     return math.inf
 
 
 def tied_groups(sample: Sample) -> tuple[Integers, Integers]:
-    """How many scores have each value, and how many of them are observed; from the highest."""
+    """How many scores have each value, and how many of them are observed, from the highest."""
     observed, unobserved = sample.both()
-    values, sizes = np.unique(
-        -np.concatenate([observed, unobserved]), return_counts=True
-    )
-    return sizes, np.bincount(np.searchsorted(values, -observed), minlength=values.size)
+    pooled = np.concatenate([observed, unobserved])
+    values, sizes = np.unique(-pooled, return_counts=True)
+    members = np.bincount(np.searchsorted(values, -observed), minlength=values.size)
+    return sizes, members
 
 
 def guesses_on_groups(
@@ -136,7 +156,7 @@ def guesses_on_groups(
 
 
 def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, float]:
-    """How many guesses to test ``epsilon`` with; tuned to Gaussian scores, valid for all.
+    """The design of the test of ``epsilon``, tuned to Gaussian scores and valid for all.
 
     Returns:
         An even number of guesses, and the shift between two unit Gaussians that a test of that
@@ -151,11 +171,10 @@ def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, 
 def _designs(num_canaries: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Values of ε, increasing, with the guesses and the shift of `guess_design` at each."""
     shifts = np.geomspace(0.02, 40.0, 120)
-    guesses = np.unique(
-        [max(2, 2 * int(count / 2)) for count in np.geomspace(2, num_canaries, 60)]
-    )
-    confident = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
-    right = guesses * (1 - wrong_share(confident, shifts[:, np.newaxis]))
+    counts = np.geomspace(2, num_canaries, 60)
+    guesses = np.unique([max(2, 2 * int(count / 2)) for count in counts])
+    distance = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
+    right = guesses * (1 - wrong_share(distance, shifts[:, np.newaxis]))
     limits = scipy.special.logit(
         scipy.special.betaincinv(right, guesses - right + 1, alpha)
     )
@@ -169,9 +188,9 @@ def confidence_quantile(share: Floats, shift: Floats | float) -> Floats:
     high = low + np.max(shift) / 2 + 40
     for _ in range(55):
         middle = (low + high) / 2
-        beyond = share_beyond(middle, shift) > share
-        low = np.where(beyond, middle, low)
-        high = np.where(beyond, high, middle)
+        is_too_near = share_beyond(middle, shift) > share
+        low = np.where(is_too_near, middle, low)
+        high = np.where(is_too_near, high, middle)
     return low
 
 
@@ -183,18 +202,10 @@ def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
 
 
 def wrong_share(distance: Floats, shift: Floats | float) -> Floats:
-    """Of the scores farther than ``distance`` from the middle, the share on the wrong side."""
-    right = scipy.special.log_ndtr(shift / 2 - distance)
-    return np.asarray(
-        scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right)
-    )
-
-
-def _cells() -> Iterator[float]:
-    edge = 0.0
-    while edge < _LARGEST:
-        yield edge
-        edge += max(_CELL, edge / 20)
+    """The share on the wrong side, of the scores farther than ``distance`` from the middle."""
+    log_right = scipy.special.log_ndtr(shift / 2 - distance)
+    log_wrong = scipy.special.log_ndtr(-distance - shift / 2)
+    return np.asarray(scipy.special.expit(log_wrong - log_right))
 
 
 def lifted(sample: Sample) -> float:
@@ -203,20 +214,20 @@ def lifted(sample: Sample) -> float:
     If a share of the canaries has p-values of at most x, the mean of that share is above α times
     it, except with probability α (Markov's inequality), and at most e^ε·x + δ.
     """
-    p_values = log_p_values(sample)
-    best = 0.0
-    count = _SHARES if sample.unobserved is None else 1  # a rank is at least 1 of u + 1
-    alpha = sample.alpha / count
-    smallest = max(_LEAKS * sample.delta / alpha, 1 / p_values.size)
-    for share in np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)[
-        -count:
-    ]:
-        if alpha * share > sample.delta:
-            last = math.ceil(share * p_values.size * (1 - 1e-9)) - 1
-            best = max(
-                best, float(np.log(alpha * share - sample.delta) - p_values[last])
-            )
-    return best
+    log_p = log_p_values(sample)
+    # Against u unobserved scores a p-value is at least 1/(u + 1), so that a small share proves
+    # little: only the largest is looked at.
+    tried = _SHARES if sample.unobserved is None else 1
+    alpha = sample.alpha / tried
+    smallest = max(_LIMIT_OVER_DELTA * sample.delta / alpha, 1 / log_p.size)
+    shares = np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)
+    epsilon = 0.0
+    for share in shares[-tried:]:
+        excess = alpha * share - sample.delta
+        if excess > 0:
+            last = math.ceil(share * log_p.size * (1 - 1e-9)) - 1
+            epsilon = max(epsilon, float(np.log(excess) - log_p[last]))
+    return epsilon
 
 
 def log_p_values(sample: Sample) -> Floats:
@@ -226,9 +237,9 @@ def log_p_values(sample: Sample) -> Floats:
     """
     if sample.unobserved is None:
         return np.sort(log_null_tail(sample.observed, sample.dim))
-    others = np.sort(sample.unobserved)
-    below = np.searchsorted(others, sample.observed, side="left")
-    return np.sort(np.log((1 + others.size - below) / (others.size + 1)))
+    total = sample.unobserved.size
+    below = np.searchsorted(sample.unobserved, sample.observed, side="left")
+    return np.sort(np.log((1 + total - below) / (total + 1)))
 
 
 def weighted(sample: Sample) -> float:
@@ -255,60 +266,74 @@ def _two_groups(sample: Sample) -> float:
     log_odds = math.log(observed / (count - observed))
     condition = float(scipy.stats.binom.pmf(observed, count, observed / count))
     alpha = sample.alpha * condition
-    half = count // 2
-    leaks, leak_chances = _binomial(count, sample.delta)
-    few_leaks = int(np.searchsorted(np.cumsum(leak_chances), 1 - _MORE_LEAKS * alpha))
-    ranks = (np.arange(half) + 0.5) / half
+    leaks = np.arange(count + 1)
+    above = scipy.special.bdtrc(leaks, count, sample.delta)
+    leak_chances = -np.diff(above, prepend=1.0)
+    few_leaks = int(
+        np.searchsorted(np.cumsum(leak_chances), 1 - _SHARE_FOR_LEAKS * alpha)
+    )
 
-    def at(epsilon: float) -> Margin:
+    def test_for(epsilon: float) -> Margin:
         _, shift = guess_design(count, alpha, epsilon)
-        excess = _rank_excess(ranks, shift, epsilon)
-        signed = np.concatenate([excess, np.zeros(count % 2), -excess[::-1]])
-        shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
-        weights = np.round(_LEVELS * shared / max(np.abs(shared).max(), 1e-9)).astype(
-            int
-        )
-        is_weak = (np.abs(weights) < _LEAST_WEIGHT) & (sizes < _LARGE_GROUP * count)
-        weights[is_weak] = 0
+        weights = _group_weights(sizes, shift, epsilon)
+        labels = {int(w): int(sizes[weights == w].sum()) for w in np.unique(weights)}
+        unweighted = max(labels.pop(0, 0) - few_leaks, 0)
         right = np.where(weights > 0, members, sizes - members)
-        still_needed = np.maximum(int(np.abs(weights) @ right) - _LEVELS * leaks, 0)
-        used = [
-            (int(w), int(sizes[weights == w].sum())) for w in np.unique(weights) if w
-        ]
-        free = max(
-            int(sizes[weights == 0].sum()) - few_leaks, 0
-        )  # labels without a weight
+        right_weight = int(np.abs(weights) @ right)
+        needed = np.maximum(right_weight - _LARGEST_WEIGHT * leaks, 0)
 
         def margin(tested: float) -> float:
             laws = []
-            for weight, labels in used:
+            for weight, number in labels.items():
                 q = scipy.special.expit(tested + np.sign(weight) * log_odds)
-                law = np.array([1 - q, *[0.0] * (abs(weight) - 1), q])
-                laws.append((law, labels))
+                law = np.zeros(abs(weight) + 1)
+                law[0] = 1 - q
+                law[-1] = q
+                laws.append((law, number))
             extremes = scipy.special.expit([log_odds - tested, log_odds + tested])
             variance = float(np.min(extremes * (1 - extremes)))
-            most = np.where(
-                leaks <= few_leaks, _largest_probability(free, variance), 1.0
-            )
-            return (
-                float((leak_chances * most) @ _tail_of_sum(laws, still_needed)) - alpha
-            )
+            largest = _largest_probability(unweighted, variance)
+            conditional = np.where(leaks <= few_leaks, largest, 1.0)
+            tail = _tail_of_sum(laws, needed)
+            return float((leak_chances * conditional) @ tail) - alpha
 
         return margin
 
-    return first_accepted(at)
+    return first_accepted(test_for)
+
+
+def _group_weights(sizes: Integers, shift: float, epsilon: float) -> Integers:
+    """The integer weight of each group of tied scores: > 0 for a guess "in", < 0 for "out".
+
+    The weight at a rank is in proportion to the excess over ``epsilon`` of the log-odds of the
+    guess there, of two unit Gaussians ``shift`` apart. Ranks are shares from either end.
+    """
+    count = int(sizes.sum())
+    half = count // 2
+    ranks = (np.arange(half) + 0.5) / half
+    largest = confidence_quantile(ranks[:1], shift)[0]
+    distance = np.linspace(0.0, largest, _LARGEST_WEIGHT * 100)
+    share = share_beyond(distance, shift)
+    log_odds = shift * np.interp(ranks, share[::-1], distance[::-1])
+    excess = np.maximum(log_odds - epsilon, 0.0)
+    signed = np.concatenate([excess, np.zeros(count % 2), -excess[::-1]])
+    shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
+    scaled = _LARGEST_WEIGHT * shared / max(np.abs(shared).max(), 1e-9)
+    weights: Integers = np.round(scaled).astype(int)
+    is_weak = (np.abs(weights) < _LEAST_WEIGHT) & (sizes < _LARGE_GROUP * count)
+    weights[is_weak] = 0
+    return weights
 
 
 def _largest_probability(count: int, variance: float) -> float:
     """No number of heads among ``count`` coins, each of at least that variance, is more likely.
 
     The characteristic function of a coin has the square 1 − 2·p·(1 − p)·(1 − cos t), and no number
-    is more likely than the mean of the product's absolute value.
+    is more likely than the mean of the product's absolute value. The mean of the power below is
+    exact at so many angles.
     """
     power = count // 2
-    angles = (
-        2 * np.pi * np.arange(power + 1) / (power + 1)
-    )  # the mean of this power is exact
+    angles = 2 * np.pi * np.arange(power + 1) / (power + 1)
     return float(np.mean((1 - 2 * variance * (1 - np.cos(angles))) ** power))
 
 
@@ -322,23 +347,22 @@ def _exact_null(sample: Sample) -> float:
     scores = normal_scores(sample.observed, sample.dim)
     shifts, epsilons = _detectable_shifts(count, sample.alpha)
 
-    def at(epsilon: float) -> Margin:
+    def test_for(epsilon: float) -> Margin:
         cuts = _cuts(epsilon, float(np.interp(epsilon, epsilons, shifts)), count)
         value = np.searchsorted(cuts, scores, side="right").sum(keepdims=True)
         log_tail = scipy.special.log_ndtr(-cuts)
+        below_cut = np.maximum(-np.expm1(log_tail) - sample.delta, 0.0)
 
         def margin(tested: float) -> float:
-            above = np.exp(np.minimum(tested + log_tail, 0.0)) + sample.delta
-            below = np.exp(-tested) * np.maximum(
-                -np.expm1(log_tail) - sample.delta, 0.0
-            )
-            tail = np.minimum(np.minimum(above, 1 - below), 1.0)
+            by_hits = np.exp(np.minimum(tested + log_tail, 0.0)) + sample.delta
+            by_misses = 1 - np.exp(-tested) * below_cut
+            tail = np.minimum(np.minimum(by_hits, by_misses), 1.0)
             law = -np.diff(tail, prepend=1.0, append=0.0)
             return float(_tail_of_sum([(law, count)], value)[0]) - sample.alpha
 
         return margin
 
-    return first_accepted(at)
+    return first_accepted(test_for)
 
 
 @functools.lru_cache
@@ -355,39 +379,25 @@ def _detectable_shifts(count: int, alpha: float) -> tuple[Floats, Floats]:
 def _cuts(epsilon: float, shift: float, count: int) -> Floats:
     """Scores at which the weight rises by one, increasing.
 
-    Between log-odds of −ε and ε the weight is constant. Above, it rises by ``_LEVELS`` up to the
-    largest score expected among ``count`` Gaussians; below, it falls in the same way.
+    Between log-odds of −ε and ε the weight is constant. Above, it rises by ``_LARGEST_WEIGHT`` up
+    to the largest score expected among ``count`` Gaussians; below, it falls in the same way.
     """
     largest = shift - scipy.special.ndtri(0.5 / count)
-    step = max(shift * largest - shift**2 / 2 - epsilon, 1e-9) / _LEVELS
-    excess = epsilon + step * (np.arange(_LEVELS) + 0.5)
+    log_odds = shift * largest - shift**2 / 2
+    step = max(log_odds - epsilon, 1e-9) / _LARGEST_WEIGHT
+    excess = epsilon + step * (np.arange(_LARGEST_WEIGHT) + 0.5)
     return np.concatenate([-excess[::-1], excess]) / shift + shift / 2
-
-
-def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
-    """Excess over ``epsilon`` of the log-odds of guesses at ``ranks`` (shares from either end)."""
-    distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
-    share = share_beyond(distance, shift)
-    return np.maximum(
-        shift * np.interp(ranks, share[::-1], distance[::-1]) - epsilon, 0.0
-    )
-
-
-def _binomial(tosses: int, chance: float) -> tuple[Integers, Floats]:
-    values = np.arange(tosses + 1)
-    return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
 def _tail_of_sum(laws: list[Law], values: Integers) -> Floats:
     """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
 
-    Computed by Fourier transform, on a window around the mean that S leaves with probability below
-    10⁻¹² (Hoeffding's inequality).
+    It is computed by Fourier transform, on a window around the mean that S leaves with probability
+    below 10⁻¹² (Hoeffding's inequality).
     """
     mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
-    reach = _HOEFFDING * np.sqrt(
-        sum(count * (law.size - 1) ** 2 for law, count in laws)
-    )
+    squares = sum(count * (law.size - 1) ** 2 for law, count in laws)
+    reach = _HOEFFDING * np.sqrt(squares)
     first = int(mean - reach)
     last = int(mean + reach) + 1
     size = scipy.fft.next_fast_len(last - first + 1, real=True)

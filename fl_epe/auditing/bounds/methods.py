@@ -1,9 +1,9 @@
 """Lower bounds on ε that hold at a stated confidence, by name.
 
-`epsilon_lower_bound` computes one method; `BOUNDS` says what each method is, what it assumes and
-whether it is valid. A valid bound exceeds the true ε with probability at most 1 − confidence if its
-assumption holds. Choose the method before the scores are seen: the largest of several bounds is
-not a bound. How they work: docs/notes/lower-bounds.md.
+`epsilon_lower_bound` computes the bound of one method; `BOUNDS` says what each method is, what it
+assumes and whether it is valid. A valid bound exceeds the true ε with probability at most
+1 − confidence if its assumption holds. Choose the method before the scores are seen: the largest of
+several bounds is not a bound. How they work: docs/notes/lower-bounds.md.
 
 The assumption "GDP" means that the mechanism's trade-off curve is Gaussian. The scores may have any
 distribution: the method rules out μ-GDP, and the ε at δ is read off the curve.
@@ -34,11 +34,13 @@ from fl_epe.auditing.scoring import (
 from fl_epe.checks import all_equal, check_probability, check_scores, raise_invalid
 
 _INDEPENDENT = "that the scores of one run are independent is assumed, not proven"
-_FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
-_LEAKS_EXACT, _LEAKS_IN_GROUPS = (
-    1.0,
-    0.1,
-)  # canaries times δ, beyond which "weighted" is weaker
+
+# Up to so many canaries "simultaneous" is sharper than "weighted" with an exact null.
+_FEW_FOR_WEIGHTS = 16
+
+# Canaries times δ beyond which "weighted" is weaker, with an exact null and with two groups.
+_LEAKS_EXACT = 1.0
+_LEAKS_IN_GROUPS = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,34 +75,43 @@ class Bound:
         """The bound; arguments, result and errors are those of `epsilon_lower_bound`."""
         check_probability("confidence", confidence)
         self.check_delta(delta)
-        members = check_scores("observed", observed, ranks=True)
-        if unobserved is None:
-            others = None
-            if dim is None:
-                raise_invalid(
-                    "unobserved",
-                    None,
-                    "to be scores, or dim=None to be a number of dimensions",
-                )
+        scores = check_scores("observed", observed, ranks=True)
+        null_scores = None
+        if unobserved is not None:
+            null_scores = check_scores("unobserved", unobserved, ranks=True)
+            scores, null_scores = in_moderate_units(scores, null_scores)
+            is_tied = all_equal(np.concatenate([scores, null_scores]))
+        elif dim is None:
+            raise_invalid(
+                "unobserved",
+                None,
+                "to be scores, or dim=None to be a number of dimensions",
+            )
+        else:
             if dim < 2:
                 raise_invalid("dim", dim, ">= 2")
-            check_cosines("observed", members)
-            tied = not members.any()
-        else:
-            others = check_scores("unobserved", unobserved, ranks=True)
-            members, others = in_moderate_units(members, others)
-            tied = all_equal(np.concatenate([members, others]))
-        sample = Sample(members, others, dim or 0, delta, 1 - confidence)
-        return 0.0 if tied else self.compute(sample)
+            check_cosines("observed", scores)
+            is_tied = not scores.any()
+        if is_tied:
+            return 0.0
+        return self.compute(
+            Sample(
+                observed=scores,
+                unobserved=null_scores,
+                dim=dim or 0,
+                delta=delta,
+                alpha=1 - confidence,
+            )
+        )
 
     def check_delta(self, delta: float) -> None:
         """Refuse a δ outside [0, 1), or one at which the method bounds nothing."""
-        if self.gaussian and delta == 0:
+        if delta != 0:
+            check_probability("delta", delta)
+        elif self.gaussian:
             raise_invalid(
                 "delta", delta, "> 0: Gaussian noise has no finite ε at δ = 0"
             )
-        if delta != 0:
-            check_probability("delta", delta)
 
 
 BOUNDS: Mapping[str, Bound] = {
@@ -203,8 +214,9 @@ def lower_bound(
         if scores.unobserved is None and scores.dim is not None:
             raise_invalid("unobserved", None, "to be scores, which this method needs")
         return bound(scores.observed, scores.unobserved, delta, confidence=confidence)
-    safe = scores.cosines / (1 + 3 * scores.unit_error)  # the null may be as much wider
-    return bound(safe, None, delta, dim=scores.dim, confidence=confidence)
+    # The null may be wider by three times the error of the scores' unit.
+    cosines = scores.cosines / (1 + 3 * scores.unit_error)
+    return bound(cosines, None, delta, dim=scores.dim, confidence=confidence)
 
 
 def all_bounds(
@@ -212,16 +224,16 @@ def all_bounds(
 ) -> dict[str, float]:
     """Every lower bound that applies, each at this one-sided confidence, by its method.
 
-    None without anything to compare.
+    There is none if the scores have nothing to be compared with.
     """
-    labels_known = coins and scores.unobserved is not None
-    gaussian = scores.statistic != UNKNOWN_ROUNDS
+    if not scores.boundable:
+        return {}
+    has_coins = coins and scores.unobserved is not None
+    is_gaussian = scores.statistic != UNKNOWN_ROUNDS
     return {
         method: lower_bound(scores, delta, confidence=confidence, method=method)
         for method, bound in BOUNDS.items()
-        if scores.boundable
-        and bound.needs_coins <= labels_known
-        and bound.gaussian <= gaussian
+        if bound.needs_coins <= has_coins and bound.gaussian <= is_gaussian
     }
 
 
@@ -229,16 +241,18 @@ def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> flo
     """The largest lower bound that this many scores can give: that of a perfect attack.
 
     Args:
-        scores: of which the numbers and the null count.
+        scores: of these only the numbers and the null matter.
         delta: target δ in [0, 1).
         confidence: one-sided.
         method: a key of `BOUNDS`.
     """
-    others = 0 if scores.unobserved is None else scores.unobserved.size
-    return _ceiling(scores.observed.size, others, scores.dim, delta, confidence, method)
+    unobserved = 0 if scores.unobserved is None else scores.unobserved.size
+    return _ceiling(
+        scores.observed.size, unobserved, scores.dim, delta, confidence, method
+    )
 
 
-@functools.lru_cache(maxsize=256)  # many reports are of runs with as many canaries
+@functools.lru_cache(maxsize=256)  # Many reports are of runs with as many canaries.
 def _ceiling(
     observed: int,
     unobserved: int,
@@ -250,7 +264,7 @@ def _ceiling(
     null = np.zeros(unobserved) if unobserved else None
     perfect = Scores(np.ones(observed), null)
     if dim is not None:
-        perfect = Scores.from_cosines(perfect.observed, dim, null)
+        perfect = Scores.from_cosines(np.ones(observed), dim, null)
     return lower_bound(perfect, delta, confidence=confidence, method=method)
 
 
@@ -261,7 +275,7 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
     best method for each design: docs/notes/lower-bounds.md.
 
     Args:
-        scores: of which the numbers and the null count.
+        scores: of these only the numbers and the null matter.
         delta: target δ in (0, 1).
         confidence: one-sided.
 
@@ -273,12 +287,12 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
         return None
     observed = len(scores.observed)
     if scores.dim is not None:
-        few = observed <= _FEW_FOR_WEIGHTS
-        return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
+        is_weak = observed <= _FEW_FOR_WEIGHTS or observed * delta > _LEAKS_EXACT
+        return "simultaneous" if is_weak else "weighted"
     unobserved = len(scores.both()[1])
-    pairs = min(observed, unobserved)
-    alike = 3 * pairs >= 2 * max(observed, unobserved)
-    method = (
-        "weighted" if alike and pairs * delta <= _LEAKS_IN_GROUPS else "clopper-pearson"
-    )
+    smaller = min(observed, unobserved)
+    is_balanced = 3 * smaller >= 2 * max(observed, unobserved)
+    method = "clopper-pearson"
+    if is_balanced and smaller * delta <= _LEAKS_IN_GROUPS:
+        method = "weighted"
     return method if ceiling(scores, delta, confidence, method) else None

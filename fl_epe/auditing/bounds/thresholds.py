@@ -36,20 +36,23 @@ from fl_epe.auditing.bounds.error_rates import (
 from fl_epe.checks import Floats, any_infinite
 
 _SHARE_FOR_CHOICE = 0.1
-_DELTA_FOR_CHOICE = 1e-3  # whatever δ is, so that no bound grows with δ
-_GRID = np.linspace(
-    -5.0, 5.0, 201
-)  # standard deviations around each mean, to choose among
-_LUCK = np.linspace(
-    -2.4, 2.4, 7
-)  # standard deviations around the expected number of errors
+
+# The threshold is chosen for this δ, whatever δ is, so that no bound grows with δ.
+_DELTA_FOR_CHOICE = 1e-3
+
+# Candidate thresholds, in standard deviations around each mean.
+_GRID = np.linspace(-5.0, 5.0, 201)
+
+# Standard deviations of the number of errors from the expected one, and their Gaussian weights.
+_LUCK = np.linspace(-2.4, 2.4, 7)
 _LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
-_NODE_RATIO = (
-    1.1  # the band's limits are at counts that grow by this factor from either end
-)
+
+# The band's limits are at counts that grow by this factor from either end.
+_NODE_RATIO = 1.1
 _LOG_TOLERANCE = 1e-3
 
 AtThresholds = Callable[[Errors], Floats]
+"""A privacy level at each threshold, from the errors there."""
 
 
 def clopper_pearson(sample: Sample) -> float:
@@ -78,11 +81,12 @@ def simultaneous(sample: Sample) -> float:
 
 
 def _best_of_all(sample: Sample, upper: UpperLimit, alpha: float) -> float:
-    groups = [sample.observed] if sample.unobserved is None else [*sample.both()]
-    errors = count_errors(sample, np.unique(np.concatenate(groups)))
-    return float(
-        np.max(epsilon_from_rates(*upper_rates(errors, upper, alpha), sample.delta))
-    )
+    scores = sample.observed
+    if sample.unobserved is not None:
+        scores = np.concatenate([scores, sample.unobserved])
+    errors = count_errors(sample, np.unique(scores))
+    log_fpr, fnr = upper_rates(errors, upper, alpha)
+    return float(np.max(epsilon_from_rates(log_fpr, fnr, sample.delta)))
 
 
 def joint_alpha(sample: Sample) -> float:
@@ -90,27 +94,34 @@ def joint_alpha(sample: Sample) -> float:
 
     The two groups are independent, so each may fail with probability 1 − √(1 − α).
     """
-    return (
-        sample.alpha
-        if sample.unobserved is None
-        else -np.expm1(np.log1p(-sample.alpha) / 2)
-    )
+    if sample.unobserved is None:
+        return sample.alpha
+    return float(-np.expm1(np.log1p(-sample.alpha) / 2))
 
 
 def epsilon_limits(sample: Sample) -> AtThresholds:
     """ε from limits of both rates that hold together, at each threshold."""
-    limits = functools.partial(
-        upper_rates, upper=clopper_pearson_upper, alpha=joint_alpha(sample)
+    return _joint_limits(
+        sample, functools.partial(epsilon_from_rates, delta=sample.delta)
     )
-    return lambda errors: epsilon_from_rates(*limits(errors), sample.delta)
 
 
 def mu_limits(sample: Sample) -> AtThresholds:
     """μ from limits of both rates that hold together, at each threshold."""
-    level = joint_alpha(sample)
-    return lambda errors: mu_from_rates(
-        *upper_rates(errors, clopper_pearson_upper, level)
-    )
+    return _joint_limits(sample, mu_from_rates)
+
+
+def _joint_limits(
+    sample: Sample, level_of: Callable[[Floats, Floats], Floats]
+) -> AtThresholds:
+    """The privacy level, by log FPR and FNR, of limits that hold together."""
+    alpha = joint_alpha(sample)
+
+    def limits(errors: Errors) -> Floats:
+        log_fpr, fnr = upper_rates(errors, clopper_pearson_upper, alpha)
+        return level_of(log_fpr, fnr)
+
+    return limits
 
 
 def held_out(sample: Sample, bound: AtThresholds) -> Errors:
@@ -122,20 +133,24 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
             mean is largest over the errors that a Gaussian fit predicts.
     """
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
-    # Infinite scores have no mean. Those that judge may not decide how the others choose.
+    # Infinite scores have no mean. The scores that judge must not influence the choice.
     if any_infinite(choosing.observed, choosing.unobserved):
-        choosing, judging = choosing.in_finite_units(), judging.in_finite_units()
-    null_mean, mean, std, errors_at = _fit(choosing, judging)
-    around = null_mean + std * _GRID, mean + std * _GRID
-    thresholds = np.concatenate([[(null_mean + mean) / 2], *around])
-    expected = errors_at(thresholds)
-    missed = _predicted(thresholds - mean, std, expected.observed)
+        choosing = choosing.in_finite_units()
+        judging = judging.in_finite_units()
+    fit = _fit(choosing, judging)
+    middle = (fit.null_mean + fit.mean) / 2
+    thresholds = np.concatenate(
+        [[middle], fit.null_mean + fit.std * _GRID, fit.mean + fit.std * _GRID]
+    )
+    errors = fit.errors_at(thresholds)
+    missed = _predicted(thresholds - fit.mean, fit.std, errors.observed)
     false_alarms = None
-    if expected.false_alarms is not None:
-        false_alarms = _predicted(null_mean - thresholds, std, expected.unobserved)
-    expected = dataclasses.replace(expected, missed=missed, false_alarms=false_alarms)
+    if errors.false_alarms is not None:
+        distance = fit.null_mean - thresholds
+        false_alarms = _predicted(distance, fit.std, errors.unobserved)
+    expected = dataclasses.replace(errors, missed=missed, false_alarms=false_alarms)
     best = int(np.argmax(_LUCK_WEIGHTS @ bound(expected)))
-    return errors_at(thresholds[best : best + 1])
+    return fit.errors_at(thresholds[best : best + 1])
 
 
 def _predicted(distance: Floats, std: float, total: int) -> Floats:
@@ -154,30 +169,46 @@ def _predicted(distance: Floats, std: float, total: int) -> Floats:
     return np.asarray(np.clip(errors, 0.0, float(total)))
 
 
-def _fit(
-    choosing: Sample, judging: Sample
-) -> tuple[float, float, float, Callable[[Floats], Errors]]:
-    """Means of unobserved and observed scores, a standard deviation for both, and the errors.
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+    """Two Gaussians with one standard deviation, fitted to the scores that choose.
+
+    Attributes:
+        null_mean: mean of the unobserved scores.
+        mean: mean of the observed scores.
+        std: standard deviation of both.
+        errors_at: errors of the scores that judge, at thresholds in the unit of these means.
+    """
+
+    null_mean: float
+    mean: float
+    std: float
+    errors_at: Callable[[Floats], Errors]
+
+
+def _fit(choosing: Sample, judging: Sample) -> _Fit:
+    """The fit of the scores that choose.
 
     With the exact null, scores are those of `normal_scores`. Cosines with mean m have the standard
-    deviation (1 − m²)^1.5 / √d, so their normal scores, about √(−d·ln(1 − m²)), that times the
-    slope there.
+    deviation (1 − m²)^1.5 / √d. Their normal scores are about √(−d·ln(1 − m²)), and have that
+    deviation times the slope there.
     """
-    if choosing.unobserved is None:
-        square = float(np.clip(choosing.observed.mean(), -1, 1)) ** 2
-        square = min(max(square, 1e-12), 1 - 1e-12)
-        std = math.sqrt(square * (1 - square) / -math.log1p(-square))
-        scores = normal_scores(judging.observed, judging.dim)
-        mean = float(normal_scores(choosing.observed, choosing.dim).mean())
-        return (
-            0.0,
-            mean,
-            std,
-            lambda thresholds: count_normal_errors(scores, thresholds),
+    if choosing.unobserved is not None:
+        return _Fit(
+            null_mean=float(choosing.unobserved.mean()),
+            mean=float(choosing.observed.mean()),
+            std=math.sqrt((choosing.observed.var() + choosing.unobserved.var()) / 2),
+            errors_at=functools.partial(count_errors, judging),
         )
-    std = math.sqrt((choosing.observed.var() + choosing.unobserved.var()) / 2)
-    means = float(choosing.unobserved.mean()), float(choosing.observed.mean())
-    return *means, std, lambda thresholds: count_errors(judging, thresholds)
+    square = float(np.clip(choosing.observed.mean(), -1, 1)) ** 2
+    square = min(max(square, 1e-12), 1 - 1e-12)
+    scores = normal_scores(judging.observed, judging.dim)
+    return _Fit(
+        null_mean=0.0,
+        mean=float(normal_scores(choosing.observed, choosing.dim).mean()),
+        std=math.sqrt(square * (1 - square) / -math.log1p(-square)),
+        errors_at=functools.partial(count_normal_errors, scores),
+    )
 
 
 def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
@@ -207,11 +238,10 @@ def local_level(total: int, alpha: float) -> float:
         limits = clopper_pearson_upper(nodes, total, float(np.exp(log_level)))
         return _probability_below(nodes, limits, total) - (1 - alpha)
 
-    low = np.log(alpha / nodes.size)
-    high = np.log(alpha)
-    if excess(low) <= 0 or nodes.size == 1:
-        return float(np.exp(low))
-    root = scipy.optimize.brentq(excess, low, high, xtol=_LOG_TOLERANCE)
+    bonferroni = np.log(alpha / nodes.size)
+    if excess(bonferroni) <= 0 or nodes.size == 1:
+        return float(np.exp(bonferroni))
+    root = scipy.optimize.brentq(excess, bonferroni, np.log(alpha), xtol=_LOG_TOLERANCE)
     return float(np.exp(root - _LOG_TOLERANCE))
 
 
@@ -224,11 +254,12 @@ def _probability_below(nodes: Floats, limits: Floats, total: int) -> float:
     required = np.diff(nodes + 1, prepend=0.0).astype(int)
     longest = int(7 * np.sqrt(total)) + 40
     ahead = np.ones(1)
-    for rate, more in zip(rates, required, strict=True):
+    for rate, needed in zip(rates, required, strict=True):
         reach = 10 * np.sqrt(rate) + 25
-        first = min(max(int(rate - reach), 0), more)
+        first = min(max(int(rate - reach), 0), needed)
         arrivals = _poisson(np.arange(first, np.ceil(rate + reach)), rate)
-        ahead = np.convolve(ahead, arrivals)[more - first :][:longest]
+        surplus = np.convolve(ahead, arrivals)[needed - first :]
+        ahead = surplus[:longest]
     missing = total - (nodes[-1] + 1) - np.arange(float(ahead.size))
     possible = missing >= 0
     last = _poisson(missing[possible], total * (1 - limits[-1]))

@@ -1,14 +1,14 @@
-"""What a run says about a claim of (ε, δ)-DP: two tests of it, what they assume, and their power.
+"""Two tests of a claim of (ε, δ)-DP by a run, with their assumptions and their power.
 
-`assert_private` makes a test of a claim. It fails where the claim is refuted: by the estimate, at
-half of the level 1 − confidence, if its interval is above the claim and the laws that it rests on
-hold in the run (`fl_epe.auditing.claims.laws`), or by a lower bound, at the other half. A true
+`assert_private` tests a claim. It fails if the claim is refuted. The estimate refutes it, at half
+of the level 1 − confidence, if its interval is above the claim and the laws that it rests on hold
+in the run (`fl_epe.auditing.claims.laws`). A lower bound refutes it at the other half. A true
 claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
 ``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it
 passes, and if the method is chosen in advance.
 
-A claim that is not refuted is not proved: a better attack may get further. It passes only where
-twice the claimed ε would have been found, and was not; else the run is `Undecided`, an error.
+A claim that is not refuted is not proved: a better attack may find more. It passes only if twice
+the claimed ε would have been found and was not; otherwise the run is `Undecided`, an error.
 
 Examples:
     >>> import numpy as np
@@ -25,7 +25,7 @@ Examples:
 import dataclasses
 import functools
 import math
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from fl_epe.auditing.answer import (
     AuditedClient,
@@ -60,16 +60,16 @@ from fl_epe.wording import how_often
 _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
 
 Verdict = Literal["violated", "faulty", "not judged", "undecided", "not violated"]
-"""What an audit says of a claim, the first of these that applies."""
+"""The result of an audit of a claim, the first of these that applies."""
 
 
-class Undecided(ValueError):  # noqa: N818 - a finding: the claim is neither refuted nor tested
-    """So few scores, or so little that was looked at, say nothing about the claim."""
+class Undecided(ValueError):  # noqa: N818 - a result: the claim is neither refuted nor tested
+    """The scores are too few, or too little was looked at, to test the claim."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What an audit says about a claim of (ε, δ)-DP; ``str`` gives a short report.
+    """The result of an audit of a claim of (ε, δ)-DP; ``str`` gives a short report.
 
     Attributes:
         claimed: the claimed ε in nats.
@@ -84,11 +84,11 @@ class Evidence:
         observed: number of observed scores.
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
-        ceiling: the largest lower bound that this many scores can give; infinite if any.
+        ceiling: the largest lower bound that this many scores can give; it may be infinite.
         laws: tests of the laws that the estimate rests on.
         power: probability that a claim is called violated where ε is twice as large; ``None`` if
             it is called so, or is infinite.
-        faults: how the run was seen to differ from what its privacy accounting assumes, as by
+        faults: how the run was found to differ from what its privacy accounting assumes, as by
             `fl_epe.dp_sgd.audit_dp_sgd`.
         unseen: what the accounting assumes and nobody looked at.
         adversary: of the claim, the bound and the estimate; ``None`` for bare scores.
@@ -120,17 +120,17 @@ class Evidence:
 
     @property
     def proved(self) -> bool:
-        """Whether the lower bound refutes the claim; one of Gaussian noise if its law holds."""
-        holds = not BOUNDS[self.method].gaussian or not self.laws.objection
-        return self.lower_bound > self.claimed and holds
+        """Whether the lower bound refutes the claim. One of Gaussian noise needs that law."""
+        if BOUNDS[self.method].gaussian and self.laws.objection:
+            return False
+        return self.lower_bound > self.claimed
 
     @property
     def refuted_by_estimate(self) -> bool:
         """Whether the estimate's interval is above the claim, and the laws behind it hold."""
-        found = self.estimate
-        return (
-            found is not None and found.low > self.claimed and not self.laws.objection
-        )
+        if self.estimate is None or self.laws.objection:
+            return False
+        return self.estimate.low > self.claimed
 
     @property
     def violated(self) -> bool:
@@ -142,11 +142,10 @@ class Evidence:
         """Why the claim is neither refuted nor tested, as a clause; empty if it is."""
         if self.violated:
             return ""
-        found = self.estimate
         if (
-            found is not None
+            self.estimate is not None
             and not self.laws.objection
-            and found.high >= 2 * self.claimed
+            and self.estimate.high >= 2 * self.claimed
         ):
             return "the estimate's interval does not exclude an ε twice as large"
         if self.power is None or self.power < POWER:
@@ -155,7 +154,7 @@ class Evidence:
 
     @property
     def verdict(self) -> Verdict:
-        """What the audit says of the claim."""
+        """The result of the audit."""
         if self.violated:
             return "violated"
         if self.faults:
@@ -168,17 +167,17 @@ class Evidence:
         return f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
 
     def _tested(self) -> str:
-        tests = {
-            "Anderson–Darling": self.laws.gaussian_p,
-            "sampling": self.laws.sampling_p,
-        }
-        words = [f"{name}: p = {p:.2g}" for name, p in tests.items() if p is not None]
-        return f" ({', '.join(words)})" if words else ""
+        tests = []
+        if self.laws.gaussian_p is not None:
+            tests.append(f"Anderson–Darling: p = {self.laws.gaussian_p:.2g}")
+        if self.laws.sampling_p is not None:
+            tests.append(f"sampling: p = {self.laws.sampling_p:.2g}")
+        return f" ({', '.join(tests)})" if tests else ""
 
     def _result(self) -> str:
-        alone = ""
+        objection = ""
         if self.laws.objection:
-            alone = f"; by the bound alone, as {self.laws.objection}"
+            objection = f"; by the bound alone, as {self.laws.objection}"
         match self.verdict:
             case "violated":
                 if self.proved and not BOUNDS[self.method].gaussian:
@@ -194,48 +193,46 @@ class Evidence:
                 return f"not judged: nobody saw {unseen} (allow_unseen=True judges without)"
             case "undecided":
                 return (
-                    f"undecided: {self.undecided}{alone}; use more canaries, rounds or trials, or "
-                    "allow_undecided=True"
+                    f"undecided: {self.undecided}{objection}; use more canaries, rounds or trials, "
+                    "or allow_undecided=True"
                 )
             case "not violated":
-                return f"not violated; {self._power()}{alone}"
+                return f"not violated; {self._power()}{objection}"
         assert_never(self.verdict)
 
-    def _of_whom(self) -> str:
+    def _covered(self) -> str:
         if self.adversary is None or self.participations is None:
             return ""
-        often = how_often(self.participations)
-        rounds = f"{often}, and the adversary knows when"
+        times = how_often(self.participations)
+        rounds = f"{times}, and the adversary knows when"
         if not self.adversary.knows_rounds:
-            rounds = f"{often} on average, and the adversary does not know when"
-        sees = (
-            "the final model is"
-            if self.adversary.sees_final
-            else "every round's model is"
-        )
+            rounds = f"{times} on average, and the adversary does not know when"
+        sees = "every round's model is"
+        if self.adversary.sees_final:
+            sees = "the final model is"
         return f"covers    whoever takes part {rounds}; {sees} seen\n"
 
     def __str__(self) -> str:
-        found = self.estimate
+        estimate = self.estimate
         measured = "not measured"
-        if found is not None:
+        if estimate is not None:
             measured = (
-                f"ε = {found.epsilon:.4g}, {100 * self.confidence:.6g}% interval {found.low:.4g} "
-                f"to {found.high:.4g} ({found.method})"
+                f"ε = {estimate.epsilon:.4g}, {100 * self.confidence:.6g}% interval "
+                f"{estimate.low:.4g} to {estimate.high:.4g} ({estimate.method})"
             )
         elif not self.delta:
             measured += f": {_NO_GAUSSIAN_EPSILON}"
-        sure = f"{100 * self.proof_confidence:.6g}%"
-        others = (
-            f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
-        )
+        null = "the exact null"
+        if self.unobserved:
+            null = f"{self.unobserved} unobserved"
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
-        return faults + (
-            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n{self._of_whom()}"
+        return (
+            f"{faults}"
+            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n{self._covered()}"
             f"measured  {measured}\n"
-            f"proved    ε ≥ {self.lower_bound:.4g} at {sure} confidence by {self.method!r}, "
-            f"assuming {self.assumption}\n"
-            f"scores    {self.observed} observed against {others}: {self.statistic}\n"
+            f"proved    ε ≥ {self.lower_bound:.4g} at {100 * self.proof_confidence:.6g}% "
+            f"confidence by {self.method!r}, assuming {self.assumption}\n"
+            f"scores    {self.observed} observed against {null}: {self.statistic}\n"
             f"result    {self._result()}"
         )
 
@@ -253,34 +250,37 @@ def run_scores(run: object, adversary: Adversary | None = None) -> Scores:
         NotMeasured: a `ValueError`, if too few canaries took part.
         TypeError: if ``run`` is of another type.
     """
-    found = _found_in(run)
-    if not isinstance(found, AuditRecord):
-        if not isinstance(found, Scores):
-            raise TypeError(
-                f"Expected run of type {type(found).__name__} to be Scores, an AuditRecord, an "
-                "object with record(), or a callable returning these."
-            )
+    result = _result_of(run)
+    if isinstance(result, Scores):
         if adversary is not None:
             raise_invalid(
                 "adversary",
                 adversary,
                 "for a record alone: scores do not say who sees what",
             )
-        return found
-    scores = scores_for_claim(found, adversary)
+        return result
+    if not isinstance(result, AuditRecord):
+        raise TypeError(
+            f"Expected run of type {type(result).__name__} to be Scores, an AuditRecord, an "
+            "object with record(), or a callable returning these."
+        )
+    scores = scores_for_claim(result, adversary)
     if not scores.boundable:
+        most = result.presence.sum(axis=0).max()
         raise_invalid(
             "unobserved",
-            found.unobserved.count,
-            f">= 2, as a canary took part {how_often(found.presence.sum(axis=0).max())}",
+            result.unobserved.count,
+            f">= 2, as a canary took part {how_often(most)}",
         )
     return scores
 
 
-def _found_in(run: object) -> object:
-    """What a run is, after calls: `Scores`, an `AuditRecord`, or something else."""
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    return record() if callable(record := getattr(found, "record", None)) else found
+def _result_of(run: object) -> object:
+    """The result of a run, after calls: `Scores`, an `AuditRecord`, or something else."""
+    if callable(run) and not hasattr(run, "record"):
+        run = run()
+    record = getattr(run, "record", None)
+    return record() if callable(record) else run
 
 
 def find_evidence(
@@ -293,7 +293,7 @@ def find_evidence(
     method: str | None = None,
     power: bool = True,
 ) -> Evidence:
-    """What a run says about the claim that it was (ε, δ)-DP.
+    """The evidence of a run about the claim that it was (ε, δ)-DP.
 
     A claim about a record covers the client that takes part most often. Canaries that take part
     more often, or are heavier than any client, do not count.
@@ -321,7 +321,7 @@ def find_evidence(
     if method not in (None, *valid):
         raise_invalid("method", method, f"to be valid, one of {', '.join(valid)}")
     BOUNDS[method or "weighted"].check_delta(delta)
-    run = _found_in(run)
+    run = _result_of(run)
     scores = run_scores(run, adversary)
     method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
@@ -332,32 +332,8 @@ def find_evidence(
             f"{UNKNOWN_ROUNDS} are not Gaussian",
         )
     _check_measured(scores, method)
-    sure = (1 + confidence) / 2
-    lower = lower_bound(scores, delta, confidence=sure, method=method)
-    estimate: EpsilonEstimate | None = None
-    laws = LawTest(objection=_NO_GAUSSIAN_EPSILON)
-    power_at = None
-    of_run: dict[str, Any] = {}
-    if isinstance(run, AuditRecord):
-        adversary = adversary or claim_adversary(run)
-        client = AuditedClient.of(run, adversary, most=True)
-        of_run = {
-            "faults": run.findings.step_faults,
-            "unseen": run.findings.unseen,
-            "adversary": adversary,
-            "participations": client.participations,
-        }
-        if delta:
-            found = answer(run, adversary, delta, confidence, client)
-            estimate = found.estimate
-            laws = laws_of_record(run, client, found)
-            power_at = functools.partial(power_of_answer, found, client)
-    elif delta and scores.infinite:
-        laws = LawTest(objection="some scores are infinite, and Gaussian ones are not")
-    elif delta:
-        estimate = epsilon_of_one_variance(scores, delta, confidence)
-        laws = laws_of_scores(scores, method)
-        power_at = functools.partial(power_of_estimate, estimate)
+    proof_confidence = (1 + confidence) / 2
+    lower = lower_bound(scores, delta, confidence=proof_confidence, method=method)
     evidence = Evidence(
         claimed=epsilon,
         delta=delta,
@@ -365,21 +341,46 @@ def find_evidence(
         lower_bound=lower,
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=estimate,
+        estimate=None,
         observed=scores.observed.size,
         unobserved=compared_with(scores, method),
         statistic=scores.statistic,
-        ceiling=ceiling(scores, delta, sure, method),
-        laws=laws,
-        **of_run,
+        ceiling=ceiling(scores, delta, proof_confidence, method),
+        laws=LawTest(objection=_NO_GAUSSIAN_EPSILON),
     )
+    power_at = None
+    if isinstance(run, AuditRecord):
+        adversary = adversary or claim_adversary(run)
+        client = AuditedClient.of(run, adversary, most=True)
+        evidence = dataclasses.replace(
+            evidence,
+            faults=run.findings.step_faults,
+            unseen=run.findings.unseen,
+            adversary=adversary,
+            participations=client.participations,
+        )
+        if delta:
+            run_answer = answer(run, adversary, delta, confidence, client)
+            laws = laws_of_record(run, client, run_answer)
+            evidence = dataclasses.replace(
+                evidence, estimate=run_answer.estimate, laws=laws
+            )
+            power_at = functools.partial(power_of_answer, run_answer, client)
+    elif delta and scores.infinite:
+        laws = LawTest(objection="some scores are infinite, and Gaussian ones are not")
+        evidence = dataclasses.replace(evidence, laws=laws)
+    elif delta:
+        estimate = epsilon_of_one_variance(scores, delta, confidence)
+        laws = laws_of_scores(scores, method)
+        evidence = dataclasses.replace(evidence, estimate=estimate, laws=laws)
+        power_at = functools.partial(power_of_estimate, estimate)
     if not power or evidence.violated or math.isinf(epsilon):
         return evidence
     share = 0.0
-    if power_at is not None and not laws.objection:
+    if power_at is not None and not evidence.laws.objection:
         share = power_at(epsilon)
     elif run is scores and evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
-        share = power_of_bound(scores, delta, epsilon, sure, method)
+        share = power_of_bound(scores, delta, epsilon, proof_confidence, method)
     return dataclasses.replace(evidence, power=share)
 
 
@@ -412,34 +413,34 @@ def assert_private(
             told; unless that is allowed.
         ValueError, TypeError: as `find_evidence`; and for an infinite claim.
     """
-    found = find_evidence(
+    evidence = find_evidence(
         run, epsilon, delta, confidence, adversary=adversary, method=method
     )
-    if found.violated or found.faults:
-        raise AssertionError(str(found))
+    if evidence.violated or evidence.faults:
+        raise AssertionError(str(evidence))
     if math.isinf(epsilon):
         raise_invalid(
             "epsilon", epsilon, "to be finite, as no run refutes an infinite ε"
         )
-    if found.unseen and not allow_unseen:
-        raise Undecided(str(found))
-    if found.undecided and not allow_undecided:
-        raise Undecided(str(dataclasses.replace(found, unseen=())))
-    return found
+    if evidence.unseen and not allow_unseen:
+        raise Undecided(str(evidence))
+    if evidence.undecided and not allow_undecided:
+        raise Undecided(str(dataclasses.replace(evidence, unseen=())))
+    return evidence
 
 
 def evidence_against_theory(
     record: AuditRecord, adversary: Adversary, delta: float, confidence: float = 0.99
 ) -> Evidence | None:
-    """`find_evidence` about what theory allows the client that takes part most often.
+    """`find_evidence` about the analytical ε of the client that takes part most often.
 
-    A report asks it for each adversary, whether that is violated, so the power of the test, which
-    takes longest, is not computed. ``None`` if theory allows no finite ε, or no claim about the
-    record can be tested.
+    A report needs only whether that is violated, for each adversary, so the power of the test,
+    which takes longest, is not computed. The result is ``None`` if theory allows no finite ε, or no
+    claim about the record can be tested.
 
     Args:
         record: the audit record of a run.
-        adversary: who attacks.
+        adversary: the adversary.
         delta: target δ.
         confidence: as in `find_evidence`.
     """
@@ -451,25 +452,27 @@ def evidence_against_theory(
         return find_evidence(
             record, limit, delta, confidence, adversary=adversary, power=False
         )
-    except ValueError:  # too few canaries, or no null
+    except ValueError:  # There are too few canaries, or no null.
         return None
 
 
 def _check_measured(scores: Scores, method: str) -> None:
     """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
-    first, null, rest = scores.observed[0], 0.0, ""
-    flat = all_equal(scores.observed)
-    if compared_with(scores, method):
-        _, others = scores.both()
-        null = others[0]
-        flat = flat and all_equal(others)
-        rest = f" and {null:.4g} for every unobserved one"
-    if not flat:
+    if not all_equal(scores.observed):
         return
-    if first <= null:
+    score = scores.observed[0]
+    null = 0.0
+    null_text = ""
+    if compared_with(scores, method):
+        _, unobserved = scores.both()
+        if not all_equal(unobserved):
+            return
+        null = unobserved[0]
+        null_text = f" and {null:.4g} for every unobserved one"
+    if score <= null:
         raise NotMeasured(
-            f"the score ({scores.statistic}) is {first:.4g} for every observed canary{rest}: no "
-            "canary reached what was released, or the statistic cancels it"
+            f"the score ({scores.statistic}) is {score:.4g} for every observed canary{null_text}: "
+            "no canary reached what was released, or the statistic cancels it"
         )
     if BOUNDS[method].gaussian:
         raise NotMeasured(

@@ -2,9 +2,9 @@
 
 An estimate refutes a claim below its interval if scores are Gaussian and, where a client's rounds
 are secret, drawn by the recorded law. Both are tested in the same run. Scores of a record are
-inner products with random directions, Gaussian in any mechanism unless something is wrong; bare
-scores may have any law, so that many of them are needed to tell. A law that was rejected, or that
-so few scores cannot reject, refutes nothing. How often that errs, and its power:
+inner products with random directions, which are Gaussian in any mechanism unless something is
+wrong. Bare scores may have any law, so that many of them are needed to tell. An estimate refutes
+nothing if its law was rejected, or if the scores are too few to reject it. Error rates and power:
 ``simulations/studies/false_convictions.py``.
 
 Examples:
@@ -46,7 +46,7 @@ LEAST_OF_A_RECORD = 20
 
 LEAST_ASSUMED = 200
 LEAST_BARE = 2000
-"""Bare scores for the same, where the user assumes the law, and where nobody does.
+"""Bare scores for the same, if the user assumes the law, and if nobody assumes it.
 
 Of Laplace noise 200 reject the Gaussian law in 93% of runs; of logistic noise, the nearest that is
 in use, 2,000 do in nearly all.
@@ -55,11 +55,17 @@ in use, 2,000 do in nearly all.
 POWER = 0.8
 """Least power against twice the claimed ε with which a claim is not refuted; below: undecided."""
 
-# A right run is left undecided so often. `assumptions.not_gaussian` refuses an estimate at 0.1%, as
-# that costs its number; here a false alarm costs a refutation, and a miss is a false accusation.
+# Level of the test of Gaussian scores: so often a correct run is left undecided.
+# `assumptions.not_gaussian` refuses an estimate at 0.1%, as that costs its number; here a false
+# alarm costs a refutation, and a miss is a false accusation.
 _GAUSSIAN_LEVEL = 0.005
+
+# Level of the tests of the model behind a fit, and of sampling.
 _MODEL_LEVEL = 0.001
-_SCALE_ERROR = 1e-3  # relative error of a scale that is solved for
+
+# Relative error of a scale that is solved for.
+_SCALE_ERROR = 1e-3
+
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
 
@@ -86,6 +92,7 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
         scores: against N(0, 1), or two groups.
         method: of the lower bound; a user who names a Gaussian one assumes that law.
     """
+    groups: tuple[Floats, ...]
     if compared_with(scores, method):
         groups = in_moderate_units(*scores.both())
     else:
@@ -94,8 +101,9 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
     least = LEAST_ASSUMED if BOUNDS[method].gaussian else LEAST_BARE
     objection = _not_gaussian(groups, p_value, least)
     if not objection and len(groups) == 2:
-        ratio = float(np.var(groups[0], ddof=1) / np.var(groups[1], ddof=1))
-        law = scipy.stats.f(groups[0].size - 1, groups[1].size - 1)
+        observed, unobserved = groups
+        ratio = float(np.var(observed, ddof=1) / np.var(unobserved, ddof=1))
+        law = scipy.stats.f(observed.size - 1, unobserved.size - 1)
         if 2 * min(law.cdf(ratio), law.sf(ratio)) < _MODEL_LEVEL:
             objection = f"the variance of observed scores is {ratio:.3g} times that of the others"
     return LawTest(p_value, None, objection)
@@ -124,45 +132,49 @@ def epsilon_of_one_variance(
     student = scipy.stats.ttest_ind_from_stats(
         *dataclasses.astuple(alt), *dataclasses.astuple(null)
     )
-    variance = 1 / alt.count + 1 / null.count  # of the difference of means
-    shift = max(float(student.statistic), 0.0) * math.sqrt(variance)
-    variance += min(shift, 1e100) ** 2 / (2 * (alt.count + null.count - 2))
-    reach = half_width(confidence) * math.sqrt(variance)
-    below = (
-        0.0 if math.isinf(shift) else max(shift - reach, 0.0)
-    )  # no score has any spread
-    epsilon, low, high = (
-        float(epsilon_of_shift(each, delta)) for each in (shift, below, shift + reach)
+    mean_variance = 1 / alt.count + 1 / null.count
+    shift = max(float(student.statistic), 0.0) * math.sqrt(mean_variance)
+    freedom = alt.count + null.count - 2
+    variance = mean_variance + min(shift, 1e100) ** 2 / (2 * freedom)
+    half = half_width(confidence) * math.sqrt(variance)
+    low = 0.0
+    if math.isfinite(shift):  # It is infinite if no score has any spread.
+        low = max(shift - half, 0.0)
+    return EpsilonEstimate(
+        epsilon=float(epsilon_of_shift(shift, delta)),
+        low=float(epsilon_of_shift(low, delta)),
+        high=float(epsilon_of_shift(shift + half, delta)),
+        delta=delta,
+        confidence=confidence,
+        method=f"{scores.statistic}, two Gaussians of one variance",
     )
-    method = f"{scores.statistic}, two Gaussians of one variance"
-    return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
 def laws_of_record(
-    record: AuditRecord, client: AuditedClient, found: Answer
+    record: AuditRecord, client: AuditedClient, run_answer: Answer
 ) -> LawTest:
     """Whether a record's scores and participations follow the laws that its answer rests on.
 
     Args:
         record: the audit record of a run.
-        client: whose ε it is.
-        found: the answer for an adversary.
+        client: the client of the claim.
+        run_answer: the answer for an adversary.
     """
-    scores, fit, view = found.scores, found.fit, found.view
-    if found.estimate is None or scores is None or fit is None or view is None:
-        return LawTest(objection=found.reason or "nothing was measured")
+    scores = run_answer.scores
+    fit = run_answer.fit
+    view = run_answer.view
+    if run_answer.estimate is None or scores is None or fit is None or view is None:
+        return LawTest(objection=run_answer.reason or "nothing was measured")
     groups = [scores.deviates(fit.scale * view.sizes.observed)]
     if scores.standard_null and scores.unobserved is not None:
         groups.append(scores.unobserved)
     p_value = gaussian_p_value(groups)
     sampling_p = None
     objection = _not_gaussian(groups, p_value, LEAST_OF_A_RECORD)
-    tests = [test for test in (fit.number, fit.time) if test is not None]
-    if (
-        fit.wide
-        or null_misfit(scores)
-        or any(test.found(_MODEL_LEVEL) for test in tests)
-    ):
+    fails_ladder = any(
+        test is not None and test.found(_MODEL_LEVEL) for test in (fit.number, fit.time)
+    )
+    if fit.wide or null_misfit(scores) or fails_ladder:
         objection = "scores do not follow what canaries added"
     if client.secret is not None:
         sampling_p = sampling_p_value(record, client.secret)
@@ -179,14 +191,16 @@ def laws_of_record(
 
 def compared_with(scores: Scores, method: str) -> int:
     """Number of unobserved scores that a bound uses; 0 with the exact null."""
-    exact = scores.dim is not None and not BOUNDS[method].needs_coins
-    return 0 if exact or scores.unobserved is None else scores.unobserved.size
+    has_exact_null = scores.dim is not None and not BOUNDS[method].needs_coins
+    if has_exact_null or scores.unobserved is None:
+        return 0
+    return scores.unobserved.size
 
 
 def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
     """p-value of groups that are Gaussian with one variance, by all scores less their group's mean.
 
-    ``None`` for fewer than eight scores, or scores without any spread.
+    It is ``None`` for fewer than eight scores, or scores without any spread.
     """
     fit = gaussian_test(np.concatenate([group - group.mean() for group in groups]))
     return None if fit is None else fit.p_value
@@ -195,40 +209,40 @@ def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
 def sampling_p_value(record: AuditRecord, events: Events) -> float:
     """p-value of canaries' participations under the law of their secret rounds.
 
-    1 or 0 where a law is known that only dominates. For coins three tests, Bonferroni corrected: of
-    their total number, of how much it varies between canaries, and of whether it varies more than
-    it may between rounds.
+    It is 1 or 0 where only a dominating law is known. For coins there are three tests, Bonferroni
+    corrected: of the total number of participations, of how much it varies between canaries, and of
+    whether it varies more than it may between rounds.
     """
     presence = record.presence
     law = record.mechanism.participation
-    if law.dominating is not None:  # which is not the law of the rounds
+    if law.dominating is not None:  # It is not the law of the rounds.
         return float(np.all(presence.sum(axis=0) <= law.limit))
     members = members_of(record, events)
-    drawn = events.independent
-    for event in drawn:
-        taken = presence[np.unique(event.rounds)].sum(axis=0)
-        if np.any(taken > 1) or (event.chance == 1 and np.any(taken == 0)):
+    for event in events.independent:
+        counts = presence[np.unique(event.rounds)].sum(axis=0)
+        if np.any(counts > 1) or (event.chance == 1 and np.any(counts == 0)):
             return 0.0
     chances = [
-        event.chance for event in drawn if event.in_one_round and event.chance < 1
+        event.chance
+        for event in events.independent
+        if event.in_one_round and event.chance < 1
     ]
     if not chances:
         return 1.0
     total = int(presence.sum())
     trials = members * record.rounds
-    rate = float(np.mean(chances))
-    totals = scipy.stats.binom(trials, rate)
+    totals = scipy.stats.binom(trials, float(np.mean(chances)))
     by_total = 2 * min(float(totals.cdf(total)), float(totals.sf(total - 1)))
-    realised = total / trials
-    if not 0 < realised < 1:
+    rate = total / trials
+    if not 0 < rate < 1:
         return min(1.0, by_total)
-    counts = np.append(presence.sum(axis=0), np.zeros(members - presence.shape[1]))
-    canaries = _excess_variance(counts, record.rounds, realised)
-    rounds = _excess_variance(presence.sum(axis=1), members, realised)
-    smallest = min(
-        by_total, 2 * scipy.special.ndtr(-abs(canaries)), scipy.special.ndtr(-rounds)
-    )
-    return float(min(1.0, 3 * smallest))
+    absent = np.zeros(members - presence.shape[1])
+    of_canaries = np.append(presence.sum(axis=0), absent)
+    canaries = _excess_variance(of_canaries, record.rounds, rate)
+    rounds = _excess_variance(presence.sum(axis=1), members, rate)
+    by_canaries = 2 * scipy.special.ndtr(-abs(canaries))
+    by_rounds = scipy.special.ndtr(-rounds)
+    return float(min(1.0, 3 * min(by_total, by_canaries, by_rounds)))
 
 
 def power_against_twice(
@@ -244,15 +258,18 @@ def power_against_twice(
     """
     if not 0 < reach < math.inf:
         return 0.0
-    known = functools.cache(epsilon_at)  # it may take a tenth of a second
-    claimed = scale_at(known, claim, close=_SCALE_ERROR)
-    apart = scale_at(known, 2 * claim, close=_SCALE_ERROR) - claimed
-    return float(scipy.special.ndtr(half_width(confidence) * (apart / reach - 1)))
+    cached = functools.cache(epsilon_at)  # One value may take a tenth of a second.
+    claimed = scale_at(cached, claim, close=_SCALE_ERROR)
+    twice = scale_at(cached, 2 * claim, close=_SCALE_ERROR)
+    distance = (twice - claimed) / reach
+    return float(scipy.special.ndtr(half_width(confidence) * (distance - 1)))
 
 
-def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float:
+def power_of_answer(run_answer: Answer, client: AuditedClient, claim: float) -> float:
     """`power_against_twice` of the answer of a record."""
-    view, fit, estimate = found.view, found.fit, found.estimate
+    view = run_answer.view
+    fit = run_answer.fit
+    estimate = run_answer.estimate
     if view is None or fit is None or estimate is None:
         return 0.0
     epsilon_at = functools.partial(client_epsilon, view, client, delta=estimate.delta)
@@ -261,17 +278,17 @@ def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float
     )
 
 
-def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
+def power_of_estimate(estimate: EpsilonEstimate, claim: float) -> float:
     """`power_against_twice` of an estimate from bare scores, by the shift of two Gaussians."""
-    if not math.isfinite(found.high):
+    if not math.isfinite(estimate.high):
         return 0.0
-    delta = found.delta
-    reach = shift_of_epsilon(found.high, delta) - shift_of_epsilon(found.epsilon, delta)
+    delta = estimate.delta
+    shift = shift_of_epsilon(estimate.epsilon, delta)
     return power_against_twice(
         lambda shift: float(epsilon_of_shift(shift, delta)),
         claim,
-        reach,
-        found.confidence,
+        shift_of_epsilon(estimate.high, delta) - shift,
+        estimate.confidence,
     )
 
 
@@ -280,48 +297,51 @@ def power_of_bound(
 ) -> float:
     """Power of a lower bound against twice the claimed ε, in steps of 5%.
 
-    That is against Gaussian noise, or Laplace noise at δ = 0: the largest power at which the bound
-    of the laws' quantiles, less far apart by what so many scores vary, is above the claim.
+    It is the power against Gaussian noise, or Laplace noise at δ = 0: the largest power at which
+    the bound of the laws' quantiles, moved together by the sampling error of so many scores, is
+    above the claim.
 
     Args:
-        scores: of which the numbers and the null count.
+        scores: of these only the numbers and the null matter.
         delta: target δ.
         claim: ε, finite.
         confidence: of the bound.
         method: of the bound.
     """
-    if delta:
-        law = scipy.stats.norm
-        shift = shift_of_epsilon(2 * claim, delta)
-    else:
-        law = scipy.stats.laplace
-        shift = 2 * claim
+    law = scipy.stats.norm if delta else scipy.stats.laplace
+    shift = shift_of_epsilon(2 * claim, delta) if delta else 2 * claim
     count = scores.observed.size
-    others = compared_with(scores, method)
-    error = law.std() * math.sqrt(1 / count + (1 / others if others else 0.0))
+    observed = law.ppf(_quantiles(count)) + shift
+    variance = 1 / count
+    null = None
+    unobserved = compared_with(scores, method)
+    if unobserved:
+        null = law.ppf(_quantiles(unobserved))
+        variance += 1 / unobserved
+    error = law.std() * math.sqrt(variance)
     for power in _POWERS:
-        observed = (
-            law.ppf(_quantiles(count)) + shift - scipy.special.ndtri(power) * error
-        )
-        null = law.ppf(_quantiles(others)) if others else None
         likely = dataclasses.replace(
-            scores, observed=observed, unobserved=null, linear=True
+            scores,
+            observed=observed - scipy.special.ndtri(power) * error,
+            unobserved=null,
+            linear=True,
         )
         if lower_bound(likely, delta, confidence=confidence, method=method) > claim:
             return float(power)
     return 0.0
 
 
-def _not_gaussian(groups: Sequence[Floats], p: float | None, least: int) -> str:
-    if p is None or sum(group.size for group in groups) < least:
+def _not_gaussian(groups: Sequence[Floats], p_value: float | None, least: int) -> str:
+    """An objection as of `LawTest`, by the p-value of at least so many scores."""
+    if p_value is None or sum(group.size for group in groups) < least:
         return f"fewer than {least} scores cannot tell whether they are Gaussian"
-    if p < _GAUSSIAN_LEVEL:
-        return f"the scores are not Gaussian (p = {p:.2g})"
+    if p_value < _GAUSSIAN_LEVEL:
+        return f"the scores are not Gaussian (p = {p_value:.2g})"
     return ""
 
 
 def _excess_variance(counts: Integers | Floats, trials: int, rate: float) -> float:
-    """By how many standard errors counts vary more than Binomial(trials, rate)."""
+    """The excess of the counts' variance over Binomial(trials, rate), in standard errors."""
     square = trials * rate * (1 - rate)
     fourth = square * (1 + 3 * (trials - 2) * rate * (1 - rate))
     excess = float(np.sum((counts - trials * rate) ** 2)) - len(counts) * square
@@ -329,4 +349,5 @@ def _excess_variance(counts: Integers | Floats, trials: int, rate: float) -> flo
 
 
 def _quantiles(count: int) -> Floats:
+    """Levels of ``count`` evenly spread quantiles."""
     return (np.arange(count) + 0.5) / count

@@ -30,8 +30,8 @@ from fl_epe.auditing.scoring import GaussianFit, Scores, check_sign, gaussian_te
 from fl_epe.checks import Floats
 from fl_epe.table_file import TEXT_ENDINGS, check_header, read_table, shown, table_rows
 
-# Columns by name, NaN in an empty cell, and what to call a row in messages.
 Table = tuple[dict[str, Floats], Callable[[int], str]]
+"""Columns by name, NaN in an empty cell, and the name of a row in messages."""
 
 LAYOUT = (
     "columns (or keys) 'observed' and, unless --dim is given, 'unobserved'; "
@@ -55,8 +55,12 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
         ValueError: if it cannot be read as scores, in one line that names the file, the reason
             and, where it is about a cell, the row.
     """
-    readers = dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _rows)
-    readers |= {".npz": _npz, ".json": _json, ".npy": _npy}
+    readers = {
+        **dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _rows),
+        ".npz": _npz,
+        ".json": _json,
+        ".npy": _npy,
+    }
     return read_table(
         path,
         {end: functools.partial(_scores, read) for end, read in readers.items()},
@@ -66,14 +70,12 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
 
 def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats | None]:
     columns, place = read(path)
-    found = shown(sorted(columns))
+    names = shown(sorted(columns))
+    has_groups = "observed" in columns or "unobserved" in columns
     if "score" in columns and "member" not in columns:
-        raise ValueError(f"'score' needs a column 'member', found {found}")
-    if columns.keys() & {"observed", "unobserved"} and columns.keys() & {
-        "score",
-        "member",
-    }:
-        raise ValueError(f"found {found}, of two layouts: keep one of them")
+        raise ValueError(f"'score' needs a column 'member', found {names}")
+    if has_groups and ("score" in columns or "member" in columns):
+        raise ValueError(f"found {names}, of two layouts: keep one of them")
     if "score" in columns:
         scores = columns["score"]
         members = columns["member"]
@@ -81,32 +83,33 @@ def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats |
             raise ValueError(
                 f"score has {len(scores)} values and member {len(members)}"
             )
-        for name in ("score", "member"):
-            _check_whole(name, columns[name], place)
+        _check_complete("score", scores, place)
+        _check_complete("member", members, place)
         observed = scores[members == 1]
-        others = scores[members == 0]
-    elif columns.keys() & {"observed", "unobserved"}:
-        observed, others = (
-            _without_end(name, columns.get(name, np.empty(0)), place)
-            for name in ("observed", "unobserved")
-        )
+        unobserved = scores[members == 0]
+    elif has_groups:
+        observed = _without_end("observed", columns, place)
+        unobserved = _without_end("unobserved", columns, place)
     else:
-        raise ValueError(f"found {found}")
-    return observed, others if len(others) else None
+        raise ValueError(f"found {names}")
+    return observed, unobserved if len(unobserved) else None
 
 
-def _without_end(name: str, numbers: Floats, place: Callable[[int], str]) -> Floats:
-    """The numbers without the empty cells at the end, which fill up the shorter column."""
-    numbers = numbers[: np.flatnonzero(~np.isnan(numbers)).max(initial=-1) + 1]
-    _check_whole(name, numbers, place)
+def _without_end(
+    name: str, columns: dict[str, Floats], place: Callable[[int], str]
+) -> Floats:
+    """A column without the empty cells at the end, which fill up the shorter column."""
+    numbers = columns.get(name, np.empty(0))
+    last = np.flatnonzero(~np.isnan(numbers)).max(initial=-1)
+    numbers = numbers[: last + 1]
+    _check_complete(name, numbers, place)
     return numbers
 
 
-def _check_whole(name: str, numbers: Floats, place: Callable[[int], str]) -> None:
-    if np.isnan(numbers).any():
-        raise ValueError(
-            f"{place(int(np.argmax(np.isnan(numbers))))}: {name} is missing"
-        )
+def _check_complete(name: str, numbers: Floats, place: Callable[[int], str]) -> None:
+    missing = np.flatnonzero(np.isnan(numbers))
+    if len(missing):
+        raise ValueError(f"{place(int(missing[0]))}: {name} is missing")
 
 
 def _cell(name: str, value: Any, place: str) -> float:
@@ -117,7 +120,8 @@ def _cell(name: str, value: Any, place: str) -> float:
         if member not in (0, 1):
             raise ValueError(f"{place}: member={shown(value)} is neither 1 nor 0")
         return member
-    if math.isnan(number := _number(value)):
+    number = _number(value)
+    if math.isnan(number):
         raise ValueError(f"{place}: {name}={shown(value)} is not a number")
     return number
 
@@ -125,22 +129,26 @@ def _cell(name: str, value: Any, place: str) -> float:
 def _number(value: Any) -> float:
     """A number, which may be infinite if it is written so; NaN if it is none, or too large."""
     try:
+        # `float` takes these values and texts, which are no numbers of a table.
         if isinstance(value, bool | np.bool_ | bytes) or "_" in str(value):
-            return math.nan  # though `float` takes them
+            return math.nan
         number = float(value)
     except (ValueError, TypeError, OverflowError):
         return math.nan
-    overflown = math.isinf(number) and "inf" not in str(value).lower()
-    return math.nan if overflown else number
+    if math.isinf(number) and "inf" not in str(value).lower():
+        return math.nan
+    return number
 
 
 def _table(columns: Mapping[str, Any]) -> Table:
-    """The table of columns in memory, of which only those of `LAYOUT` are looked at."""
-    check_header(names := [str(name).strip().lower() for name in columns])
-    cells = dict(zip(names, columns.values(), strict=True))
-    return {
-        name: _column(name, cells[name]) for name in names
-    }, lambda row: f"row {row + 1}"
+    """The table of columns in memory, of which only those of `LAYOUT` are read."""
+    names = [name.strip().lower() for name in columns]
+    check_header(names)
+    numbers = {
+        name: _column(name, cells)
+        for name, cells in zip(names, columns.values(), strict=True)
+    }
+    return numbers, lambda row: f"row {row + 1}"
 
 
 def _column(name: str, cells: Any) -> Floats:
@@ -148,8 +156,8 @@ def _column(name: str, cells: Any) -> Floats:
         return np.empty(0)
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
         numbers = np.asarray(cells, np.float64)
-        good = np.isin(numbers, (0, 1)) if name == "member" else ~np.isnan(numbers)
-        if good.all():
+        is_valid = np.isin(numbers, (0, 1)) if name == "member" else ~np.isnan(numbers)
+        if is_valid.all():
             return numbers
     return np.array(
         [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)], np.float64
@@ -157,18 +165,19 @@ def _column(name: str, cells: Any) -> Floats:
 
 
 def _rows(path: Path) -> Table:
-    """Row by row into numbers: of ten million rows only those are kept."""
+    """A table that is read row by row into arrays: of ten million rows only those are kept."""
     table = table_rows(path, _NAMES)
-    columns = [array.array("d") for _ in table.names]
-    numbers = array.array("q")
-    for number, cells in table.rows:
-        numbers.append(number)
-        for name, column, cell in zip(table.names, columns, cells, strict=True):
+    columns = {name: array.array("d") for name in table.names}
+    row_numbers = array.array("q")
+    for row_number, cells in table.rows:
+        row_numbers.append(row_number)
+        place = table.place(row_number)
+        for name, cell in zip(table.names, cells, strict=True):
             if table.decimal == "," and isinstance(cell, str):
                 cell = cell.replace(".", "?").replace(",", ".")
-            column.append(_cell(name, cell, table.place(number)))
-    arrays = dict(zip(table.names, map(np.asarray, columns), strict=True))
-    return arrays, lambda row: table.place(numbers[row])
+            columns[name].append(_cell(name, cell, place))
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    return arrays, lambda row: table.place(row_numbers[row])
 
 
 def _npz(path: Path) -> Table:
@@ -190,18 +199,20 @@ def _npy(path: Path) -> Table:
 
 def _json(path: Path) -> Table:
     content = json_object(path.read_bytes(), "the text")
-    by_row = {  # as pandas writes a table: the cells of a column by the names of the rows
-        name: list(cells.values()) if isinstance(cells, dict) else cells
-        for name, cells in content.items()
-    }
-    return _table(
-        {name: cells for name, cells in by_row.items() if isinstance(cells, list)}
-    )
+    columns = {}
+    for name, cells in content.items():
+        if isinstance(
+            cells, dict
+        ):  # As pandas writes a table: cells by the names of the rows.
+            cells = list(cells.values())
+        if isinstance(cells, list):
+            columns[name] = cells
+    return _table(columns)
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoreSummary:
-    """The answer of bare scores, and all else that they allow.
+    """The answer of bare scores, with every estimate, bound and test that applies to them.
 
     Attributes:
         delta: target δ.
@@ -236,7 +247,7 @@ class ScoreSummary:
 
     @property
     def estimate(self) -> EpsilonEstimate | None:
-        """The answer's; ``None`` if the scores have no law that an estimate takes them to have."""
+        """The answer's estimate; ``None`` if the scores have no law that an estimate assumes."""
         return self.estimates[0] if self.estimates else None
 
     @property
@@ -245,12 +256,9 @@ class ScoreSummary:
 
         Cosines have a known law.
         """
-        estimate = self.estimate
-        return (
-            self.dim is None
-            and estimate is not None
-            and not estimate.method.endswith(ANY_LAW)
-        )
+        if self.dim is not None or self.estimate is None:
+            return False
+        return not self.estimate.method.endswith(ANY_LAW)
 
 
 def bare_scores(
@@ -268,24 +276,28 @@ def bare_scores(
         NotMeasured: a `ValueError`, for fewer than two scores of a side, or neither ``unobserved``
             nor ``dim``.
     """
-    others: ArrayLike | None = () if unobserved is None and dim is None else unobserved
-    for name, side in (("took part", observed), ("did not take part", others)):
-        if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
-            cosines = (
-                ", or cosines their --dim" if side is others and dim is None else ""
-            )
-            raise NotMeasured(
-                f"there is {'only 1' if np.size(side) else 'no'} score of a canary that {name}; "
-                f"an ε needs at least {LEAST_CANARIES}{cosines}"
-            )
-    bare = Scores(
-        np.asarray(observed), None if unobserved is None else np.asarray(unobserved)
-    )
-    return (
-        bare
-        if dim is None
-        else Scores.from_cosines(bare.observed, dim, bare.unobserved)
-    )
+    groups: dict[str, ArrayLike | None] = {
+        "took part": observed,
+        "did not take part": unobserved,
+    }
+    if unobserved is None and dim is None:
+        groups["did not take part"] = ()
+    for name, group in groups.items():
+        if group is None or np.ndim(group) != 1 or np.size(group) >= LEAST_CANARIES:
+            continue
+        count = "only 1" if np.size(group) else "no"
+        alternative = ""
+        if dim is None and group is not observed:
+            alternative = ", or cosines their --dim"
+        raise NotMeasured(
+            f"there is {count} score of a canary that {name}; "
+            f"an ε needs at least {LEAST_CANARIES}{alternative}"
+        )
+    scores = np.asarray(observed)
+    null_scores = None if unobserved is None else np.asarray(unobserved)
+    if dim is None:
+        return Scores(scores, null_scores)
+    return Scores.from_cosines(scores, dim, null_scores)
 
 
 def summarize_scores(
@@ -310,28 +322,31 @@ def summarize_scores(
     """
     check_sign(scores)
     bare = Scores(scores.observed, scores.unobserved)
-    shared = None
-    asked = [(bare, "fitted")] if bare.unobserved is not None else []
+    overlap = None
+    candidates: list[tuple[Scores, str]] = []
     if scores.dim is not None:
-        shared = (
-            max(float(scores.observed.mean()), 0.0) ** 2
-            * len(scores.observed)
-            / scores.dim
-        )
-        asked = [(scores, "known"), (scores, "fitted"), *asked]
+        candidates += [(scores, "known"), (scores, "fitted")]
+        mean = max(float(scores.observed.mean()), 0.0)
+        overlap = mean**2 * len(scores.observed) / scores.dim
+    if bare.unobserved is not None:
+        candidates.append((bare, "fitted"))
     estimates: list[EpsilonEstimate] = []
     refused = None
-    for each, variance in asked:
+    for candidate, variance in candidates:
         try:
-            estimates.append(epsilon_of(each, delta, variance, confidence, refuse=True))
+            estimates.append(
+                epsilon_of(candidate, delta, variance, confidence, refuse=True)
+            )
         except NotMeasured as error:
             refused = refused or str(error)
-    groups = {"observed": bare.observed, "unobserved": bare.unobserved}
-    tests = {
-        name: gaussian_test(group)
-        for name, group in groups.items()
-        if group is not None
-    }
+    gaussian = {}
+    for name, group in (("observed", bare.observed), ("unobserved", bare.unobserved)):
+        test = None if group is None else gaussian_test(group)
+        if test is not None:
+            gaussian[name] = test
+    evidence = None
+    if claim is not None:
+        evidence = find_evidence(scores, claim, delta, confidence)
     bounds = all_bounds(scores, delta, confidence, coins=coins)
     proof = method_by_design(scores, delta, confidence)
     return ScoreSummary(
@@ -342,12 +357,10 @@ def summarize_scores(
         unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=tuple(estimates),
         refused=refused,
-        proved=bounds.get(proof or ""),
+        proved=None if proof is None else bounds.get(proof),
         proof=proof,
         bounds=bounds,
-        gaussian={name: test for name, test in tests.items() if test is not None},
-        evidence=None
-        if claim is None
-        else find_evidence(scores, claim, delta, confidence),
-        overlap=shared,
+        gaussian=gaussian,
+        evidence=evidence,
+        overlap=overlap,
     )

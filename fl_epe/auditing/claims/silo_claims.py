@@ -1,4 +1,4 @@
-"""What the answers of silos say of their claims of (ε, δ)-DP."""
+"""A test of claims of (ε, δ)-DP by the answers of silos."""
 
 from collections.abc import Mapping
 
@@ -39,8 +39,8 @@ def assert_silos_private(
         AssertionError: north: ε of one record is at least 6.50 against the server, and 3.00 claimed
     """
     check_not_negative("epsilon", epsilon)
-    refuted = list[str]()
-    undecided = list[str]()
+    refuted: list[str] = []
+    undecided: list[str] = []
     for silo, answer in answers.items():
         if answer.delta != delta:
             raise_invalid(
