@@ -21,7 +21,7 @@ from fl_epe.checks import (
     raise_invalid,
     rename_arguments,
 )
-from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
+from fl_epe.schedules.availability import DeviceClasses
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
 from fl_epe.schedules.sampled import (
@@ -193,25 +193,6 @@ def _device_classes(
     return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
 
 
-def _check_in(
-    rounds: int, participations: float, *, window: int | None = None
-) -> Schedule:
-    """Check-ins are kept as often as the participations ask for.
-
-    Options:
-        window: length of a window, in rounds (default: the longest that allows the
-            participations).
-    """
-    if window is None:
-        window = math.floor(_whole(rounds / participations))
-    keep = participations * window / rounds
-    if keep > 1 + 1e-12:
-        raise_invalid(
-            "window", window, f"<= rounds/participations={rounds / participations}"
-        )
-    return CheckIn(rounds, window, min(keep, 1.0))
-
-
 def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     """The log's rounds and participations.
 
@@ -281,8 +262,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
         BallsInBins,
         RandomAllocation,
         BMinSep,
-        CheckIn,
-        TimeOfDay,
         Trace,
         DropOut,
         Capped,
@@ -293,7 +272,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
 # Where rounds and participations are not, with the options, what the class takes.
 _MAKERS: dict[str, Callable[..., Schedule]] = {
     DeviceClasses.kind: _device_classes,
-    CheckIn.kind: _check_in,
     Trace.kind: _trace,
     DropOut.kind: _drop_out,
     Capped.kind: _capped,
