@@ -263,7 +263,7 @@ def _composed(
     transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
     for part, count in parts:
         law = split(part.losses, part.null, part.members, step)
-        places = np.arange(len(law.null)) % _CELLS
+        places = np.arange(len(law)) % _CELLS
         for transform, masses in zip(transforms, (law.null, law.mean), strict=True):
             transform *= np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
         first += count * law.first
