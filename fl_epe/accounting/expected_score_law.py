@@ -311,8 +311,8 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
             chances = np.full((rows - capped, 1), kernel.sum())
             if events.exactly is not None:
                 # Of those who take part in so many of the events that are left.
-                left = events.exactly - np.arange(rows - capped, dtype=np.float64)
-                chances = np.minimum(left / (events.among - number), 1.0)[:, None]
+                remaining = events.exactly - np.arange(rows - capped, dtype=np.float64)
+                chances = np.minimum(remaining / (events.among - number), 1.0)[:, None]
             leaving = able * chances
             gone = _convolved(leaving, kernel / kernel.sum() * events.keep)
             if events.keep < 1:

@@ -45,19 +45,19 @@ def strategy_bounds(
     if strategy is None:
         return upper_bounds(law, noise_multiplier, delta)
     size = max(sensitivity(strategy, law), math.sqrt(law.limit))
-    known = UpperBound(
+    bound = UpperBound(
         gaussian_epsilon(noise_multiplier / size, delta),
         True,
         "zero-out",
         f"the rounds of a client add up to {size:.3g} times one round's, by the noise's "
         "correlation",
     )
-    if not 0 < known.epsilon < math.inf:
-        return (known,)
+    if not 0 < bound.epsilon < math.inf:
+        return (bound,)
     bands = bands_of(strategy)
     z = noise_multiplier / max(_largest_column(strategy), 1.0)
     overlap = _overlap(strategy, law, bands)
-    return known, *amplified_bounds(law, z, delta, bands, overlap)
+    return bound, *amplified_bounds(law, z, delta, bands, overlap)
 
 
 def bands_of(strategy: Floats) -> int:

@@ -102,7 +102,7 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
         return bound
     tail = _tail(delta, len(independent))
     parts: list[tuple[_Loss, int]] = []
-    known: list[float] = []
+    known_signals: list[float] = []
     # Events in one round with the same chances and counts, and the signals of those rounds.
     by_law: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
     for event in independent:
@@ -113,7 +113,7 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
             chances = tuple(event.chances.tolist())
             parts.append((_of_rounds(_alike(of_event), chances, tail), 1))
         elif event.is_coin and event.chance == 1:
-            known.append(float(of_event[0]))
+            known_signals.append(float(of_event[0]))
         else:
             law = (event.chances.tobytes(), event.counts.tobytes())
             by_law.setdefault(law, (event, []))[1].append(float(of_event[0]))
@@ -124,8 +124,8 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
             parts.append((_of_round(event, signal, tail), count))
     if not parts:
         return bound
-    if known:  # events whose round is known act as one Gaussian
-        parts.append((_loss(((math.hypot(*known), 1),), tail), 1))
+    if known_signals:  # events whose round is known act as one Gaussian
+        parts.append((_loss(((math.hypot(*known_signals), 1),), tail), 1))
     epsilon = _epsilon(parts, tail, delta, bound)
     if len(parts) > 1 or not tossed or epsilon > _MOST_EXPONENT:
         return epsilon
@@ -181,14 +181,14 @@ def partly_known_epsilon(
         delta: target δ in (0, 1).
     """
     tail = _tail(delta, len(blocks))
-    known = max(known, signal, _LEAST_SIGNAL)
+    known_signal = max(known, signal, _LEAST_SIGNAL)
     parts = []
     for rounds, chance in blocks:
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         if chance:
-            loss = _either(_loss(((known, 1),), tail), loss, chance)
+            loss = _either(_loss(((known_signal, 1),), tail), loss, chance)
         parts.append((loss, 1))
-    largest = math.hypot(*(known if chance else signal for _, chance in blocks))
+    largest = math.hypot(*(known_signal if chance else signal for _, chance in blocks))
     bound = float(epsilon_of_shift(largest, delta))
     return _epsilon(parts, tail, delta, bound)
 
