@@ -50,7 +50,7 @@ def largest_sum(terms: Terms, tail: float) -> float:
     @functools.cache
     def bound(place: int) -> float:
         slope = _SLOPES[place]
-        return (_log_moment(terms, slope) - math.log(tail)) / slope
+        return float((_log_moment(terms, slope) - math.log(tail)) / slope)
 
     def rises(place: int) -> bool:
         return bound(place + 1) >= bound(place)

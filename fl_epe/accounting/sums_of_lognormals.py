@@ -37,7 +37,7 @@ class LogLaw:
     lost: float = 0.0
 
     def __len__(self) -> int:
-        return self.masses.shape[1]
+        return len(self.null)
 
     @property
     def null(self) -> Floats:
