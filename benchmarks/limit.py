@@ -10,8 +10,6 @@ unobserved ones. GiB is the peak memory of the whole process. On two cores share
     ShuffledEpochs                0.272    12.61     16.5   0.90
     Poisson                       0.273    16.40     13.4   0.84
     FixedSize                     0.273    16.35     13.5   0.84
-    CheckIn, window 10,000        0.274    14.14     24.2   0.88
-    TimeOfDay                     0.270    15.95     14.2   0.84
 """
 
 from __future__ import annotations
@@ -27,8 +25,6 @@ NAMES = (
     "ShuffledEpochs",
     "Poisson",
     "FixedSize",
-    "CheckIn, window 10,000",
-    "TimeOfDay",
 )
 
 

@@ -14,9 +14,6 @@ process. On two cores shared with other work, one thread, 2026-11-21::
     DeviceClasses                            0.80   0.18
     Cyclic                                   0.37   0.18
     BallsInBins                              0.76   0.31
-    CheckIn, window 10,000                   1.97   0.88
-    CheckIn, window 100                      0.86   0.19
-    TimeOfDay                                1.22   0.18
     Capped Poisson                           0.90   0.18
     Poisson with drop-out                    0.27   0.10
 """
@@ -49,9 +46,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "Cyclic": {"kind": "cyclic"},
     "BallsInBins": {"kind": "balls-in-bins"},
-    "CheckIn, window 10,000": {"kind": "check-in", "window": 10_000},
-    "CheckIn, window 100": {"kind": "check-in", "window": 100},
-    "TimeOfDay": {"kind": "time-of-day", "rounds_per_day": 288},
     "Capped Poisson": {"kind": "capped", "of": "poisson"}
     | {"per_run": 2, "per_window": 1, "window": 1000},
     "Poisson with drop-out": {"kind": "drop-out", "of": "poisson", "rate": 0.1},

@@ -18,8 +18,6 @@ RUN_SPECS = [
     "balls-in-bins",
     "k-out-of-t",
     "b-min-sep:separation=3",
-    "check-in",
-    "time-of-day:rounds_per_day=4,hours=18",
     pytest.param(
         'device-classes:{"rates": [1, 3], "shares": [0.5, 0.5]}', id="device-classes"
     ),

@@ -28,9 +28,8 @@ from fl_epe.checks import (
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
 _LARGEST_STEP = 500.0  # dp-accounting takes its exponential
-_CLOSE_ENOUGH = (
-    1e-2  # relative change of ε at which the grid is fine enough: the next is 1/25
-)
+# Relative change of ε at which the grid is fine enough: the next is 1/25.
+_CLOSE_ENOUGH = 1e-2
 _NO_NOISE = 1e-150  # as much as less, or none: with it ε is infinite
 _USUAL_TRUNCATION = -50.0  # dp-accounting's, as a logarithm
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
@@ -52,7 +51,8 @@ def gaussian_epsilon(
     Raises:
         ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta, participations=participations)
+    _check(noise_multiplier, delta)
+    check_not_negative("participations", participations)
     shift = math.sqrt(participations) / max(noise_multiplier, _NO_NOISE)
     return float(epsilon_of_shift(shift, delta))
 
@@ -69,11 +69,11 @@ def random_participations_epsilon(
     Args:
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``; they add up to 1.
+        probabilities: of 0, 1, 2, … participations, shape ``(n,)``; they add up to 1.
     """
-    beyond = tail_sums(probabilities)[:-1]  # at least 0, 1, 2, …
+    tails = tail_sums(probabilities)[:-1]  # of at least 0, 1, 2, … participations
     shifts = np.sqrt(np.arange(len(probabilities))) / max(noise_multiplier, _NO_NOISE)
-    shifts[beyond <= delta / 1000] = math.inf
+    shifts[tails <= delta / 1000] = math.inf
     return known_expected_score_epsilon(shifts, delta, weights=probabilities)
 
 
@@ -98,23 +98,23 @@ def poisson_epsilon(
         sampling_rate: probability q of taking part in a round, in [0, 1].
         rounds: number of rounds, at least 0.
         delta: in (0, 1).
-        replace_one: tell two runs apart in which one record is replaced by another, as who knows
-            that a person took part and asks what their record says. In each step that samples the
-            record the sums are up to two clip norms apart: the pair is (1 − q)·N(0, z²) +
-            q·N(1, z²) against (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about twice as large (Pradhan
-            et al. 2025).
+        replace_one: whether the two runs differ in a record that is replaced by another, for an
+            adversary who knows that a person took part and asks what their record says. In each
+            step that samples the record the sums are up to two clip norms apart: the pair is
+            (1 − q)·N(0, z²) + q·N(1, z²) against (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about
+            twice as large (Pradhan et al. 2025).
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta, rounds=rounds)
+    _check(noise_multiplier, delta)
+    check_not_negative("rounds", rounds)
     if not 0 <= sampling_rate <= 1:
         raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")
     if sampling_rate == 0 or rounds == 0:
         return 0.0
-    epsilon = gaussian_epsilon(
-        noise_multiplier / (1 + replace_one), delta, rounds
-    )  # not sampled
+    distance = 1 + replace_one  # of the two sums, in clip norms
+    epsilon = gaussian_epsilon(noise_multiplier / distance, delta, rounds)
     if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
         return epsilon
     step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
@@ -122,9 +122,9 @@ def poisson_epsilon(
         finer = _pld_epsilon(
             noise_multiplier, sampling_rate, rounds, delta, replace_one, step
         )
-        settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
+        is_settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
         epsilon = min(epsilon, finer)
-        if settled:
+        if is_settled:
             break
         step /= 10
     return epsilon
@@ -132,14 +132,14 @@ def poisson_epsilon(
 
 @functools.lru_cache(maxsize=4096)  # a report asks for the same several times
 def _pld_epsilon(
-    noise: float, rate: float, rounds: int, delta: float, replaced: bool, step: float
+    noise: float, rate: float, rounds: int, delta: float, replace_one: bool, step: float
 ) -> float:
     import dp_accounting  # slow to import
     from dp_accounting.pld import privacy_loss_distribution
 
-    relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
+    relation = "REPLACE_ONE" if replace_one else "ADD_OR_REMOVE_ONE"
     lost = delta * LOST / rounds
-    one = privacy_loss_distribution.from_gaussian_mechanism(
+    of_round = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         value_discretization_interval=step,
         sampling_prob=rate,
@@ -147,19 +147,17 @@ def _pld_epsilon(
         log_mass_truncation_bound=min(math.log(lost), _USUAL_TRUNCATION),
     )
     if delta >= LEAST_DELTA:
-        return epsilon_of_losses(one.self_compose(rounds), delta)
-    directions = (one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf())
-    return max(_by_moments(direction, rounds, delta) for direction in directions)
+        return epsilon_of_losses(of_round.self_compose(rounds), delta)
+    epsilons = []
+    for pmf in (of_round._pmf_remove.to_dense_pmf(), of_round._pmf_add.to_dense_pmf()):
+        terms = [(_losses(pmf), pmf._probs, rounds)]
+        epsilons.append(renyi_epsilon(terms, delta, rounds * pmf._infinity_mass))
+    return max(epsilons)
 
 
-def _by_moments(direction: Any, rounds: int, delta: float) -> float:
-    terms = [(_losses(direction), direction._probs, rounds)]
-    return renyi_epsilon(terms, delta, rounds * direction._infinity_mass)
-
-
-def _losses(direction: Any) -> Floats:
-    places = np.arange(direction.size) + direction._lower_loss
-    return np.asarray(places * direction._discretization, np.float64)
+def _losses(pmf: Any) -> Floats:
+    places = np.arange(pmf.size) + pmf._lower_loss
+    return np.asarray(places * pmf._discretization, np.float64)
 
 
 def epsilon_of_losses(distribution: Any, delta: float) -> float:
@@ -175,29 +173,25 @@ def epsilon_of_losses(distribution: Any, delta: float) -> float:
         distribution: a ``PrivacyLossDistribution``, of both directions.
         delta: in (0, 1).
     """
-    directions = distribution._pmf_remove, distribution._pmf_add
     return max(
-        _one_direction(direction.to_dense_pmf(), delta) for direction in directions
+        _epsilon_of_pmf(distribution._pmf_remove.to_dense_pmf(), delta),
+        _epsilon_of_pmf(distribution._pmf_add.to_dense_pmf(), delta),
     )
 
 
-def _one_direction(direction: Any, delta: float) -> float:
-    if direction._infinity_mass > delta:
+def _epsilon_of_pmf(pmf: Any, delta: float) -> float:
+    if pmf._infinity_mass > delta:
         return math.inf
-    losses = _losses(direction)[::-1]
-    probabilities = np.maximum(
-        direction._probs[::-1], 0.0
-    )  # a Fourier transform's may be negative
-    excess = direction._infinity_mass + np.cumsum(probabilities) - delta
+    losses = _losses(pmf)[::-1]
+    probabilities = np.maximum(pmf._probs[::-1], 0.0)  # an FFT's may be negative
+    excess = pmf._infinity_mass + np.cumsum(probabilities) - delta
     with np.errstate(divide="ignore"):  # ln 0 = −∞
         log_weights = np.logaddexp.accumulate(np.log(probabilities) - losses)
     above = excess > 0
     return float(np.max(np.log(excess[above]) - log_weights[above], initial=0.0))
 
 
-def _check(noise_multiplier: float, delta: float, **counts: int) -> None:
+def _check(noise_multiplier: float, delta: float) -> None:
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
     check_probability("delta", delta)
-    for name, count in counts.items():
-        check_not_negative(name, count)

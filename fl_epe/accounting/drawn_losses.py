@@ -55,23 +55,22 @@ class SecretRounds:
 
     def losses(self, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Privacy losses of the dominating pair, with and without the client, ``(draws,)``."""
-        found: list[tuple[Floats, Floats]] = []
+        with_client = np.empty(draws)
+        without_client = np.empty(draws)
         for first in range(0, draws, _AT_ONCE):
             count = min(_AT_ONCE, draws - first)
+            part = slice(first, first + count)
             added = self.signals @ self.drawn(count, rng).astype(np.float64)
-            with_client = self.log_ratios(self._noise(count, rng) + added)
-            found.append((with_client, -self.log_ratios(self._noise(count, rng))))
-        both = [np.concatenate(each) for each in zip(*found, strict=True)]
-        return both[0], both[1]
+            with_client[part] = self.log_ratios(self._noise(count, rng) + added)
+            without_client[part] = -self.log_ratios(self._noise(count, rng))
+        return with_client, without_client
 
     def drawn(self, count: int, rng: np.random.Generator) -> Booleans:
         """In which rounds each of ``count`` clients takes part, ``(T, count)``."""
         last = np.full(count, -1)
         present = np.empty((len(self.chances), count), bool)
-        for t, (chance, barred_from) in enumerate(
-            zip(self.chances, self.barred_from, strict=True)
-        ):
-            present[t] = (last < barred_from) & (rng.random(count) < chance)
+        for t, chance in enumerate(self.chances):
+            present[t] = (last < self.barred_from[t]) & (rng.random(count) < chance)
             last[present[t]] = t
         return present
 
@@ -90,31 +89,36 @@ class SecretRounds:
             scores: of each round, its column's product with what was released, over z²,
                 ``(T, draws)``.
         """
-        own = self.signals.diagonal()
-        logs = nothing = np.zeros(scores.shape[1])
+        squares = self.signals.diagonal()
+        # The first round from which on each last round bars no other.
+        free_from = np.searchsorted(
+            self.barred_from, np.arange(len(scores)), side="right"
+        )
+        zeros = np.zeros(scores.shape[1])
+        logs = zeros
         free = np.ones(scores.shape[1])
         near: dict[int, Floats] = {}
         waiting: dict[int, Floats] = {}
-        until = np.searchsorted(self.barred_from, np.arange(len(scores)), side="right")
-        steps = max(
-            int(_MOST_EXPONENT / (own.max() / 2 + _FAR * math.sqrt(own.max()))), 1
-        )
+        largest_exponent = squares.max() / 2 + _FAR * math.sqrt(squares.max())
+        rounds_between_scalings = max(int(_MOST_EXPONENT / largest_exponent), 1)
         for t, chance in enumerate(self.chances):
-            if t - self.bands in near:
-                end = max(int(until[t - self.bands]), t)
-                waiting[end] = waiting.get(end, nothing) + near.pop(t - self.bands)
-            free = free + waiting.pop(t, nothing)
+            past = t - self.bands
+            if past in near:
+                end = max(int(free_from[past]), t)
+                waiting[end] = waiting.get(end, zeros) + near.pop(past)
+            free = free + waiting.pop(t, zeros)
             if chance == 0:
                 continue
-            reached = free * chance
+            present = free * chance
             free *= 1 - chance
-            for last in [last for last in near if last < self.barred_from[t]]:
-                shared = math.exp(-float(self.signals[last, t]))
-                reached += near[last] * (chance * shared)
-                near[last] *= 1 - chance
-            reached *= np.exp(scores[t] - own[t] / 2)
-            near[t] = reached
-            if t % steps == 0:
+            for last in near:
+                if last < self.barred_from[t]:
+                    shared = math.exp(-float(self.signals[last, t]))
+                    present += near[last] * (chance * shared)
+                    near[last] *= 1 - chance
+            present *= np.exp(scores[t] - squares[t] / 2)
+            near[t] = present
+            if t % rounds_between_scalings == 0:
                 total = free + sum(waiting.values()) + sum(near.values())
                 logs = logs + np.log(total)
                 free = free / total
@@ -137,22 +141,21 @@ def secret_rounds(
     Returns:
         ``None`` for any other law, see `drawn_epsilon`.
     """
-    alone = law.uniform or law.coins is not None or law.dominating is not None
+    is_independent = law.uniform or law.coins is not None or law.dominating is not None
     events = law.events
-    if not (law.hidden and alone) or events is None:
+    if not (law.hidden and is_independent) or events is None:
         return None
-    plain = len(events.shares) == 1 and events.counts is None and events.keep == 1
-    if not plain or events.most is not None or events.exactly is not None:
+    is_plain = len(events.shares) == 1 and events.counts is None and events.keep == 1
+    if not is_plain or events.most is not None or events.exactly is not None:
         return None
     if np.any(np.diff(events.rounds) <= 0):
         return None
     chances, barred_from = _chances_in_time(events, law.rounds)
     columns = np.eye(law.rounds) if strategy is None else np.abs(strategy)
     bands = bands_of(columns)
-    before = (
-        barred_from - 1
-    )  # the last round from which each may be reached, and that from which
-    second = np.where(before >= 0, barred_from[before] - 1, -1)  # this one may
+    # The last round from which each may be reached, and the last from which that one may.
+    before = barred_from - 1
+    second = np.where(before >= 0, barred_from[before] - 1, -1)
     if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
         return None
     # A noisy count may share the budget, with independent noise: columns count as 1 at least.
@@ -166,12 +169,12 @@ def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
     chances = np.zeros(rounds)
     barred_from = np.arange(rounds)
     for number in np.unique(events.events):
-        mine = events.events == number
-        each = events.chances[mine]
-        where = events.rounds[mine]
-        left = 1 - np.append(0.0, np.cumsum(each)[:-1])
-        chances[where] = np.minimum(each / np.maximum(left, each), 1.0)
-        barred_from[where[0] : where[-1] + 1] = where[0]
+        rows = events.events == number
+        of_event = events.chances[rows]
+        when = events.rounds[rows]
+        absent = 1 - np.append(0.0, np.cumsum(of_event)[:-1])  # before each row
+        chances[when] = np.minimum(of_event / np.maximum(absent, of_event), 1.0)
+        barred_from[when[0] : when[-1] + 1] = when[0]
     barred_from -= np.minimum(events.rest - 1, barred_from)
     return chances, barred_from
 
@@ -217,36 +220,36 @@ def drawn_epsilon(
     chain = secret_rounds(law, strategy, noise_multiplier)
     if chain is None:
         return None
-    doubt = math.log(2 / (1 - confidence)) / draws  # half for each direction
+    log_doubt = math.log(2 / (1 - confidence))  # half for each direction
+    doubt = log_doubt / draws
     if -math.expm1(-doubt) >= delta:
-        least = math.ceil(math.log(2 / (1 - confidence)) / -math.log1p(-delta))
-        raise_invalid("draws", draws, f"more than {least} for δ = {delta:g}")
+        fewest = math.ceil(log_doubt / -math.log1p(-delta))
+        raise_invalid("draws", draws, f"more than {fewest} for δ = {delta:g}")
     rng = generator(seed, _STREAM)
+    largest_mean = _largest_mean(delta, doubt)
     return max(
-        _largest_epsilon(losses, delta, doubt) for losses in chain.losses(draws, rng)
+        _largest_epsilon(losses, largest_mean) for losses in chain.losses(draws, rng)
     )
 
 
-def _largest_epsilon(losses: Floats, delta: float, doubt: float) -> float:
-    """The least ε at which the mean of [1 − exp(ε − loss)]₊ is surely at most δ."""
-    allowed = _largest_mean(delta, doubt)
+def _largest_epsilon(losses: Floats, largest_mean: float) -> float:
+    """The least ε at which the mean of [1 − exp(ε − loss)]₊ is at most ``largest_mean``."""
 
     def excess(epsilon: float) -> float:
-        return float(-np.expm1(np.minimum(epsilon - losses, 0.0)).mean()) - allowed
+        gains = -np.expm1(np.minimum(epsilon - losses, 0.0))
+        return float(gains.mean()) - largest_mean
 
     if excess(0.0) <= 0:
         return 0.0
-    most = float(losses.max())
-    return float(scipy.optimize.brentq(excess, 0.0, most, rtol=1e-9))
+    return float(scipy.optimize.brentq(excess, 0.0, float(losses.max()), rtol=1e-9))
 
 
 def _largest_mean(delta: float, doubt: float) -> float:
     """The largest mean of draws from which the expectation is surely at most δ."""
 
     def surplus(mean: float) -> float:
-        divergence = scipy.special.rel_entr(mean, delta) + scipy.special.rel_entr(
-            1 - mean, 1 - delta
-        )
+        divergence = scipy.special.rel_entr(mean, delta)
+        divergence += scipy.special.rel_entr(1 - mean, 1 - delta)
         return float(divergence) - doubt
 
     return float(scipy.optimize.brentq(surplus, 0.0, delta))

@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,12 +38,10 @@ _MOST_ROWS = 1e8  # of simulated participations: half a minute
 _ROWS_A_ROUND = 150  # as long as a round takes to draw
 _MOST_CELLS = 4_000_000  # rounds times drawn clients
 _FEW = 10_000  # clients that are drawn where all of them would take minutes
-_AS_LARGE = 1e-6
+_AS_LARGE = 1e-6  # relative difference of weights that count as the largest one
 _EVENTS_BETWEEN_CUTS = 8
-_MANY, _COARSE = (
-    20_000,
-    2e-4,
-)  # a law of more expected scores is rounded, by so much at most
+_MANY = 20_000  # a law of more expected scores is rounded,
+_COARSE = 2e-4  # by so much at most
 _MOST_WORK = 4e9  # cells times rows: half a minute
 
 
@@ -88,10 +86,9 @@ class ExpectedScoreLaw:
         """
         if self.drawn:
             return float(self.expected_scores[-1]) if self.whole else None
-        beyond = tail_sums(self.shares[1:])  # P[expected score > value]
-        return float(
-            self.expected_scores[np.argmax(beyond * clients <= 1 - confidence)]
-        )
+        tails = tail_sums(self.shares[1:])  # P[expected score > value]
+        first = np.argmax(tails * clients <= 1 - confidence)
+        return float(self.expected_scores[first])
 
 
 def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw | None:
@@ -111,45 +108,47 @@ def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw |
     Raises:
         ValueError: if the weights are fewer than the rounds, or one is out of range.
     """
-    added = np.asarray(weights, np.float64)
+    weights = np.asarray(weights, np.float64)
     rounds = int(events.rounds.max(initial=-1)) + 1
-    if (
-        added.ndim != 1
-        or len(added) < rounds
-        or not np.all((added >= 0) & np.isfinite(added))
-    ):
-        raise_invalid("weights", added, f">= 0, one for each of {rounds}")
-    largest = float(added.max(initial=0.0)) or 1.0
-    shape = np.round(added / largest, 12)
+    in_range = np.all((weights >= 0) & np.isfinite(weights))
+    if weights.ndim != 1 or len(weights) < rounds or not in_range:
+        raise_invalid("weights", weights, f">= 0, one for each of {rounds}")
+    largest = float(weights.max(initial=0.0)) or 1.0
+    shape = np.round(weights / largest, 12)
     shape[shape > 1 - _AS_LARGE] = 1.0
     law = _law_of_shape(events, shape.tobytes())
-    return law and dataclasses.replace(
-        law, expected_scores=largest * law.expected_scores
-    )
+    if law is None:
+        return None
+    return dataclasses.replace(law, expected_scores=largest * law.expected_scores)
 
 
 @functools.lru_cache(maxsize=16)
 def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
-    added = np.frombuffer(shape)
+    weights = np.frombuffer(shape)
     if np.all(events.chances == 1) and events.keep == 1 and events.rest == 1:
-        inside = _added_by_rows(events, added)
+        scores = _scores_of_rows(events, weights)
         if events.most is not None:
-            inside = np.where(events.events < events.most, inside, 0.0)
-        sums = np.bincount(events.types, inside, len(events.shares))
+            scores = np.where(events.events < events.most, scores, 0.0)
+        sums = np.bincount(events.types, scores, len(events.shares))
         return ExpectedScoreLaw.of(sums, events.shares)
-    found = [_of_type(share, kind, added) for share, kind in events.of_types()]
-    if any(part is None for part in found):
-        return None
-    values, shares = zip(*filter(None, found), strict=True)
+    values = []
+    shares = []
+    for share, events_of_type in events.of_types():
+        law_of_type = _of_type(share, events_of_type, weights)
+        if law_of_type is None:
+            return None
+        values.append(law_of_type[0])
+        shares.append(law_of_type[1])
     law = ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
     if len(law.expected_scores) < _MANY:
         return law
     return ExpectedScoreLaw.of(rounded_up(law.expected_scores, _COARSE), law.shares)
 
 
-def _added_by_rows(events: Events, added: Floats) -> Floats:
-    """What each row of the events adds, from what taking part once in each round does."""
-    return added[events.rounds] * (1.0 if events.counts is None else events.counts)
+def _scores_of_rows(events: Events, weights: Floats) -> Floats:
+    """What each row of the events adds to the expected score."""
+    scores = weights[events.rounds]
+    return scores if events.counts is None else scores * events.counts
 
 
 def drawn_law(
@@ -176,10 +175,10 @@ def drawn_law(
     rng = generator(seed, 0)
     if populations * clients * schedule.rounds > _MOST_CELLS:
         return None
-    found = [
+    scores = [
         expected_scores(presence(schedule, clients, rng)) for _ in range(populations)
     ]
-    law = ExpectedScoreLaw.of(np.concatenate(found))
+    law = ExpectedScoreLaw.of(np.concatenate(scores))
     return dataclasses.replace(law, drawn=populations * clients)
 
 
@@ -211,9 +210,10 @@ def clients_law(
     """
     events = schedule.law(clients).events
     law = None if events is None else expected_score_law(events, weights)
-    return law or _law_of_clients(
-        schedule, weights.tobytes(), clients, _populations(confidence), seed
-    )
+    if law is not None:
+        return law
+    populations = _populations(confidence)
+    return _law_of_clients(schedule, weights.tobytes(), clients, populations, seed)
 
 
 @functools.lru_cache(maxsize=16)
@@ -221,108 +221,107 @@ def _law_of_clients(
     schedule: Schedule, weights: bytes, clients: int, populations: int, seed: int
 ) -> ExpectedScoreLaw | None:
     """Of clients that are drawn: all of each population, or 10,000 of them."""
-    added = np.frombuffer(weights)
     rng = generator(seed, 0)
-    for many in (clients, min(clients, _FEW)):
-        rows = many * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
-        if populations * rows <= _MOST_ROWS:
-            sums = [_sums(schedule, added, many, rng) for _ in range(populations)]
-            drawn = populations * many
-            return dataclasses.replace(
-                ExpectedScoreLaw.of(np.concatenate(sums)),
-                drawn=drawn,
-                whole=many == clients,
-            )
+    for count in (clients, min(clients, _FEW)):
+        rows = count * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
+        if populations * rows > _MOST_ROWS:
+            continue
+        sums = np.zeros((populations, count))
+        for population in sums:
+            cohorts = schedule.cohorts(count, rng)
+            for weight, cohort in zip(np.frombuffer(weights), cohorts, strict=True):
+                population[cohort] += weight
+        law = ExpectedScoreLaw.of(sums.ravel())
+        is_whole = count == clients
+        return dataclasses.replace(law, drawn=populations * count, whole=is_whole)
     return None
 
 
-def _sums(
-    schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator
-) -> Floats:
-    sums = np.zeros(clients)
-    for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
-        sums[cohort] += weight
-    return sums
-
-
-def _of_type(share: float, kind: Events, added: Floats) -> tuple[Floats, Floats] | None:
+def _of_type(
+    share: float, events: Events, weights: Floats
+) -> tuple[Floats, Floats] | None:
     """Expected scores of a type of clients, and their probabilities times the type's share."""
-    inside = _added_by_rows(kind, added)
-    expected = float(kind.chances.sum())
-    if expected == 0 or not np.any(inside > 0):
+    scores = _scores_of_rows(events, weights)
+    expected = float(events.chances.sum())
+    if expected == 0 or not np.any(scores > 0):
         return np.zeros(1), np.array([share])
-    if (
-        kind.most is not None and kind.most > expected
-    ):  # Chernoff: does anybody come so often?
-        log_tail = kind.most - expected - kind.most * math.log(kind.most / expected)
+    cap = events.most
+    if cap is not None and cap > expected:
+        # By Chernoff's bound, does any client take part so often?
+        log_tail = cap - expected - cap * math.log(cap / expected)
         if log_tail < math.log(_FORGOTTEN):
-            kind = dataclasses.replace(kind, most=None)
-    step = _step(inside, kind.chances)
-    places = np.ceil(inside / step * (1 - 1e-12)).astype(np.int64)
-    events = len(np.unique(kind.events))
-    most = (
-        events if kind.most is None else min(events, kind.most)
-    )  # participations of a client
-    counted = kind.most if kind.exactly is None else kind.exactly
+            cap = None
+    step = _step(scores, events.chances)
+    places = np.ceil(scores / step * (1 - 1e-12)).astype(np.int64)
+    counted = cap if events.exactly is None else events.exactly
     rows = 1 if counted is None else counted + 1
-    if rows * kind.rest * len(places) * (expected + 20) * places.mean() > _MOST_WORK:
+    work = rows * events.rest * len(places) * (expected + 20) * places.mean()
+    if work > _MOST_WORK:
         return None
-    mass, lost = _walk(kind, places, rows)
+    mass, lost = _walk(events, places, rows)
+    participations = len(np.unique(events.events))
+    if cap is not None:
+        participations = min(participations, cap)
+    largest = np.sort(scores)[::-1][:participations].sum()  # no client has more
     values = step * np.arange(float(len(mass)))
-    ends = np.sort(inside)[::-1][:most].sum()  # nobody has more
-    values = np.append(np.minimum(values, ends), ends)
+    values = np.append(np.minimum(values, largest), largest)
     return values, np.append(mass, lost) * share
 
 
-def _step(inside: Floats, chances: Floats) -> float:
+def _step(scores: Floats, chances: Floats) -> float:
     """Distance of the lattice's points; exact where all rounds add the same."""
-    largest = float(inside.max())
-    if inside[inside > 0].min() >= largest * (1 - 1e-12):
+    largest = float(scores.max())
+    if scores[scores > 0].min() >= largest * (1 - 1e-12):
         return largest
     # Most rounds add the same, but for momentum.
-    return largest / math.ceil(
-        largest / (float(inside @ chances / chances.sum()) / _CELLS)
-    )
+    mean = float(scores @ chances / chances.sum())
+    return largest / math.ceil(largest / (mean / _CELLS))
 
 
-def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
+def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     """Probability of each lattice point after all events, and what was cut off above.
 
     Before its last rounds, in which momentum has not yet added up, a run needs only the points that
     are multiples of the largest step.
+
+    Args:
+        events: of one type.
+        places: what each row adds, in steps of the lattice.
+        rows: numbers of participations that are told apart, from 0; 1 if none are.
     """
     scale = int(places.max())
-    free = np.zeros(
-        (rows, 1)
-    )  # by participations so far where there is a cap, by lattice point
+    # Of those who do not rest: by participations so far, by lattice point.
+    free = np.zeros((rows, 1))
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()
-    lost, capped = 0.0, int(rows > 1)  # nobody leaves the last row of several
-    for number, (steps, of_steps) in enumerate(_events_in_time(kind, places)):
+    lost = 0.0
+    capped = int(rows > 1)  # nobody leaves the last row of several
+    # An event without rows is one in which nothing happens.
+    ends = np.searchsorted(events.events, np.arange(events.events[-1] + 2)).tolist()
+    for number, (start, end) in enumerate(itertools.pairwise(ends)):
+        steps = places[start:end]
         if scale > 1 and np.any(steps % scale):
             free = _between(free, scale)
             resting = collections.deque(_between(moved, scale) for moved in resting)
             scale = 1
         moved = np.zeros((rows, 1))
         if len(steps):
-            kernel = np.asarray(np.bincount(steps // scale, of_steps), np.float64)
+            kernel = np.bincount(steps // scale, events.chances[start:end])
             able = free[: rows - capped]
-            if kind.exactly is None:
-                chances = np.full((rows - capped, 1), kernel.sum())
-            else:  # of those who take part in so many of the events that are left
-                left = kind.exactly - np.arange(rows - capped, dtype=np.float64)
-                chances = np.minimum(left / (kind.among - number), 1.0)[:, None]
+            chances = np.full((rows - capped, 1), kernel.sum())
+            if events.exactly is not None:
+                # Of those who take part in so many of the events that are left.
+                remaining = events.exactly - np.arange(rows - capped, dtype=np.float64)
+                chances = np.minimum(remaining / (events.among - number), 1.0)[:, None]
             leaving = able * chances
-            gone = _convolved(leaving, kernel / kernel.sum() * kind.keep)
-            if kind.keep < 1:
-                gone[:, : able.shape[1]] += (1 - kind.keep) * leaving
-            moved = (
-                np.vstack([np.zeros((capped, gone.shape[1])), gone]) if capped else gone
-            )
+            gone = _convolved(leaving, kernel / kernel.sum() * events.keep)
+            if events.keep < 1:
+                gone[:, : able.shape[1]] += (1 - events.keep) * leaving
+            moved = np.pad(gone, ((capped, 0), (0, 0)))
             absent = 1 - chances
             able *= np.where(absent > 1e-12, absent, 0.0)  # else by rounding
         resting.append(moved)
-        if len(resting) >= kind.rest:
+        if len(resting) >= events.rest:
             free = _sum(free, resting.popleft())
         if number % _EVENTS_BETWEEN_CUTS == 0:
             free, cut = _cut(free)
@@ -330,15 +329,6 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     for moved in resting:
         free = _sum(free, moved)
     return _between(free, scale).sum(axis=0), lost
-
-
-def _events_in_time(
-    kind: Events, places: Integers
-) -> Iterator[tuple[Integers, Floats]]:
-    """For each event its steps on the lattice and their chances; none where nothing happens."""
-    ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 2))
-    for start, end in itertools.pairwise(ends.tolist()):
-        yield places[start:end], kind.chances[start:end]
 
 
 def _between(mass: Floats, scale: int) -> Floats:
@@ -349,19 +339,19 @@ def _between(mass: Floats, scale: int) -> Floats:
 
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:
-    out = np.zeros((len(mass), mass.shape[1] + len(kernel) - 1))
-    for place in np.flatnonzero(
-        kernel
-    ).tolist():  # few: no more than an event has rounds
-        out[:, place : place + mass.shape[1]] += kernel[place] * mass
-    return out
+    """Each row of ``mass`` convolved with a kernel that has few entries, as an event few rounds."""
+    sums = np.zeros((len(mass), mass.shape[1] + len(kernel) - 1))
+    for place in np.flatnonzero(kernel).tolist():
+        sums[:, place : place + mass.shape[1]] += kernel[place] * mass
+    return sums
 
 
 def _sum(first: Floats, second: Floats) -> Floats:
     """The sum of two laws, in the memory of the longer one."""
-    short, long = sorted((first, second), key=lambda each: each.shape[1])
-    long[:, : short.shape[1]] += short
-    return long
+    if first.shape[1] > second.shape[1]:
+        first, second = second, first
+    second[:, : first.shape[1]] += first
+    return second
 
 
 def _cut(mass: Floats) -> tuple[Floats, float]:

@@ -15,9 +15,8 @@ import scipy
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 
 _CLOSE = 1e-7  # relative error of the noise
-_FARTHEST = (
-    256.0  # logarithm of noise from which on there is no more to try than its double
-)
+# Logarithm of noise from which on there is no more to try than its double.
+_FARTHEST = 256.0
 _LEAST = 1e-300
 _MOST = 1e300
 _ROUNDING = 4 * np.finfo(float).eps
@@ -29,8 +28,8 @@ def noise_at(
     """The least noise, up to rounding, with which ε is at most ``epsilon``.
 
     Args:
-        epsilon_of: ε by noise, which does not rise as noise grows.
-        epsilon: that is wanted, >= 0.
+        epsilon_of: ε as a function of noise, which does not rise as noise grows.
+        epsilon: the wanted ε, >= 0.
         close: relative error of the noise.
 
     Returns:
@@ -46,12 +45,13 @@ def noise_at(
     while miss(low) < 0:
         if low < -_FARTHEST:
             return 0.0
-        low, high = 2 * low, low
+        high = low
+        low *= 2
     while miss(high) > 0:
         if high > _FARTHEST:
             return math.inf
         low = high
-        high = 2 * high
+        high *= 2
     noise = math.exp(scipy.optimize.brentq(miss, low, high, xtol=close, rtol=_ROUNDING))
     while epsilon_of(noise) > epsilon:
         noise *= 1 + close
@@ -64,8 +64,8 @@ def scale_at(
     """The largest scale of what noise hides with which ε is at most ``epsilon``, as `noise_at`.
 
     Args:
-        epsilon_of: ε by scale, which does not fall as the scale grows.
-        epsilon: that is wanted, >= 0.
+        epsilon_of: ε as a function of the scale, which does not fall as the scale grows.
+        epsilon: the wanted ε, >= 0.
         close: relative error of the scale.
     """
     noise = noise_at(lambda noise: epsilon_of(1 / noise), epsilon, close=close)

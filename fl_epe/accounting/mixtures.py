@@ -61,12 +61,11 @@ def known_expected_score_epsilon(
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-    return _epsilon(
-        lambda clients, goal: _first(clients.log_delta_known, goal, 0.0, 1.0),
-        expected_scores,
-        delta,
-        weights,
-    )
+
+    def solve(clients: _Clients, goal: float) -> float:
+        return _first(clients.log_delta_known, goal, 0.0, 1.0)
+
+    return _epsilon(solve, expected_scores, delta, weights)
 
 
 def unknown_expected_score_epsilon(
@@ -98,38 +97,38 @@ class _Clients:
 
     @classmethod
     def of(cls, expected_scores: ArrayLike, weights: ArrayLike | None) -> _Clients:
-        given = np.asarray(expected_scores, np.float64).ravel()
-        if not len(given) or not np.all(given >= 0):
-            bad = given[~(given >= 0)][0] if len(given) else expected_scores
+        scores = np.asarray(expected_scores, np.float64).ravel()
+        if not len(scores) or not np.all(scores >= 0):
+            bad = scores[~(scores >= 0)][0] if len(scores) else expected_scores
             raise_invalid("expected_scores", bad, ">= 0, and at least one")
-        shares = (
-            np.ones(len(given))
-            if weights is None
-            else np.asarray(weights, np.float64).ravel()
-        )
-        if len(shares) != len(given):
+        if weights is None:
+            weights = np.ones(len(scores))
+        shares = np.asarray(weights, np.float64).ravel()
+        if len(shares) != len(scores):
             raise_invalid(
-                "weights", shares, f"to be {len(given)}, one for each expected score"
+                "weights", shares, f"to be {len(scores)}, one for each expected score"
             )
         total = shares.sum()
         if not (np.all(shares >= 0) and 0 < total < np.inf):
             raise_invalid("weights", shares, ">= 0 with a finite sum > 0")
-        sizes, places = np.unique(given, return_inverse=True)
+        sizes, places = np.unique(scores, return_inverse=True)
         if len(sizes) > _MANY:
-            sizes, places = np.unique(rounded_up(given), return_inverse=True)
+            sizes, places = np.unique(rounded_up(scores), return_inverse=True)
         summed = np.bincount(places, shares / total, minlength=len(sizes))
-        used = (sizes > 0) & (sizes <= _LARGEST) & (summed > 0)
-        silent, exposed = (
-            float(summed[where].sum()) for where in (sizes == 0, sizes > _LARGEST)
+        regular = (sizes > 0) & (sizes <= _LARGEST) & (summed > 0)
+        silent = float(summed[sizes == 0].sum())
+        exposed = float(summed[sizes > _LARGEST].sum())
+        return cls(
+            sizes[regular],
+            np.log(summed[regular]),
+            math.log(silent) if silent > 0 else -math.inf,
+            min(exposed, 1.0),
         )
-        log_silent = math.log(silent) if silent > 0 else -math.inf
-        return cls(sizes[used], np.log(summed[used]), log_silent, min(exposed, 1.0))
 
     def log_delta_known(self, epsilon: float) -> float:
-        """Logarithm of the mean of δ(m; ε); each member is told apart at a score of its own."""
-        return _log_sum(
-            self.log_shares + self._removed(self.sizes / 2 + epsilon / self.sizes)
-        )
+        """Logarithm of the mean of δ(m; ε); each client is told apart at a score of its own."""
+        scores = self.sizes / 2 + epsilon / self.sizes
+        return _log_sum(self.log_shares + self._removed(scores))
 
     def log_delta_removed(self, score: float) -> float:
         """Logarithm of P[x > s] − e^ε Q[x > s], with P the mixture and ε its log ratio at s."""
@@ -137,16 +136,15 @@ class _Clients:
 
     def log_delta_added(self, score: float) -> float:
         """Logarithm of Q[x < s] − e^ε P[x < s], with −ε the log ratio at s."""
-        gain = scipy.special.log_ndtr(score) + self.sizes * (score - self.sizes / 2)
-        gain += _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
-        return _log_sum(self.log_shares + gain) - self.log_ratio(score)
+        gains = scipy.special.log_ndtr(score) + self.sizes * (score - self.sizes / 2)
+        gains += _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
+        return _log_sum(self.log_shares + gains) - self.log_ratio(score)
 
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
         after = scores - self.sizes
-        return np.asarray(
-            scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes))
-        )
+        fall = _log_one_less(_fall(after, self.sizes))
+        return np.asarray(scipy.special.log_ndtr(-after) + fall)
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
@@ -154,6 +152,7 @@ class _Clients:
         return _log_sum(np.append(terms, self.log_silent))
 
     def score_of(self, log_ratio: float) -> float:
+        """The score at which the mixture has this log ratio."""
         low = -1.0
         high = 1.0
         while self.log_ratio(high) < log_ratio:
@@ -169,13 +168,15 @@ def _epsilon(
     delta: float,
     weights: ArrayLike | None,
 ) -> float:
-    """What ``solve`` finds for the logarithm of the δ left for finite expected scores."""
+    """The result of ``solve`` for the logarithm of the δ that finite expected scores may use."""
     clients = _Clients.of(expected_scores, weights)
     check_probability("delta", delta)
-    left = delta - clients.exposed
-    if left <= 0:
+    finite_delta = delta - clients.exposed
+    if finite_delta <= 0:
         return math.inf
-    return solve(clients, math.log(left) - _ROUNDING) if len(clients.sizes) else 0.0
+    if not len(clients.sizes):
+        return 0.0
+    return solve(clients, math.log(finite_delta) - _ROUNDING)
 
 
 def _solve_unknown(clients: _Clients, goal: float) -> float:
@@ -207,18 +208,23 @@ def _first(
         step *= 2
         near = far
         far += step
-    found = _root(lambda x: max(value(x), goal - 1e3) - goal, near, far)
-    nudge = math.copysign(max(abs(found), 1e-3) * 1e-15, step)
-    while value(found) > goal:
-        found += nudge
-        nudge = 2 * nudge
-    return found
+
+    def surplus(place: float) -> float:
+        return max(value(place), goal - 1e3) - goal
+
+    place = _root(surplus, near, far)
+    nudge = math.copysign(max(abs(place), 1e-3) * 1e-15, step)
+    while value(place) > goal:
+        place += nudge
+        nudge *= 2
+    return place
 
 
 def _root(value: Callable[[float], float], low: float, high: float) -> float:
-    return float(
-        scipy.optimize.brentq(value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000)
+    root = scipy.optimize.brentq(
+        value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000
     )
+    return float(root)
 
 
 def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
@@ -230,33 +236,33 @@ def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
 
 
 def _log_sum(terms: Floats) -> float:
-    most = float(terms.max())
-    if most == -math.inf:
-        return most
-    return most + math.log(
-        float(np.exp(terms - most).sum())
-    )  # scipy's takes ten times as long
+    """The logarithm of Σ exp(terms); scipy's takes ten times as long."""
+    largest = float(terms.max())
+    if largest == -math.inf:
+        return largest
+    return largest + math.log(float(np.exp(terms - largest).sum()))
 
 
 def _log_one_less(fall: Floats) -> Floats:
-    with np.errstate(
-        divide="ignore"
-    ):  # −∞ where an expected score is too small for any difference
+    """The logarithm of 1 − exp(−fall); −∞ where an expected score is too small to matter."""
+    with np.errstate(divide="ignore"):
         return np.log(-np.expm1(-fall))
 
 
 def _fall(start: Floats, gap: Floats) -> Floats:
     """Difference ln M(start) − ln M(start + gap), for Mills' ratio M, free of cancellation."""
-    short = gap < _SHORT
+    is_short = gap < _SHORT
+    is_long = ~is_short
     fall = np.empty_like(start)
-    fall[~short] = _log_mills(start[~short]) - _log_mills(start[~short] + gap[~short])
-    if np.any(short):  # −(ln M)′(u) = 1/M(u) − u
-        half = gap[short] / 2
+    fall[is_long] = _log_mills(start[is_long])
+    fall[is_long] -= _log_mills(start[is_long] + gap[is_long])
+    if np.any(is_short):  # −(ln M)′(u) = 1/M(u) − u
+        half = gap[is_short] / 2
         total = np.zeros_like(half)
         for node, weight in zip(*quadrature(), strict=True):
-            u = start[short] + half * (1 + node)
+            u = start[is_short] + half * (1 + node)
             total += half * weight * np.maximum(np.exp(-_log_mills(u)) - u, 0.0)
-        fall[short] = total
+        fall[is_short] = total
     return fall
 
 

@@ -20,9 +20,8 @@ import scipy
 
 from fl_epe.checks import Floats
 
-LEAST_DELTA = (
-    1e-11  # with smaller ones the rounding errors of a Fourier transform show in ε
-)
+# With smaller ones the rounding errors of a Fourier transform show in ε.
+LEAST_DELTA = 1e-11
 LOST = 1e-6  # of δ, in tails that no grid covers: they are added to δ
 
 _SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())
@@ -32,12 +31,12 @@ Terms = Sequence[tuple[Floats, Floats, int]]
 
 def log_sums(exponents: Floats, weights: Floats) -> Floats:
     """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; scipy's takes five times as long."""
-    used = exponents[:, weights > 0]
-    most = used.max(axis=1, initial=-1e300)
+    is_used = weights > 0
+    used = exponents[:, is_used]
+    largest = used.max(axis=1, initial=-1e300)
+    sums = np.exp(used - largest[:, None]) @ weights[is_used]
     with np.errstate(divide="ignore"):  # −∞ where all weights are 0
-        return np.asarray(
-            most + np.log(np.exp(used - most[:, None]) @ weights[weights > 0])
-        )
+        return np.asarray(largest + np.log(sums))
 
 
 def largest_sum(terms: Terms, tail: float) -> float:
@@ -53,11 +52,11 @@ def largest_sum(terms: Terms, tail: float) -> float:
         slope = _SLOPES[place]
         return float((_log_moment(terms, slope) - math.log(tail)) / slope)
 
+    def rises(place: int) -> bool:
+        return bound(place + 1) >= bound(place)
+
     # The logarithm of a moment is convex, so that the bound falls and then rises.
-    steps = range(len(_SLOPES) - 1)
-    return float(
-        bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k)))
-    )
+    return bound(bisect.bisect_left(range(len(_SLOPES) - 1), True, key=rises))
 
 
 def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
@@ -69,26 +68,27 @@ def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
     Args:
         terms: see `largest_sum`; losses of the distribution that their probabilities are of.
         delta: in (0, 1).
-        lost: probability of an infinite loss, which is taken from δ.
+        lost: probability of an infinite loss, which is subtracted from δ.
 
     Returns:
-        ε, infinite if nothing of δ is left.
+        ε, infinite if ``lost`` is δ or more.
     """
-    left = delta - lost
-    if left <= 0:
+    finite_delta = delta - lost
+    if finite_delta <= 0:
         return math.inf
 
     def bound(log_slope: float) -> float:
         slope = math.exp(log_slope)
         order = 1 + slope
-        conversion = slope * math.log1p(-1 / order) - math.log(order) - math.log(left)
+        conversion = slope * math.log1p(-1 / order) - math.log(order)
+        conversion -= math.log(finite_delta)
         return (_log_moment(terms, slope) + conversion) / slope
 
     places = np.log(_SLOPES)
     best = int(np.argmin([bound(place) for place in places]))
-    around = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
-    found = scipy.optimize.minimize_scalar(bound, bounds=around, method="bounded")
-    return max(float(found.fun), 0.0)
+    bounds = (places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)])
+    minimum = scipy.optimize.minimize_scalar(bound, bounds=bounds, method="bounded")
+    return max(float(minimum.fun), 0.0)
 
 
 def _log_moment(terms: Terms, slope: float) -> float:

@@ -1,4 +1,4 @@
-"""How far one client can move what a matrix mechanism hides: the sensitivity of a strategy C.
+"""The sensitivity of a strategy C: how far one client can move the sum that the noise hides.
 
 A client who takes part in the rounds S adds at most one clip norm to each, so that C·X moves by at
 most ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` clip norms. `sensitivity` is the largest such value over all S that
@@ -12,7 +12,6 @@ Examples:
 """
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -46,20 +45,19 @@ def strategy_bounds(
     if strategy is None:
         return upper_bounds(law, noise_multiplier, delta)
     size = max(sensitivity(strategy, law), math.sqrt(law.limit))
-    found = UpperBound(
+    bound = UpperBound(
         gaussian_epsilon(noise_multiplier / size, delta),
         True,
         "zero-out",
         f"the rounds of a client add up to {size:.3g} times one round's, by the noise's "
         "correlation",
     )
-    if not 0 < found.epsilon < math.inf:
-        return (found,)
+    if not 0 < bound.epsilon < math.inf:
+        return (bound,)
     bands = bands_of(strategy)
-    z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
-    return found, *amplified_bounds(
-        law, z, delta, bands, _overlap(strategy, law, bands)
-    )
+    z = noise_multiplier / max(_largest_column(strategy), 1.0)
+    overlap = _overlap(strategy, law, bands)
+    return bound, *amplified_bounds(law, z, delta, bands, overlap)
 
 
 def bands_of(strategy: Floats) -> int:
@@ -69,13 +67,17 @@ def bands_of(strategy: Floats) -> int:
 
 def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:
     """The largest ``|(CᵀC)_st|`` of rounds in blocks that follow each other."""
-    products = [
-        np.abs(
-            strategy[:, max(b - bands + 1, 0) : b].T @ strategy[:, b : b + bands - 1]
-        )
-        for _, b in law.blocks[:-1]
-    ]
-    return max((float(each.max(initial=0.0)) for each in products), default=0.0)
+    largest = 0.0
+    for _, end in law.blocks[:-1]:
+        before = strategy[:, max(end - bands + 1, 0) : end]
+        after = strategy[:, end : end + bands - 1]
+        products = np.abs(before.T @ after)
+        largest = max(largest, float(products.max(initial=0.0)))
+    return largest
+
+
+def _largest_column(strategy: Floats) -> float:
+    return float(np.linalg.norm(strategy, axis=0).max())
 
 
 def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
@@ -92,38 +94,38 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
         law: which rounds a client may have.
     """
     rounds = len(strategy)
-    apart = law.separation
-    most = min(law.limit, -(-rounds // apart))
-    if most <= 1:
-        return float(np.linalg.norm(strategy, axis=0).max())
+    distance = law.separation
+    limit = min(law.limit, -(-rounds // distance))
+    if limit <= 1:
+        return _largest_column(strategy)
     if not law.blocks and (law.regular or _is_decreasing_toeplitz(strategy)):
-        starts = range(min(apart, rounds)) if law.regular else (0,)
-        return max(_of_rounds(strategy, range(s, rounds, apart), most) for s in starts)
+        starts = range(min(distance, rounds)) if law.regular else range(1)
+        regular = [np.arange(start, rounds, distance) for start in starts]
+        return max(_of_rounds(strategy[:, possible], limit) for possible in regular)
     products = np.abs(strategy.T @ strategy)
     if law.blocks:
         by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
         return math.sqrt(sum(float(by_row[a:b].max()) for a, b in law.blocks))
-    best = _best_sum(products, apart, most)
-    return math.sqrt(float(_best_sum(best[None], apart, most)[0]))
+    best = _best_sum(products, distance, limit)
+    return math.sqrt(float(_best_sum(best[None], distance, limit)[0]))
 
 
-def _of_rounds(strategy: Floats, rounds: Iterable[int], most: int) -> float:
-    """The largest value of ``most`` rounds that follow each other in a list."""
-    columns = strategy[:, list(rounds)]
+def _of_rounds(columns: Floats, limit: int) -> float:
+    """The largest value of ``limit`` rounds that follow each other, by the rounds' columns."""
     products = np.pad(np.abs(columns.T @ columns), ((1, 0), (1, 0)))
     sums = products.cumsum(axis=0).cumsum(axis=1)
-    size = min(most, columns.shape[1])
+    size = min(limit, columns.shape[1])
     after = sums[size:, size:]
     before = sums[:-size, :-size]
     square = after - sums[size:, :-size] - sums[:-size, size:] + before
     return math.sqrt(float(np.diag(square).max()))
 
 
-def _best_sum(values: Floats, separation: int, most: int) -> Floats:
-    """Of each row the largest sum of ``most`` entries that are ``separation`` apart, all ≥ 0."""
+def _best_sum(values: Floats, separation: int, limit: int) -> Floats:
+    """Of each row the largest sum of ``limit`` entries that are ``separation`` apart, all ≥ 0."""
     count, rounds = values.shape
-    best = np.zeros((count, rounds + separation))  # of what begins at each place
-    for _ in range(most):
+    best = np.zeros((count, rounds + separation))  # of the entries from each place on
+    for _ in range(limit):
         best[:, :rounds] = values + best[:, separation:]
         best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1].copy()
     return best[:, 0]

@@ -16,7 +16,7 @@ import scipy
 from fl_epe.checks import Floats, tail_sums
 
 _POINTS = 512  # of a grid, about: up to twice as many
-_LOOK = 200  # points of the coarse grid on which the range of a sum is found
+_COARSE_POINTS = 200  # of the grid on which the range of a sum is found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,9 @@ class LogLaw:
     masses: Floats
     lost: float = 0.0
 
+    def __len__(self) -> int:
+        return len(self.null)
+
     @property
     def null(self) -> Floats:
         """The probabilities, shape ``(n,)``."""
@@ -48,9 +51,7 @@ class LogLaw:
 
     def logs(self) -> Floats:
         """Logarithms of the values."""
-        return np.asarray(
-            self.step * np.arange(self.first, self.first + len(self.null))
-        )
+        return np.asarray(self.step * np.arange(self.first, self.first + len(self)))
 
 
 def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
@@ -66,17 +67,19 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
     first = math.floor(-high / step)
     last = math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
-    masses = np.zeros((2, len(logs)))  # probabilities, and values times these
+    masses = np.zeros((2, len(logs)))
     for a, share in zip(signals, shares, strict=True):
         edges = logs / a + a / 2
-        inside = _log_between(edges)
-        part = _log_between(edges - a)
+        log_null = _log_between(edges)
+        log_mean = _log_between(edges - a)
         # Of E[X] in a cell, what goes to its upper end; and of the probability.
-        up = (np.exp(part) - np.exp(inside + logs[:-1])) / -math.expm1(-step)
-        up = np.clip(up, 0.0, np.exp(part))
-        up_null = np.minimum(up * np.exp(-np.maximum(logs[1:], -700.0)), np.exp(inside))
+        up = (np.exp(log_mean) - np.exp(log_null + logs[:-1])) / -math.expm1(-step)
+        up = np.clip(up, 0.0, np.exp(log_mean))
+        up_null = up * np.exp(-np.maximum(logs[1:], -700.0))
+        up_null = np.minimum(up_null, np.exp(log_null))
         upper = share * np.array([up_null, up])
-        _add(masses, 0, 1, share * np.exp([inside, part]) - upper, upper)
+        lower = share * np.exp([log_null, log_mean]) - upper
+        _add(masses, 0, 1, lower, upper)
     masses[0, 0] += max(0.0, 1 - float(masses[0].sum()))
     return LogLaw(first, step, masses, tail)
 
@@ -94,34 +97,38 @@ def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
     return total(count)
 
 
-def plus(one: LogLaw, other: LogLaw, tail: float) -> LogLaw:
+def plus(x: LogLaw, y: LogLaw, tail: float) -> LogLaw:
     """The sum of two independent variables.
 
     Args:
-        one: a law.
-        other: a law; if its step differs, the two steps' ratio is a power of 2.
+        x: a law.
+        y: a law; if its step differs, the two steps' ratio is a power of 2.
         tail: part of the sum's mean, and of its probability, outside the grid.
     """
-    if one is not other:
-        step = min(one.step, other.step)
-        if max(law.step * len(law.null) for law in (one, other)) > 4 * _POINTS * step:
-            step = max(one.step, other.step)
-        one = on_grid(one, step)
-        other = on_grid(other, step)
-    first, last = _range(one, other, tail)
+    if x is not y:
+        step = min(x.step, y.step)
+        if max(x.step * len(x), y.step * len(y)) > 4 * _POINTS * step:
+            step = max(x.step, y.step)
+        x = on_grid(x, step)
+        y = on_grid(y, step)
+    # The range of the sum's logarithm, in steps, from coarser grids.
+    coarser = max(1.0, (len(x) + len(y)) / (2 * _COARSE_POINTS))
+    coarse_x = on_grid(x, x.step * coarser)
+    coarse_y = coarse_x if x is y else on_grid(y, x.step * coarser)
+    coarse = _trimmed(_sum(coarse_x, coarse_y, 1), tail)
+    first = math.floor((coarse.first - 1) * coarser)
+    last = math.ceil((coarse.first + len(coarse) + 1) * coarser)
     finer = 1
     while (last - first + 2) * finer < _POINTS:
         finer *= 2
-    return _trimmed(_sum(one, other, finer), tail)
+    return _trimmed(_sum(x, y, finer), tail)
 
 
 def on_grid(law: LogLaw, step: float) -> LogLaw:
     """The same variable on another grid."""
-    return (
-        law
-        if step == law.step
-        else split(law.logs(), law.null, law.mean, step, law.lost)
-    )
+    if step == law.step:
+        return law
+    return split(law.logs(), law.null, law.mean, step, law.lost)
 
 
 def split(
@@ -140,13 +147,11 @@ def split(
     cells = (places - places[0]).astype(np.int64)
     shares = _upward(np.clip(logs - places * step, 0.0, step), step)
     masses = np.array([null, mean])
-    out = np.zeros((2, cells[-1] + 2))
-    lower, upper = (
-        np.array([np.bincount(cells, each) for each in part])
-        for part in ((1 - shares) * masses, shares * masses)
-    )
-    _add(out, 0, 1, lower, upper)
-    return LogLaw(int(places[0]), step, out, lost)
+    lower = [np.bincount(cells, row) for row in (1 - shares) * masses]
+    upper = [np.bincount(cells, row) for row in shares * masses]
+    split_masses = np.zeros((2, cells[-1] + 2))
+    _add(split_masses, 0, 1, np.array(lower), np.array(upper))
+    return LogLaw(int(places[0]), step, split_masses, lost)
 
 
 def _upward(above: Floats, step: float) -> Floats:
@@ -159,53 +164,55 @@ def _upward(above: Floats, step: float) -> Floats:
     return np.array([mean * np.exp(above - step), mean])
 
 
-def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
+def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     """The sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
     alone, so all pairs at one distance are added at once. Where that amount is less than a step of
     the new grid, all distances are.
     """
-    n = len(one.null)
-    m = len(other.null)
-    step = one.step / finer
-    end = max(one.first + n, other.first + m)
-    apart = one.first - other.first
-    most = max(abs(apart + lag) for lag in (1 - m, n - 1))
-    above = np.log1p(np.exp(-np.arange(most + 1.0) * one.step))  # at each distance
+    n = len(x)
+    m = len(y)
+    is_same = x is y
+    step = x.step / finer
+    offset = x.first - y.first
+    largest_distance = max(abs(offset + 1 - m), abs(offset + n - 1))
+    # How far the sum lies above the larger value, at each distance: whole cells and a part.
+    above = np.log1p(np.exp(-np.arange(largest_distance + 1.0) * x.step))
     cells = np.floor(above / step).astype(np.int64)
     up = _upward(above - cells * step, step)
     far = max(1, int(np.count_nonzero(cells)))  # from here on it is less than a step
-    origin = max(one.first, other.first) * finer + int(cells[-1])
-    out = np.zeros((2, end * finer + int(cells[0]) + 2 - origin))
-    times = 2 if one is other else 1  # each pair of different values, and it exchanged
-    for larger, smaller in ((one, other), (other, one))[::times]:
+    origin = max(x.first, y.first) * finer + int(cells[-1])
+    end = max(x.first + n, y.first + m) * finer
+    masses = np.zeros((2, end + int(cells[0]) + 2 - origin))
+    times = 2 if is_same else 1  # each pair of different values, and it exchanged
+    for larger, smaller in [(x, y)] if is_same else [(x, y), (y, x)]:
         begin, lower, upper = _of_far_pairs(larger, smaller, far, up)
         if lower.size:
-            _add(out, begin * finer - origin, finer, times * lower, times * upper)
-    for lag in range(
-        0 if one is other else max(1 - m, 1 - far - apart), min(n, far - apart)
-    ):
-        start, stop, distance = max(0, lag), min(n, m + lag), abs(apart + lag)
-        a = slice(start, stop)
-        b = slice(start - lag, stop - lag)
-        pairs = one.masses[:, a] * other.null[b]
-        pairs[1] += one.null[a] * other.mean[b]
+            _add(masses, begin * finer - origin, finer, times * lower, times * upper)
+    first_lag = 0 if is_same else max(1 - m, 1 - far - offset)
+    for lag in range(first_lag, min(n, far - offset)):
+        start = max(0, lag)
+        stop = min(n, m + lag)
+        of_x = slice(start, stop)
+        of_y = slice(start - lag, stop - lag)
+        pairs = x.masses[:, of_x] * y.null[of_y]
+        pairs[1] += x.null[of_x] * y.mean[of_y]
         if lag:
             pairs *= times
+        distance = abs(offset + lag)
         upper = up[:, distance, None] * pairs
-        begin = max(one.first + start, other.first + start - lag) * finer + int(
-            cells[distance]
-        )
-        _add(out, begin - origin, finer, pairs - upper, upper)
-    return LogLaw(origin, step, out, one.lost + other.lost)
+        larger_first = max(x.first + start, y.first + start - lag)
+        begin = larger_first * finer + int(cells[distance])
+        _add(masses, begin - origin, finer, pairs - upper, upper)
+    return LogLaw(origin, step, masses, x.lost + y.lost)
 
 
-def _add(out: Floats, begin: int, finer: int, lower: Floats, upper: Floats) -> None:
-    """Add masses to every ``finer``-th point of ``out``, and others to the points after these."""
+def _add(masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats) -> None:
+    """Add to every ``finer``-th point of ``masses``, and to the points after these."""
     end = begin + (lower.shape[1] - 1) * finer + 1
-    out[:, begin:end:finer] += lower
-    out[:, begin + 1 : end + 1 : finer] += upper
+    masses[:, begin:end:finer] += lower
+    masses[:, begin + 1 : end + 1 : finer] += upper
 
 
 def _of_far_pairs(
@@ -217,38 +224,25 @@ def _of_far_pairs(
         The first value with such pairs, and what falls on it and those after it, and on the points
         of the new grid that follow them: probabilities and means, each of shape ``(2, values)``.
     """
-    apart = larger.first - smaller.first
-    nearest = max(far, apart - len(smaller.null) + 1)
-    stop = max(nearest, apart + len(larger.null))
-    start = max(0, nearest - apart)
-    null, mean = larger.masses[:, start:]
-
-    def fallen(of_null: Floats, of_mean: Floats) -> Floats:
-        met = [
-            np.convolve(values, shares)[start + apart - nearest : stop - nearest]
-            for values, shares in (
-                (smaller.null, of_null),
-                (smaller.null, of_mean),
-                (smaller.mean, of_mean),
-            )
-        ]
-        return np.array([null * met[0], mean * met[1] + null * met[2]])
-
+    offset = larger.first - smaller.first
+    nearest = max(far, offset - len(smaller) + 1)
+    stop = max(nearest, offset + len(larger))
+    start = max(0, nearest - offset)
+    first = larger.first + start
     if stop == nearest:
-        return larger.first + start, np.zeros((2, 0)), np.zeros((2, 0))
-    shares = up[:, nearest:stop]
-    return larger.first + start, fallen(*(1 - shares)), fallen(*shares)
+        return first, np.zeros((2, 0)), np.zeros((2, 0))
+    null, mean = larger.masses[:, start:]
+    part = slice(start + offset - nearest, stop - nearest)
 
+    def fallen(shares: Floats) -> Floats:
+        of_null, of_mean = shares
+        null_below = np.convolve(smaller.null, of_null)[part]
+        mean_below = np.convolve(smaller.null, of_mean)[part]
+        values_below = np.convolve(smaller.mean, of_mean)[part]
+        return np.array([null * null_below, mean * mean_below + null * values_below])
 
-def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
-    """The range of the sum's logarithm in steps, from coarser grids."""
-    coarser = max(1.0, (len(one.null) + len(other.null)) / (2 * _LOOK))
-    step = one.step * coarser
-    a = on_grid(one, step)
-    law = _trimmed(_sum(a, a if one is other else on_grid(other, step), 1), tail)
-    low = (law.first - 1) * coarser
-    high = (law.first + len(law.null) + 1) * coarser
-    return math.floor(low), math.ceil(high)
+    upper = up[:, nearest:stop]
+    return first, fallen(1 - upper), fallen(upper)
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:
@@ -256,9 +250,8 @@ def _trimmed(law: LogLaw, tail: float) -> LogLaw:
     below = np.cumsum(law.null)
     beyond = tail_sums(law.mean)
     start = int(np.searchsorted(below, tail))
-    stop = int(
-        np.searchsorted(-beyond, -tail * beyond[0])
-    )  # the first that may be left out
+    # The first value that may be left out.
+    stop = int(np.searchsorted(-beyond, -tail * beyond[0]))
     masses = law.masses[:, start:stop].copy()
     if start:
         smallest = math.exp(law.step * (law.first + start))
@@ -269,7 +262,7 @@ def _trimmed(law: LogLaw, tail: float) -> LogLaw:
 
 def _log_between(edges: Floats) -> Floats:
     """The logarithm of P[e_i < s ≤ e_(i+1)], s standard normal, with full relative precision."""
-    upper = edges[:-1] > 0
-    small = np.where(upper, -edges[1:], edges[:-1])
-    top = scipy.special.log_ndtr(np.where(upper, -edges[:-1], edges[1:]))
-    return np.asarray(top + np.log(-np.expm1(scipy.special.log_ndtr(small) - top)))
+    is_upper = edges[:-1] > 0
+    log_small = scipy.special.log_ndtr(np.where(is_upper, -edges[1:], edges[:-1]))
+    log_large = scipy.special.log_ndtr(np.where(is_upper, -edges[:-1], edges[1:]))
+    return np.asarray(log_large + np.log(-np.expm1(log_small - log_large)))

@@ -26,9 +26,8 @@ _LARGEST_EPSILON = 1e300  # δ has long vanished
 _LOWEST_SCORE = -9.0  # 1 − Φ is 1 to the last bit
 _HIGHEST_SCORE = 40.0  # 1 − Φ is below every double
 _SHORT_GAP = 0.25  # M(u) − M(u + gap) cancels for smaller gaps
-_DELTA_ROUNDING = (
-    1e-14  # a little more than the relative error of a computed δ, at given x
-)
+# A little more than the relative error of a computed δ, at given x.
+_DELTA_ROUNDING = 1e-14
 _EPSILON_ROUNDING = 2e-15  # and of ε at given x, or of x at given ε
 _MAX_STEPS = 200  # bisection alone would need fewer
 
@@ -64,14 +63,10 @@ def epsilon_two_gaussians(
         ValueError: for a mean that is not finite, a standard deviation that is negative or not
             finite, a ``delta`` outside (0, 1), NaN anywhere, or shapes that do not broadcast.
     """
-    target = _checked(
-        "delta", delta, "in (0, 1)", lambda values: (values > 0) & (values < 1)
-    )
+    target = _checked("delta", delta, "in (0, 1)", _is_probability)
     pair = _Pair.of(null_mean, null_std, alt_mean, alt_std)
     epsilon = pair.epsilon(_solve(pair, target)) * (1 + _EPSILON_ROUNDING)
-    return _plain(
-        np.where(pair.identical, 0.0, np.where(pair.disjoint, np.inf, epsilon))
-    )
+    return pair.result(epsilon, disjoint=np.inf)
 
 
 def epsilon_of_shift(shift: ArrayLike, delta: float) -> Floats:
@@ -79,8 +74,8 @@ def epsilon_of_shift(shift: ArrayLike, delta: float) -> Floats:
 
     A shift may be infinite, and so is its ε.
     """
-    within = np.clip(shift, 0.0, 10 * _LARGEST)
-    return np.asarray(epsilon_two_gaussians(0.0, 1.0, within, 1.0, delta))
+    finite = np.clip(shift, 0.0, 10 * _LARGEST)
+    return np.asarray(epsilon_two_gaussians(0.0, 1.0, finite, 1.0, delta))
 
 
 @np.errstate(all="ignore")
@@ -112,10 +107,10 @@ def delta_two_gaussians(
     Raises:
         ValueError: as :func:`epsilon_two_gaussians`; for a negative ``epsilon``.
     """
-    given = _checked("epsilon", epsilon, "in [0, inf]", lambda values: values >= 0)
+    nats = _checked("epsilon", epsilon, "in [0, inf]", lambda values: values >= 0)
     pair = _Pair.of(null_mean, null_std, alt_mean, alt_std)
-    delta = np.minimum(np.exp(_log_delta(pair, pair.offset(given))[0]), 1.0)
-    return _plain(np.where(pair.identical, 0.0, np.where(pair.disjoint, 1.0, delta)))
+    log_delta, _ = _log_delta(pair, pair.offset(nats))
+    return pair.result(np.minimum(np.exp(log_delta), 1.0), disjoint=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,9 +153,8 @@ class _Pair:
         shift = np.abs(mean1 - mean0) / narrow
         excess = np.abs(std1 - std0) / narrow
         identical = ((mean0 == mean1) & (std0 == std1)) | ((shift == 0) & (excess == 0))
-        regular = (
-            ~identical & (shift < _LARGEST) & (excess < _LARGEST)
-        )  # never where they are NaN
+        # Never where they are NaN.
+        regular = ~identical & (shift < _LARGEST) & (excess < _LARGEST)
         shift = np.where(regular, shift, 1.0)
         excess = np.where(regular, excess, 0.0)
 
@@ -178,7 +172,14 @@ class _Pair:
             far_gap=2 * log_ratio / (slope + shift),
         )
 
+    def result(self, values: Floats, disjoint: float) -> float | Floats:
+        """The values of regular pairs, 0 for identical ones; a ``float`` for a single pair."""
+        regular = np.where(self.disjoint, disjoint, values)
+        results = np.where(self.identical, 0.0, regular)
+        return float(results) if results.ndim == 0 else results
+
     def epsilon(self, x: Floats) -> Floats:
+        """The ε of x."""
         return x * (self.slope + self.square * x / 2)
 
     def offset(self, epsilon: Floats) -> Floats:
@@ -198,18 +199,20 @@ def _solve(pair: _Pair, delta: Floats) -> Floats:
     goal = np.log(delta) - _DELTA_ROUNDING
     low = np.zeros(np.broadcast_shapes(pair.start.shape, goal.shape))
     last_score = np.minimum(-scipy.special.ndtri(delta / 4), _HIGHEST_SCORE)
+    log_delta, _ = _log_delta(pair, low)
     x = np.maximum(last_score - pair.start, low)
-    x = high = np.where(_log_delta(pair, low)[0] <= goal, low, x)
+    x = np.where(log_delta <= goal, low, x)
+    high = x
     for _ in range(_MAX_STEPS):
         value, slope = _log_delta(pair, x)
         low = np.where(value > goal, x, low)
         high = np.where(value > goal, high, x)
         newton = x + (goal - value) / slope
         usable = ((low < newton) & (newton < high)) | (newton == x)
-        x, before = np.where(usable, newton, (low + high) / 2), x
-        if np.all(
-            np.abs(x - before) <= 1e-9 + 1e-14 * x
-        ):  # the error is about the square of this
+        before = x
+        x = np.where(usable, newton, (low + high) / 2)
+        # The error is about the square of the last step.
+        if np.all(np.abs(x - before) <= 1e-9 + 1e-14 * x):
             break
     return x
 
@@ -265,5 +268,5 @@ def _is_length(values: Floats) -> Booleans:
     return (values >= 0) & (values < np.inf)
 
 
-def _plain(values: Floats) -> float | Floats:
-    return float(values) if values.ndim == 0 else values
+def _is_probability(values: Floats) -> Booleans:
+    return (values > 0) & (values < 1)

@@ -40,12 +40,10 @@ from fl_epe.checks import Floats, check_probability, raise_invalid
 from fl_epe.schedules import Event, Events
 
 _SMALLEST_TAIL = 1e-300
-_LEAST_SIGNAL = (
-    1e-4  # smaller ones are raised to it: a grid's memory grows with their inverse
-)
-_LARGEST_SIGNAL = (
-    15.0  # of a round in a cohort: beyond it hiding the round hides nothing
-)
+# Smaller signals are raised to it: a grid's memory grows with their inverse.
+_LEAST_SIGNAL = 1e-4
+# Of a round in a cohort: beyond it hiding the round hides nothing.
+_LARGEST_SIGNAL = 15.0
 _ALIKE = 0.01  # relative difference of signals that are computed as one
 _ROUNDING = 1e-9  # of cells
 _AS_LARGE = 1e-6  # relative difference of signals that count as the largest one
@@ -56,6 +54,9 @@ _MOST_EXPONENT = 300.0  # of what dp-accounting takes the exponential
 _LARGEST_SCORE = 37.0  # beyond which a normal's probability is no float64
 _CELLS_OF_A_ROUND = 2000  # of the grid of a round's score, on each side
 _CELLS = 2**14  # of the grid on which the losses of several epochs are added
+
+Groups = tuple[tuple[float, int], ...]
+"""Signals, and how many rounds have each of them."""
 
 
 def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> float:
@@ -82,11 +83,11 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
     check_probability("delta", delta)
     if not events.independent:
         raise_invalid("events", events, "to be independent, with at least one")
-    used = signals[events.rounds]
-    if not np.all(np.isfinite(used) & (used > 0)):
+    possible = signals[events.rounds]
+    if not np.all(np.isfinite(possible) & (possible > 0)):
         raise_invalid("signals", signals, "positive and finite")
     # Theory and a measurement have the same signals, but for a part of 10⁻⁹ that others take.
-    largest = float(f"{np.max(used):.8g}")
+    largest = float(f"{np.max(possible):.8g}")
     raised = np.where(signals > largest * (1 - _AS_LARGE), largest, signals)
     return _of_hidden_rounds(events, raised.tobytes(), delta)
 
@@ -94,48 +95,45 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
 @functools.lru_cache(maxsize=256)
 def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> float:
     signals = np.frombuffer(signals_in_bytes)
-    drawn = events.independent
-    largest = math.hypot(*(float(np.max(signals[e.rounds] * e.counts)) for e in drawn))
-    most = float(epsilon_of_shift(largest, delta))
-    if most == 0:
-        return most
-    tail = _tail(delta, len(drawn))
-    losses: list[tuple[_Loss, int]] = []
-    known: list[float] = []
-    alike: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
-    for event in drawn:
-        each = signals[event.rounds]
+    independent = events.independent
+    largest = [float(np.max(signals[e.rounds] * e.counts)) for e in independent]
+    bound = float(epsilon_of_shift(math.hypot(*largest), delta))
+    if bound == 0:
+        return bound
+    tail = _tail(delta, len(independent))
+    parts: list[tuple[_Loss, int]] = []
+    known_signals: list[float] = []
+    # Events in one round with the same chances and counts, and the signals of those rounds.
+    by_law: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
+    for event in independent:
+        of_event = signals[event.rounds]
         if event.is_uniform:
-            losses.append((_drawn(_loss(_groups(each), tail), event.chance), 1))
+            parts.append((_drawn(_loss(_groups(of_event), tail), event.chance), 1))
         elif event.is_spread:
-            losses.append(
-                (_of_rounds(_alike(each), tuple(event.chances.tolist()), tail), 1)
-            )
+            chances = tuple(event.chances.tolist())
+            parts.append((_of_rounds(_alike(of_event), chances, tail), 1))
         elif event.is_coin and event.chance == 1:
-            known.append(float(each[0]))
+            known_signals.append(float(of_event[0]))
         else:
-            law = event.chances.tobytes(), event.counts.tobytes()
-            alike.setdefault(law, (event, []))[1].append(float(each[0]))
-    tossed = [
-        (e, group) for e, each in alike.values() for group in _groups(np.array(each))
-    ]
-    for event, (signal, count) in tossed:
-        losses.append((_of_round(event, signal, tail), count))
-    if not losses:
-        return most
-    if known:  # events whose round is known act as one Gaussian
-        losses.append((_loss(((math.hypot(*known), 1),), tail), 1))
-    found = _epsilon(losses, tail, delta, most)
-    if (
-        len(losses) > 1
-        or not tossed
-        or not tossed[0][0].is_coin
-        or found > _MOST_EXPONENT
-    ):
-        return found
-    ((event, (signal, count)),) = tossed
-    noise = float(f"{1 / signal:.8g}")
-    return min(found, poisson_epsilon(noise, event.chance, count, delta))
+            law = (event.chances.tobytes(), event.counts.tobytes())
+            by_law.setdefault(law, (event, []))[1].append(float(of_event[0]))
+    tossed = []
+    for event, signals_of_law in by_law.values():
+        for signal, count in _groups(np.array(signals_of_law)):
+            tossed.append((event, signal, count))
+            parts.append((_of_round(event, signal, tail), count))
+    if not parts:
+        return bound
+    if known_signals:  # events whose round is known act as one Gaussian
+        parts.append((_loss(((math.hypot(*known_signals), 1),), tail), 1))
+    epsilon = _epsilon(parts, tail, delta, bound)
+    if len(parts) > 1 or not tossed or epsilon > _MOST_EXPONENT:
+        return epsilon
+    event, signal, count = tossed[0]
+    if not event.is_coin:
+        return epsilon
+    noise_multiplier = float(f"{1 / signal:.8g}")
+    return min(epsilon, poisson_epsilon(noise_multiplier, event.chance, count, delta))
 
 
 def fixed_size_epsilon(
@@ -159,14 +157,13 @@ def fixed_size_epsilon(
     """
     if not 1 <= cohort <= population:
         raise_invalid("cohort", cohort, f"from 1 to {population}")
-    most = gaussian_epsilon(noise_multiplier, delta, rounds)
-    if cohort == population or most == 0 or noise_multiplier < 1 / _LARGEST_SIGNAL:
-        return most
+    bound = gaussian_epsilon(noise_multiplier, delta, rounds)
+    if cohort == population or bound == 0 or noise_multiplier < 1 / _LARGEST_SIGNAL:
+        return bound
     tail = _tail(delta, rounds)
-    loss = _of_cohort(
-        cohort / population, max(1 / noise_multiplier, _LEAST_SIGNAL), tail
-    )
-    return _epsilon([(loss, rounds)], tail, delta, most)
+    signal = max(1 / noise_multiplier, _LEAST_SIGNAL)
+    loss = _of_cohort(cohort / population, signal, tail)
+    return _epsilon([(loss, rounds)], tail, delta, bound)
 
 
 def partly_known_epsilon(
@@ -184,19 +181,16 @@ def partly_known_epsilon(
         delta: target δ in (0, 1).
     """
     tail = _tail(delta, len(blocks))
-    told = max(known, signal, _LEAST_SIGNAL)
-    losses = []
+    known_signal = max(known, signal, _LEAST_SIGNAL)
+    parts = []
     for rounds, chance in blocks:
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
-        losses.append(
-            _either(_loss(((told, 1),), tail), loss, chance) if chance else loss
-        )
-    largest = math.hypot(*(told if chance else signal for _, chance in blocks))
-    most = float(epsilon_of_shift(largest, delta))
-    return _epsilon([(loss, 1) for loss in losses], tail, delta, most)
-
-
-Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
+        if chance:
+            loss = _either(_loss(((known_signal, 1),), tail), loss, chance)
+        parts.append((loss, 1))
+    largest = math.hypot(*(known_signal if chance else signal for _, chance in blocks))
+    bound = float(epsilon_of_shift(largest, delta))
+    return _epsilon(parts, tail, delta, bound)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,19 +199,19 @@ class _Loss:
 
     Attributes:
         losses: ascending, ``(n,)``.
-        others: probabilities if the client did not take part.
-        members: if it may have; the rest of their sum to 1 has an infinite loss.
-        lost: that rest.
+        null: their probabilities if the client did not take part, ``(n,)``.
+        members: if it may have, ``(n,)``.
+        lost: probability of an infinite loss, with which those of ``members`` add up to 1.
     """
 
     losses: Floats
-    others: Floats
+    null: Floats
     members: Floats
     lost: float
 
     def delta(self, epsilon: float) -> float:
         removed = self.members @ -np.expm1(np.minimum(epsilon - self.losses, 0.0))
-        added = self.others @ -np.expm1(np.minimum(epsilon + self.losses, 0.0))
+        added = self.null @ -np.expm1(np.minimum(epsilon + self.losses, 0.0))
         return float(max(removed, added) + self.lost)
 
 
@@ -227,35 +221,63 @@ def _tail(delta: float, parts: int) -> float:
 
 
 def _epsilon(
-    parts: list[tuple[_Loss, int]], tail: float, delta: float, most: float
+    parts: list[tuple[_Loss, int]], tail: float, delta: float, bound: float
 ) -> float:
-    """ε of so many of each of these losses, at most ``most``."""
-    if len(parts) == 1 and parts[0][1] == 1:
-        return _solved(parts[0][0], delta, most)
-    if delta >= LEAST_DELTA:
-        return _solved(_composed(parts, tail), delta, most)
-    lost = sum(count * part.lost for part, count in parts)
-    removed = [(part.losses, part.members, count) for part, count in parts]
-    added = [(-part.losses, part.others, count) for part, count in parts]
-    return min(
-        most, max(renyi_epsilon(terms, delta, lost) for terms in (removed, added))
-    )
-
-
-def _solved(loss: _Loss, delta: float, most: float) -> float:
-    """The smallest ε of a loss, at most ``most``."""
+    """ε of so many of each of these losses, at most ``bound``."""
+    loss, count = parts[0]
+    if len(parts) > 1 or count > 1:
+        removed = [(part.losses, part.members, count) for part, count in parts]
+        added = [(-part.losses, part.null, count) for part, count in parts]
+        if delta < LEAST_DELTA:
+            lost = sum(count * part.lost for part, count in parts)
+            epsilons = [renyi_epsilon(terms, delta, lost) for terms in (removed, added)]
+            return min(bound, max(epsilons))
+        high = largest_sum(removed, tail)
+        low = -largest_sum(added, tail)
+        loss = _composed(parts, low, high, tail)
     if loss.delta(0.0) <= delta:
         return 0.0
-    if not loss.delta(most) < delta:
-        return most
-    return float(
-        scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12)
-    )
+    if not loss.delta(bound) < delta:
+        return bound
+
+    def excess(epsilon: float) -> float:
+        return loss.delta(epsilon) - delta
+
+    return float(scipy.optimize.brentq(excess, 0.0, bound, rtol=1e-12))
 
 
-def _groups(rounds: Floats) -> Groups:
+def _composed(
+    parts: list[tuple[_Loss, int]], low: float, high: float, tail: float
+) -> _Loss:
+    """The loss of so many of each part, which are independent, by a discrete Fourier transform.
+
+    Losses outside of the range from ``low`` to ``high`` come back at the grid's other end. They
+    have at most the probability ``tail`` at each end, by Chernoff's bound, and count as infinite
+    besides.
+    """
+    # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
+    margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
+    step = (high - low) / (_CELLS - 2 * margin)
+    first = 0
+    finite = 1.0
+    transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
+    for part, count in parts:
+        law = split(part.losses, part.null, part.members, step)
+        places = np.arange(len(law)) % _CELLS
+        for transform, masses in zip(transforms, (law.null, law.mean), strict=True):
+            transform *= np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
+        first += count * law.first
+        finite *= (1 - part.lost) ** count
+    start = math.floor(low / step) - margin
+    masses = np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1)
+    null, members = np.maximum(masses, 0.0)
+    losses = step * np.arange(start, start + _CELLS, dtype=np.float64)
+    return _Loss(losses, null, members, 1 - finite + 2 * tail)
+
+
+def _groups(signals: Floats) -> Groups:
     """The different signals of an epoch; those that differ by less than 1% count as their mean."""
-    ordered = np.sort(np.maximum(rounds, _LEAST_SIGNAL))
+    ordered = np.sort(np.maximum(signals, _LEAST_SIGNAL))
     if ordered[-1] <= ordered[0] * (1 + 1e-12):
         return ((float(ordered[-1]), len(ordered)),)
     cell = np.floor(np.log(ordered / ordered[0]) / math.log1p(_ALIKE))
@@ -268,35 +290,34 @@ def _ratio(signal: float, tail: float) -> LogLaw:
     return lognormal(np.array([signal]), np.ones(1), tail)
 
 
+def _normalised(total: LogLaw, weight: float) -> _Loss:
+    """The loss of a mixture: the logarithm of a sum of ratios over the sum of their weights."""
+    losses = total.logs() - math.log(weight)
+    return _Loss(losses, total.null, total.mean / weight, total.lost / weight)
+
+
 @functools.lru_cache(maxsize=64)
 def _loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
     count = sum(number for _, number in groups)
-    if (
-        count > _SHORT and len(groups) > _MOST_GROUPS
-    ):  # as if each round drew its signal anew
+    if count > _SHORT and len(groups) > _MOST_GROUPS:
+        # As if each round drew its signal anew.
         signals, numbers = np.array(groups).T
-        laws = [total_of(lognormal(signals, numbers / count, tail), count, tail)]
-    else:
-        laws = [
-            total_of(_ratio(signal, tail), number, tail) for signal, number in groups
-        ]
+        law = lognormal(signals, numbers / count, tail)
+        return _normalised(total_of(law, count, tail), count)
+    laws = [total_of(_ratio(signal, tail), number, tail) for signal, number in groups]
     while len(laws) > 1:
-        pairs = [laws[i : i + 2] for i in range(0, len(laws), 2)]
-        laws = [
-            plus(pair[0], pair[1], tail) if len(pair) > 1 else pair[0] for pair in pairs
-        ]
-    (total,) = laws
-    losses = total.logs() - math.log(count)
-    return _Loss(losses, total.null, total.mean / count, total.lost / count)
+        sums = [plus(a, b, tail) for a, b in zip(laws[::2], laws[1::2], strict=False)]
+        odd = laws[len(laws) - len(laws) % 2 :]
+        laws = sums + odd
+    return _normalised(laws[0], count)
 
 
 def _alike(signals: Floats) -> tuple[float, ...]:
     """Signals of which those in one cell of 1% are all as large as the largest of them."""
     raised = np.maximum(signals, _LEAST_SIGNAL)
     cells = np.floor(np.log(raised / raised.min()) / math.log1p(_ALIKE) + _ROUNDING)
-    largest = [float(raised[cells == cell].max()) for cell in cells]
-    return tuple(largest)
+    return tuple(float(raised[cells == cell].max()) for cell in cells)
 
 
 @functools.lru_cache(maxsize=64)
@@ -305,33 +326,25 @@ def _of_rounds(
 ) -> _Loss:
     """Of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q the sum of the chances."""
 
-    def total_from(start: int, end: int) -> LogLaw:
+    def total(start: int, end: int) -> LogLaw:
         """Σ_t q_t·X_t over some of the rounds, from both halves of them."""
         if end - start == 1:
             return _scaled(_ratio(signals[start], tail), chances[start])
         middle = start + (end - start) // 2
-        first = total_from(start, middle)
+        first = total(start, middle)
         if signals[start:middle] == signals[middle:end]:
             times = np.divide(chances[middle:end], chances[start:middle])
-            if (
-                np.ptp(times) <= _ROUNDING * times[0]
-            ):  # as for first heads: the same law, scaled
+            # The second half has the same law, scaled, as for first heads.
+            if np.ptp(times) <= _ROUNDING * times[0]:
                 return plus(first, _scaled(first, float(times.max())), tail)
-        return plus(first, total_from(middle, end), tail)
+        return plus(first, total(middle, end), tail)
 
-    total = total_from(0, len(signals))
     chance = min(math.fsum(chances), 1.0)
-    loss = _Loss(
-        total.logs() - math.log(chance),
-        total.null,
-        total.mean / chance,
-        total.lost / chance,
-    )
-    return _drawn(loss, chance)
+    return _drawn(_normalised(total(0, len(signals)), chance), chance)
 
 
 def _scaled(law: LogLaw, factor: float) -> LogLaw:
-    """Of ``factor`` times the variable."""
+    """The law of ``factor`` times the variable."""
     logs = law.logs() + math.log(factor)
     return split(logs, law.null, factor * law.mean, law.step, factor * law.lost)
 
@@ -341,10 +354,8 @@ def _drawn(loss: _Loss, chance: float) -> _Loss:
     if chance == 1:
         return loss
     losses = np.logaddexp(math.log1p(-chance), math.log(chance) + loss.losses)
-    members = (1 - chance) * loss.others + chance * loss.members
-    return _Loss(
-        np.asarray(losses, np.float64), loss.others, members, chance * loss.lost
-    )
+    members = (1 - chance) * loss.null + chance * loss.members
+    return _Loss(np.asarray(losses, np.float64), loss.null, members, chance * loss.lost)
 
 
 def _of_round(event: Event, signal: float, tail: float) -> _Loss:
@@ -360,34 +371,33 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     far = -float(scipy.special.ndtri(tail))
     end = min(far + float(shifts.max()), _LARGEST_SCORE)
     edges = np.linspace(-far, end, 2 * _CELLS_OF_A_ROUND + 1)
-    terms = np.append(
-        shifts * edges[:, None] - shifts**2 / 2, np.zeros((len(edges), 1)), axis=1
-    )
-    logs = log_sums(terms, np.append(event.chances, max(absent, 0.0)))
-    others = _masses(edges)
-    members = absent * others
+    exponents = shifts * edges[:, None] - shifts**2 / 2
+    exponents = np.append(exponents, np.zeros((len(edges), 1)), axis=1)
+    logs = log_sums(exponents, np.append(event.chances, max(absent, 0.0)))
+    null = _masses(edges)
+    members = absent * null
     for shift, chance in zip(shifts, event.chances, strict=True):
         members = members + chance * _masses(edges - shift)
-    return _on_edges(logs, others, members, tail)
+    return _on_edges(logs, null, members, tail)
 
 
-def _on_edges(logs: Floats, others: Floats, members: Floats, tail: float) -> _Loss:
-    """Cells split between their ends so that probabilities and mean ratio stay.
+def _on_edges(logs: Floats, null: Floats, members: Floats, tail: float) -> _Loss:
+    """The loss of cells that are split between their ends; probabilities and mean ratio stay.
 
     Args:
         logs: losses at the edges, ascending, ``(n + 1,)``.
-        others: probabilities of the cells if the client did not take part, ``(n,)``.
+        null: probabilities of the cells if the client did not take part, ``(n,)``.
         members: if it may have, ``(n,)``.
         tail: probability left out at each end, at most.
     """
     low = np.exp(logs[:-1])
     high = np.exp(logs[1:])
-    above = np.clip(
-        (members - others * low) / np.maximum(high - low, 1e-300), 0.0, others
-    )
-    placed = np.append(others - above, 0.0) + np.append(0.0, above)
-    found = placed * np.exp(logs)
-    return _Loss(logs, placed, found, max(1 - float(found.sum()), 0.0) + 2 * tail)
+    upper = (members - null * low) / np.maximum(high - low, 1e-300)
+    upper = np.clip(upper, 0.0, null)
+    placed = np.append(null - upper, 0.0) + np.append(0.0, upper)
+    placed_members = placed * np.exp(logs)
+    lost = max(1 - float(placed_members.sum()), 0.0) + 2 * tail
+    return _Loss(logs, placed, placed_members, lost)
 
 
 def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
@@ -398,26 +408,25 @@ def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
     below it b = 1 (docs/notes/fixed-size.md). Both are there at half the signal.
     """
     far = -float(scipy.special.ndtri(tail))
+    end = min(far + signal, _LARGEST_SCORE)
     below = np.linspace(-far, signal / 2, _CELLS_OF_A_ROUND + 1)
-    above = np.linspace(
-        signal / 2, min(far + signal, _LARGEST_SCORE), _CELLS_OF_A_ROUND + 1
-    )
-    rest = 1 - rate
-    # Densities over that of a round without either of them, and the logarithms of their ratios.
-    here = signal * above - signal**2 / 2
-    another = np.log(rest) - signal * above - signal**2 / 2
-    logs_below = -np.log(rest + rate * np.exp(signal**2 / 2 - signal * below))
-    logs_above = np.logaddexp(math.log(rate) + here, another)
-    logs_above -= np.logaddexp(math.log(rate), another)
-    replaced = rest * _masses(above + signal)
+    above = np.linspace(signal / 2, end, _CELLS_OF_A_ROUND + 1)
+    absent = 1 - rate
+    # Log densities over that of a round without either client, and the logs of their ratios.
+    log_client = math.log(rate) + (signal * above - signal**2 / 2)
+    log_another = np.log(absent) - signal * above - signal**2 / 2
+    logs_below = -np.log(absent + rate * np.exp(signal**2 / 2 - signal * below))
+    logs_above = np.logaddexp(log_client, log_another)
+    logs_above -= np.logaddexp(math.log(rate), log_another)
+    replaced = absent * _masses(above + signal)
     members_below = _masses(below - signal)
     members_above = rate * _masses(above - signal) + replaced
-    others_below = rate * _masses(below) + rest * members_below
-    others_above = rate * _masses(above) + replaced
+    null_below = rate * _masses(below) + absent * members_below
+    null_above = rate * _masses(above) + replaced
     atom = max(1 - float(members_below.sum() + members_above.sum()), 0.0)
     return _on_edges(
         np.concatenate([logs_below, logs_above]),
-        np.concatenate([others_below, [atom], others_above]),
+        np.concatenate([null_below, [atom], null_above]),
         np.concatenate([members_below, [atom], members_above]),
         tail,
     )
@@ -430,44 +439,13 @@ def _masses(edges: Floats) -> Floats:
     return np.asarray(np.where(edges[:-1] > 0, -np.diff(upper), np.diff(lower)))
 
 
-def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
-    """The loss of so many of each part, which are independent, by a discrete Fourier transform.
-
-    Losses outside of the grid's range come back at its other end. They have at most the probability
-    ``tail`` at each end, by Chernoff's bound, and count as infinite besides.
-    """
-    high = largest_sum(
-        [(part.losses, part.members, count) for part, count in parts], tail
+def _either(loss: _Loss, alternative: _Loss, chance: float) -> _Loss:
+    """One loss with this probability, else the other; the adversary is told which."""
+    losses = np.concatenate([loss.losses, alternative.losses])
+    null = np.concatenate([chance * loss.null, (1 - chance) * alternative.null])
+    members = np.concatenate(
+        [chance * loss.members, (1 - chance) * alternative.members]
     )
-    low = -largest_sum(
-        [(-part.losses, part.others, count) for part, count in parts], tail
-    )
-    # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
-    margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
-    step = (high - low) / (_CELLS - 2 * margin)
-    first = 0
-    kept = 1.0
-    transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
-    for part, count in parts:
-        law = split(part.losses, part.others, part.members, step)
-        places = np.arange(len(law.null)) % _CELLS
-        for transform, masses in zip(transforms, (law.null, law.mean), strict=True):
-            transform *= np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
-        first += count * law.first
-        kept *= (1 - part.lost) ** count
-    start = math.floor(low / step) - margin
-    found = np.maximum(
-        np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0
-    )
-    losses = step * np.arange(start, start + _CELLS, dtype=np.float64)
-    return _Loss(losses, found[0], found[1], 1 - kept + 2 * tail)
-
-
-def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
-    """The loss ``one`` with this probability, else ``other``; the adversary is told which."""
-    losses = np.concatenate([one.losses, other.losses])
-    others = np.concatenate([chance * one.others, (1 - chance) * other.others])
-    members = np.concatenate([chance * one.members, (1 - chance) * other.members])
-    lost = chance * one.lost + (1 - chance) * other.lost
+    lost = chance * loss.lost + (1 - chance) * alternative.lost
     ascending = np.argsort(losses)
-    return _Loss(losses[ascending], others[ascending], members[ascending], lost)
+    return _Loss(losses[ascending], null[ascending], members[ascending], lost)

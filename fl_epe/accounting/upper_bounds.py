@@ -74,30 +74,26 @@ def upper_bounds(
     """
     records = 1 if law.local is None else law.local.records
     epsilon = gaussian_epsilon(noise_multiplier / records, delta, law.limit)
-    found = [
-        UpperBound(
-            epsilon, True, "zero-out", f"takes part at most {how_often(law.limit)}"
-        )
-    ]
+    words = f"takes part at most {how_often(law.limit)}"
+    bounds = [UpperBound(epsilon, True, "zero-out", words)]
     events = None if law.local else law.events or law.events_at_most
     counts = None if events is None else expected_score_law(events, np.ones(law.rounds))
-    if (
-        counts is not None and counts.shares.max() < 1
-    ):  # else everybody takes part equally often
-        pmf = np.bincount(
-            np.rint(counts.expected_scores).astype(np.int64), counts.shares
-        )
+    # With a share of 1, everybody takes part equally often.
+    if counts is not None and counts.shares.max() < 1:
+        participations = np.rint(counts.expected_scores).astype(np.int64)
+        pmf = np.bincount(participations, counts.shares)
+        pmf = pmf / pmf.sum()
+        epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
         words = "participations follow the schedule's law"
-        epsilon = random_participations_epsilon(
-            noise_multiplier, delta, pmf / pmf.sum()
+        bounds.append(UpperBound(epsilon, True, "zero-out", words, averages=True))
+    cohorts = law.cohorts
+    if cohorts is not None:
+        epsilon = fixed_size_epsilon(
+            noise_multiplier, cohorts.available, cohorts.size, cohorts.rounds, delta
         )
-        found.append(UpperBound(epsilon, True, "zero-out", words, averages=True))
-    if drawn := law.cohorts:
-        sizes = drawn.available, drawn.size, drawn.rounds
-        epsilon = fixed_size_epsilon(noise_multiplier, *sizes, delta)
-        words = f"unknown cohorts of fixed size{drawn.condition}"
-        found.append(UpperBound(epsilon, False, "zero-out", words, averages=True))
-    return *found, *amplified_bounds(law, noise_multiplier, delta)
+        words = "unknown cohorts of fixed size"
+        bounds.append(UpperBound(epsilon, False, "zero-out", words, averages=True))
+    return *bounds, *amplified_bounds(law, noise_multiplier, delta)
 
 
 def amplified_bounds(
@@ -107,7 +103,7 @@ def amplified_bounds(
     bands: int = 1,
     overlap: float = 0.0,
 ) -> Iterator[UpperBound]:
-    """What hiding a client's rounds adds, where a theorem says so.
+    """The bounds for an adversary who does not know a client's rounds, where there is a theorem.
 
     - The client takes part by a coin in rounds that are at least ``bands`` apart. That is
       `poisson_epsilon` of as many rounds (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
@@ -130,10 +126,10 @@ def amplified_bounds(
         overlap: largest product of columns of the strategy in neighbouring blocks.
     """
     coins = law.coins
-    apart = bands == 1 or (
-        law.separation >= bands and coins and law.limit >= coins.rounds
-    )
-    if coins and coins.rate < 1 and apart:
+    # No cap may make the coins depend on each other.
+    is_free = coins is not None and law.limit >= coins.rounds
+    is_apart = bands == 1 or (law.separation >= bands and is_free)
+    if coins is not None and coins.rate < 1 and is_apart:
         epsilon = poisson_epsilon(noise_multiplier, coins.rate, coins.rounds, delta)
         words = f"takes part by coins that the adversary does not see{coins.condition}"
         if bands > 1:
@@ -144,8 +140,9 @@ def amplified_bounds(
     if not 0 < noise_multiplier < math.inf:
         return
     local = law.local
-    several = local is not None and (local.records > 1 or len(set(local.rates)) > 1)
-    if local and several and local.participations and bands == 1:
+    # Equal steps of a single record are the coins above.
+    is_mixed = local is not None and (local.records > 1 or len(set(local.rates)) > 1)
+    if local is not None and is_mixed and local.participations and bands == 1:
         signals = np.full(local.total, 1 / noise_multiplier)
         epsilon = hidden_rounds_epsilon(local.every_step(), signals, delta)
         words = "records take part in steps by coins that the adversary does not see"
@@ -155,7 +152,8 @@ def amplified_bounds(
         epsilon = hidden_rounds_epsilon(law.dominating, signals, delta)
         words = "has rounds that the adversary does not know"
         yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
-    if law.uniform and (blocks := _hidden_rounds(law, bands)):
+    blocks = _hidden_rounds(law, bands) if law.uniform else []
+    if blocks:
         known = math.sqrt(1 + overlap) / noise_multiplier
         epsilon = partly_known_epsilon(blocks, 1 / noise_multiplier, known, delta)
         words = "has a round in each block that the adversary does not know"
@@ -165,27 +163,28 @@ def amplified_bounds(
 
 
 def _hidden_rounds(law: ParticipationLaw, bands: int) -> list[tuple[int, float]]:
-    """Of each block, rounds that stay possible, and the probability that the round is told.
+    """The possible rounds of each block, and the probability that the adversary is told the round.
 
     A round is told if its column shares rows with one of a neighbouring block. Empty if some block
-    has no round left, or none has two.
+    has no possible round, or none has two.
     """
     last = len(law.blocks) - 1
-    found = []
-    for i, (start, end) in enumerate(law.blocks):
-        told = (bands - 1) * ((i > 0) + (i < last))
-        found.append(((end - start - told) // bands, told / (end - start)))
-    left = [rounds for rounds, _ in found]
-    return found if min(left) > 0 and max(left) > 1 else []
+    blocks = []
+    for number, (start, end) in enumerate(law.blocks):
+        length = end - start
+        revealed = (bands - 1) * ((number > 0) + (number < last))
+        blocks.append(((length - revealed) // bands, revealed / length))
+    hidden = [rounds for rounds, _ in blocks]
+    return blocks if min(hidden) > 0 and max(hidden) > 1 else []
 
 
-def tightest(found: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
+def tightest(bounds: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
     """The bound with the smallest ε.
 
     Args:
-        found: from `upper_bounds`; one of them holds for known rounds.
+        bounds: from `upper_bounds`; one of them holds for known rounds.
         rounds_known: whether the adversary knows the client's rounds. A bound for known rounds
             holds for unknown rounds as well.
     """
-    holds = [bound for bound in found if bound.rounds_known or not rounds_known]
-    return min(holds, key=lambda bound: bound.epsilon)
+    valid = [bound for bound in bounds if bound.rounds_known or not rounds_known]
+    return min(valid, key=lambda bound: bound.epsilon)

@@ -128,10 +128,9 @@ class Schedules:
     Options are written kind:name=value,name=value, or as a JSON object: kind:{...}.
 
     Examples:
-        fl-epe compare --schedules epochs min-separation:separation=5 check-in:window=10
+        fl-epe compare --schedules epochs min-separation:separation=5 trace:path=log.csv
         fl-epe compare --schedules capped:of=poisson,per_run=8 drop-out:of=epochs,rate=0.2
         fl-epe compare --schedules 'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}'
-        fl-epe compare --schedules time-of-day:rounds_per_day=24,hours=8 trace:path=log.csv
     """
 
     def __call__(self, words: Sequence[str]) -> int:

@@ -31,8 +31,6 @@ DEFAULT_SCHEDULES = (
     "b-min-sep:separation=24",
     "poisson",
     "fixed-size",
-    "check-in",
-    "time-of-day:rounds_per_day=24",
     'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}',
     "capped:of=poisson,per_run=8",
     "drop-out:of=epochs,rate=0.2",

@@ -10,100 +10,126 @@ import scipy
 
 from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import ROUNDING
-from fl_epe.noise.seen import Seen
+from fl_epe.noise.seen import NoiseSummary
 from fl_epe.noise.shape import on_a_grid, with_noise
 
 _HALF = 0.5  # of the noise: ε is twice the claim
+_LARGEST_SCALE = 1e3  # instead of an infinite one, of which no probability is computed
+_LESS_NOISE = "Less noise hides less"
 
 
 def _log(chance: float) -> float:
     return math.log(max(chance, 5e-324))
 
 
-def scale(seen: Seen, level: float) -> Check:
+def scale(noise: NoiseSummary, level: float) -> Check:
     """All noise against its claimed standard deviation; only too little of it is a failure."""
-    count = int(seen.layout.sizes.sum()) * seen.rounds
-    found = float(seen.law.scales(seen.amounts.sum(), count))
-    lowest = seen.law.lowest(count, level) - ROUNDING
-    measured = f"{found:.3g} times the claim in {count:,} values; from {lowest:.3g} on it passes"
-    texts = (
-        "the standard deviation is the claimed one",
-        measured,
-        "Less noise hides less",
-    )
-    if found >= lowest and lowest <= _HALF:
-        why = "So few values do not tell half of the noise from all of it"
-        return Check("scale", "unknown", *texts[:2], why)
-    chance = _log(float(seen.law.below(count, found + ROUNDING)))
-    return judged("scale", chance, level, texts, found)
-
-
-def scale_of_arrays(seen: Seen, level: float) -> Check:
-    """The noise of each array against its claimed standard deviation."""
-    counts = np.maximum(with_noise(seen), 1)
-    scales = np.where(
-        with_noise(seen) > 0, seen.law.scales(seen.amounts, counts), np.inf
-    )
-    chances = seen.law.below(counts, np.minimum(scales, 1e3) + ROUNDING)
-    worst, arrays = int(chances.argmin()), len(counts)
-    measured = f"least likely of {arrays}: {scales[worst]:.3g} times it in {_name(seen, worst)}"
-    texts = (
-        "each array has noise of the claimed size",
-        measured,
-        "Less noise hides less",
-    )
-    chance = _log(float(chances[worst])) + math.log(arrays)
-    return judged("scale by array", chance, level, texts, float(scales[worst]))
-
-
-def scale_of_rounds(seen: Seen, level: float) -> Check:
-    """The noise of each array in each round against its claimed standard deviation."""
-    chance, number, worst, found = seen.worst.tolist()
-    tests = seen.rounds * (len(seen.layout.sizes) + 1)
-    measured = f"least likely: {found:.3g} times it in round {number + 1:g}, {_name(seen, worst)}"
-    texts = (
-        "each round has noise of the claimed size",
-        measured,
-        "Less noise hides less",
-    )
-    return judged("scale by round", _log(chance) + math.log(tests), level, texts, found)
-
-
-def arrays_without_noise(seen: Seen, level: float) -> Check:
-    """Arrays whose noise is 0 in all rounds."""
-    silent = np.flatnonzero(with_noise(seen) == 0)
-    counts = np.maximum(seen.layout.sizes * seen.rounds, 1)
-    chances = np.append(seen.law.below(counts[silent], ROUNDING), 1.0)
-    names = ", ".join(_name(seen, number) for number in silent[:3])
-    more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+    count = int(noise.layout.sizes.sum()) * noise.rounds
+    estimate = float(noise.law.scales(noise.amounts.sum(), count))
+    lowest = noise.law.lowest(count, level) - ROUNDING
+    claim = "the standard deviation is the claimed one"
     measured = (
-        f"{len(silent)} of {len(counts)} without any: {names}{more}"
-        if names
-        else "all do"
+        f"{estimate:.3g} times the claim in {count:,} values; from {lowest:.3g} on it"
+        " passes"
     )
-    why = "These arrays are released as they are: ε is infinite"
-    chance = _log(float(chances.min())) + math.log(len(counts))
-    texts = "all arrays have noise", measured, why
-    return judged("arrays without noise", chance, level, texts, 0.0)
+    if estimate >= lowest and lowest <= _HALF:
+        why = "So few values do not tell half of the noise from all of it"
+        return Check("scale", "unknown", claim, measured, why)
+    chance = float(noise.law.below(count, estimate + ROUNDING))
+    return judged(
+        "scale",
+        claim=claim,
+        measured=measured,
+        why=_LESS_NOISE,
+        log_chance=_log(chance),
+        level=level,
+        part=estimate,
+    )
 
 
-def still_coordinates(seen: Seen, level: float) -> Check:
+def scale_of_arrays(noise: NoiseSummary, level: float) -> Check:
+    """The noise of each array against its claimed standard deviation."""
+    counts = with_noise(noise)
+    tested = np.maximum(counts, 1)
+    scales = np.where(counts > 0, noise.law.scales(noise.amounts, tested), np.inf)
+    chances = noise.law.below(tested, np.minimum(scales, _LARGEST_SCALE) + ROUNDING)
+    worst = int(chances.argmin())
+    arrays = len(counts)
+    return judged(
+        "scale by array",
+        claim="each array has noise of the claimed size",
+        measured=(
+            f"least likely of {arrays}: {scales[worst]:.3g} times it in"
+            f" {_name(noise, worst)}"
+        ),
+        why=_LESS_NOISE,
+        log_chance=_log(float(chances[worst])) + math.log(arrays),
+        level=level,
+        part=float(scales[worst]),
+    )
+
+
+def scale_of_rounds(noise: NoiseSummary, level: float) -> Check:
+    """The noise of each array in each round against its claimed standard deviation."""
+    worst = noise.worst
+    tests = noise.rounds * (len(noise.layout.sizes) + 1)
+    return judged(
+        "scale by round",
+        claim="each round has noise of the claimed size",
+        measured=(
+            f"least likely: {worst.scale:.3g} times it in round {worst.round + 1:g},"
+            f" {_name(noise, worst.array)}"
+        ),
+        why=_LESS_NOISE,
+        log_chance=_log(worst.chance) + math.log(tests),
+        level=level,
+        part=worst.scale,
+    )
+
+
+def arrays_without_noise(noise: NoiseSummary, level: float) -> Check:
+    """Arrays whose noise is 0 in all rounds."""
+    silent = np.flatnonzero(with_noise(noise) == 0)
+    counts = np.maximum(noise.layout.sizes * noise.rounds, 1)
+    chances = np.append(noise.law.below(counts[silent], ROUNDING), 1.0)
+    measured = "all do"
+    if len(silent):
+        names = ", ".join(_name(noise, number) for number in silent[:3])
+        more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+        measured = f"{len(silent)} of {len(counts)} without any: {names}{more}"
+    return judged(
+        "arrays without noise",
+        claim="all arrays have noise",
+        measured=measured,
+        why="These arrays are released as they are: ε is infinite",
+        log_chance=_log(float(chances.min())) + math.log(len(counts)),
+        level=level,
+        part=0.0,
+    )
+
+
+def still_coordinates(noise: NoiseSummary, level: float) -> Check:
     """Coordinates whose noise is 0 in all rounds, in arrays that have some."""
-    counts = with_noise(seen)
-    arrays = np.searchsorted(seen.layout.starts, seen.still, side="right") - 1
-    still, entries = int(np.sum(counts[arrays] > 0)), int(counts.sum()) // seen.rounds
-    rounded = (
-        on_a_grid(seen).largest_mass ** seen.rounds
-    )  # of one coordinate, in all rounds
-    chance = float(scipy.special.bdtrc(still - 1, entries, rounded)) if still else 1.0
-    texts = (
-        "all coordinates have noise",
-        f"{still:,} of {entries:,} without any in {seen.rounds} rounds",
-        "These coordinates are released as they are: ε is infinite",
+    counts = with_noise(noise)
+    arrays = np.searchsorted(noise.layout.starts, noise.still, side="right") - 1
+    still = int(np.sum(counts[arrays] > 0))
+    entries = int(counts.sum()) // noise.rounds
+    chance = 1.0
+    if still:
+        # The chance that rounding to a grid makes one coordinate 0 in all rounds.
+        rounded = on_a_grid(noise).largest_mass ** noise.rounds
+        chance = float(scipy.special.bdtrc(still - 1, entries, rounded))
+    return judged(
+        "coordinates without noise",
+        claim="all coordinates have noise",
+        measured=f"{still:,} of {entries:,} without any in {noise.rounds} rounds",
+        why="These coordinates are released as they are: ε is infinite",
+        log_chance=_log(chance),
+        level=level,
+        part=0.0,
     )
-    return judged("coordinates without noise", _log(chance), level, texts, 0.0)
 
 
-def _name(seen: Seen, number: float) -> str:
-    names = seen.layout.names
-    return names[int(number)] if number < len(names) else "all arrays"
+def _name(noise: NoiseSummary, number: int) -> str:
+    names = noise.layout.names
+    return names[number] if number < len(names) else "all arrays"

@@ -11,8 +11,8 @@ Examples:
     >>> weights, bias = rng.normal(0, 2.0, (5, 100)), rng.normal(0, 2.0, 100)
     >>> told(check_noise({"weights": weights, "bias": bias}, std=2.0))
     'as claimed'
-    >>> found = check_noise({"weights": weights, "bias": weights[0]}, std=2.0)
-    >>> [(check.name, check.severity) for check in found if check.outcome == "failed"]
+    >>> checks = check_noise({"weights": weights, "bias": weights[0]}, std=2.0)
+    >>> [(check.name, check.severity) for check in checks if check.outcome == "failed"]
     [('independence of arrays', 'critical'), ('values used once', 'critical')]
 """
 
@@ -25,14 +25,12 @@ from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
 from fl_epe.noise.check import Check, fault, sentences
 from fl_epe.noise.laws import LAWS, Distribution
-from fl_epe.noise.seen import SKETCH, Seen, SketchLayout
-
-"""A law that noise can be claimed to have."""
+from fl_epe.noise.seen import SKETCH, NoiseSummary, SketchLayout
 
 Std = float | Mapping[str, float] | None
 """Claimed standard deviation of every coordinate, or by array; ``None`` if it is not known."""
 
-_CHECKS: tuple[Callable[[Seen, float], Check], ...] = (
+_CHECKS: tuple[Callable[[NoiseSummary, float], Check], ...] = (
     amounts.arrays_without_noise,
     amounts.still_coordinates,
     dependence.between_arrays,
@@ -85,10 +83,13 @@ class NoiseHealth:
                 "distribution", distribution, f"to be one of {', '.join(LAWS)}"
             )
         check_probability("level", level)
-        self._law, self._level, self._std = LAWS[distribution], level, std
-        self._unusable, self._reason = 0, ""
+        self._law = LAWS[distribution]
+        self._level = level
+        self._std = std
         self._kept = kept
-        self._seen: Seen | None = None
+        self._unusable = 0
+        self._reason = ""
+        self._summary: NoiseSummary | None = None
         if arrays is not None:
             self._begin({name: int(np.prod(shape)) for name, shape in arrays.items()})
 
@@ -103,83 +104,77 @@ class NoiseHealth:
             ValueError: for other arrays than in the first round.
         """
         parts = self._parts(noise)
-        seen = self._seen or self._begin(
-            {name: part.size for name, part in parts.items()}
-        )
-        names, sizes = seen.layout.names, seen.layout.sizes.tolist()
-        if len(parts) == 1 < len(names) and (
-            flat := next(iter(parts.values()))
-        ).size == sum(sizes):
-            parts = dict(
-                zip(names, np.split(flat, seen.layout.starts[1:]), strict=True)
-            )
-        found = {name: part.size for name, part in parts.items() if part.size}
-        if found != dict(zip(names, sizes, strict=True)):
+        sizes = {name: part.size for name, part in parts.items() if part.size}
+        summary = self._summary or self._begin(sizes)
+        layout = summary.layout
+        names = layout.names
+        sizes_before = dict(zip(names, layout.sizes.tolist(), strict=True))
+        is_flat = len(parts) == 1 < len(names)
+        if is_flat and sum(sizes.values()) == sum(sizes_before.values()):
+            (flat,) = parts.values()
+            parts = dict(zip(names, np.split(flat, layout.starts[1:]), strict=True))
+        elif sizes != sizes_before:
             raise_invalid(
-                "noise", found, f"to have the arrays and sizes of before, {names[:5]}…"
+                "noise", sizes, f"to have the arrays and sizes of before, {names[:5]}…"
             )
-        std = self._std if std is None else std
-        claimed = [std.get(name) if isinstance(std, Mapping) else std for name in names]
-        if not names or not all(
-            one is not None and 0 < one < np.inf for one in claimed
-        ):
+        if std is None:
+            std = self._std
+        claims = [std.get(name) if isinstance(std, Mapping) else std for name in names]
+        is_claimed = all(claim is not None and 0 < claim < np.inf for claim in claims)
+        if not names or not is_claimed:
             self.skip("no standard deviation above 0 is claimed for its noise")
-        elif not seen.add(
-            [parts[name] for name in names], np.array(claimed, np.float64)
-        ):
+            return
+        noises = [parts[name] for name in names]
+        if not summary.add(noises, np.array(claims, np.float64)):
             self.skip("its noise has NaN or infinite entries")
 
     def skip(self, reason: str) -> None:
-        """Count a round whose noise cannot be seen, for a reason; only the first one is kept."""
-        self._unusable, self._reason = self._unusable + 1, self._reason or reason
+        """Count a round whose noise is not known, for a reason; only the first one is kept."""
+        self._unusable += 1
+        self._reason = self._reason or reason
 
-    def _begin(self, sizes: Mapping[str, int]) -> Seen:
-        self._seen = Seen(SketchLayout(sizes, self._kept), self._law)
-        return self._seen
+    def _begin(self, sizes: Mapping[str, int]) -> NoiseSummary:
+        self._summary = NoiseSummary(SketchLayout(sizes, self._kept), self._law)
+        return self._summary
 
     def _parts(self, noise: Any) -> dict[str, np.ndarray]:
         if isinstance(noise, Mapping):
-            return {str(name): _flat(one) for name, one in noise.items()}
+            return {str(name): _flat(array) for name, array in noise.items()}
         arrays = noise if isinstance(noise, list | tuple) else [noise]
-        names = self._seen.layout.names if self._seen is not None else []
+        names = self._summary.layout.names if self._summary is not None else []
         if len(names) != len(arrays):
             names = [f"array {i + 1}" for i in range(len(arrays))]
         return dict(zip(names, map(_flat, arrays), strict=True))
 
     def checks(self) -> list[Check]:
-        """What the noise so far says; a failure first names what is worst for privacy."""
-        found = []
-        if self._seen is not None and self._seen.rounds:
+        """The checks of the noise so far; a failure first names what is worst for privacy."""
+        results = []
+        if self._summary is not None and self._summary.rounds:
             level = self._level / len(_CHECKS)
-            found = [check(self._seen, level) for check in _CHECKS]
-        if self._unusable or not found:
-            claim, measured = (
-                "the noise of each round is seen",
-                f"{self._unusable} rounds were not",
-            )
-            why = (
-                f"Of the first of them, {self._reason}"
-                if self._reason
-                else "No round was seen"
-            )
-            found.append(Check("rounds", "unknown", claim, measured, why))
-        return found
+            results = [check(self._summary, level) for check in _CHECKS]
+        if self._unusable or not results:
+            claim = "the noise of each round is seen"
+            measured = f"{self._unusable} rounds were not"
+            why = "No round was seen"
+            if self._reason:
+                why = f"Of the first of them, {self._reason}"
+            results.append(Check("rounds", "unknown", claim, measured, why))
+        return results
 
     def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What `checks` say, in sentences, and the worst fault that they found, if any."""
+        """The results of `checks`, in sentences, and the worst fault that they found, if any."""
         checks = self.checks()
-        return sentences(checks), tuple(filter(None, [fault(checks)]))
+        worst = fault(checks)
+        return sentences(checks), (worst,) if worst else ()
 
     def state(self) -> dict[str, np.ndarray]:
         """What a run that is resumed needs, as named arrays."""
-        found = {"unusable": np.array(self._unusable), "reason": np.array(self._reason)}
-        if self._seen is None:
-            return found
-        layout = {
-            "names": np.array(self._seen.layout.names),
-            "sizes": self._seen.layout.sizes,
-        }
-        return found | layout | self._seen.state()
+        state = {"unusable": np.array(self._unusable), "reason": np.array(self._reason)}
+        if self._summary is None:
+            return state
+        layout = self._summary.layout
+        state |= {"names": np.array(layout.names), "sizes": layout.sizes}
+        return state | self._summary.state()
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned, so that noise that repeats after it is found, too.
@@ -187,16 +182,16 @@ class NoiseHealth:
         Raises:
             ValueError: if that is of other arrays.
         """
-        self._unusable, self._reason = int(state["unusable"]), str(state["reason"])
+        self._unusable = int(state["unusable"])
+        self._reason = str(state["reason"])
         if "names" in state:
-            sizes = dict(
-                zip(state["names"].tolist(), state["sizes"].tolist(), strict=True)
-            )
-            (self._seen or self._begin(sizes)).restore(state)
+            names = state["names"].tolist()
+            sizes = dict(zip(names, state["sizes"].tolist(), strict=True))
+            (self._summary or self._begin(sizes)).restore(state)
 
 
 def _flat(array: Any) -> np.ndarray:
-    """Of an array or a tensor of torch, without a copy where that can be."""
+    """An array or a tensor of torch as a vector, without a copy where that can be."""
     tensor = array.detach().cpu() if hasattr(array, "detach") else array
     return np.asarray(tensor).reshape(-1)
 
@@ -223,11 +218,14 @@ def check_noise(
     Raises:
         ValueError: for arrays that change from release to release, or a bad argument.
     """
-    rounds = noise if isinstance(noise, list | tuple) else [noise]
-    if not isinstance(noise, Mapping | list | tuple) and np.ndim(noise) > 1:
-        rounds = list(noise)
-    kept = max(_AT_HAND // max(len(rounds), 1), SKETCH)
+    if isinstance(noise, list | tuple):
+        releases = noise
+    elif not isinstance(noise, Mapping) and np.ndim(noise) > 1:
+        releases = list(noise)
+    else:
+        releases = [noise]
+    kept = max(_AT_HAND // max(len(releases), 1), SKETCH)
     health = NoiseHealth(None, std, distribution=distribution, level=level, kept=kept)
-    for one in rounds:
-        health.add(one)
+    for release in releases:
+        health.add(release)
     return health.checks()

@@ -41,17 +41,18 @@ from fl_epe.checks import (
     check_probability,
 )
 from fl_epe.noise.laws import LAWS, ROUNDING
+from fl_epe.noise.seen import SketchLayout
 from fl_epe.seeding import generator
 
 PROMISE_LEVEL = 0.01
 """Probability that clients who keep their promise are accused in a run, at most."""
 
 _SKETCH = 1 << 11  # entries of a reply that are compared
-_KEPT = 256  # replies that later ones are compared with
+_COMPARED = 256  # replies that later ones are compared with
 _ENTRIES = 4  # stream of the seed
 _NAMED = 10  # nodes in a report
 _FAMILIES = 4  # of tests of a reply: too little, too much, shape, copies
-_LEAST = 1e-30  # length of a sketch
+_SHORTEST = 1e-30  # length of a sketch
 _OUTSIDE = 0.025  # on either side of an interval
 _LAW = LAWS["gaussian"]
 
@@ -81,16 +82,15 @@ class LocalDp:
 
     def __post_init__(self) -> None:
         check_probability("delta", self.delta)
-        for name in ("epsilon", "clip_norm", "sensitivity"):
-            if (value := getattr(self, name)) is not None:
-                check_positive(name, value)
+        check_positive("epsilon", self.epsilon)
+        check_positive("clip_norm", self.clip_norm)
+        if self.sensitivity is not None:
+            check_positive("sensitivity", self.sensitivity)
 
     @property
     def std(self) -> float:
         """Standard deviation σ of the noise in each entry."""
-        sensitivity = (
-            2 * self.clip_norm if self.sensitivity is None else self.sensitivity
-        )
+        sensitivity = self.sensitivity or 2 * self.clip_norm
         return sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
 
     def epsilon_of(self, std: float | None = None, replies: int = 1) -> float:
@@ -100,8 +100,9 @@ class LocalDp:
             std: of the noise; by default the promised one.
             replies: of the same client.
         """
-        found = self.std if std is None else std
-        return gaussian_epsilon(found / (2 * self.clip_norm), self.delta, replies)
+        if std is None:
+            std = self.std
+        return gaussian_epsilon(std / (2 * self.clip_norm), self.delta, replies)
 
     def sentence(self) -> str:
         """What the numbers amount to, as a clause."""
@@ -119,14 +120,14 @@ class LocalDp:
 
 @dataclasses.dataclass
 class _Node:
-    """What is kept of a node.
+    """The tests of one node's replies, in the order of a checkpoint.
 
     Attributes:
-        replies: how many were looked at.
         amounts: sums of squares of each array and of all, over σ², ``(A + 1,)``.
+        replies: how many were tested.
         clipped: sum of the squared largest norms of the updates, over σ².
         failed: how many replies failed a test, by its kind.
-        texts: what is said of the last of them.
+        texts: the description of the last of them.
     """
 
     amounts: Floats
@@ -162,16 +163,16 @@ class PromisedNoise:
         seed: int = 0,
         level: float = PROMISE_LEVEL,
     ) -> None:
-        self.promise, self._level = promise, level
-        self._names = [name for name, size in sizes.items() if size]
-        self._sizes = np.array([sizes[name] for name in self._names], np.int64)
-        self._starts = np.cumsum(self._sizes) - self._sizes
-        dim = int(self._sizes.sum())
-        chosen = generator(seed, _ENTRIES).choice(dim, min(_SKETCH, dim), replace=False)
-        self._chosen = np.sort(chosen)
+        self.promise = promise
+        self._level = level
+        self._arrays = SketchLayout(sizes)
+        self._dim = int(self._arrays.sizes.sum())
+        entries = min(_SKETCH, self._dim)
+        rng = generator(seed, _ENTRIES)
+        self._chosen = np.sort(rng.choice(self._dim, entries, replace=False))
         self._replies = 0
         self._nodes: dict[int | None, _Node] = {}
-        self._directions = np.zeros((_KEPT, len(self._chosen)), np.float32)
+        self._directions = np.zeros((_COMPARED, entries), np.float32)
         self._senders: list[int | None] = []  # of these rows
 
     def add(self, node: int | None, update: Vector, count: int = 1) -> None:
@@ -183,96 +184,100 @@ class PromisedNoise:
             count: of replies in the sum.
         """
         self._replies += 1
-        known = self._nodes.setdefault(node, _Node(np.zeros(len(self._sizes) + 1)))
         std = self.promise.std * math.sqrt(count)
         longest = self.promise.clip_norm * count / std
         amounts = self._amounts(update) / std**2
         sketch = np.asarray(update[self._chosen] / std, np.float32)
-        known.replies += 1
-        known.amounts += amounts
-        known.clipped += longest**2
+        history = self._nodes.setdefault(node, _Node(np.zeros(len(amounts))))
+        history.replies += 1
+        history.amounts += amounts
+        history.clipped += longest**2
         level = self._level / (self._replies * (self._replies + 1) * _FAMILIES)
-        if text := self._too_little(known, amounts, longest, level):
-            known.fail("little", text)
-        elif text := self._too_much(float(amounts[-1]), longest, level):
-            known.fail("much", text)
-        elif text := _not_gaussian(sketch, level):
-            known.fail("shape", text)
-        if text := self._copied(node, sketch, longest, level):
-            known.fail("copy", text)
+        tests = {
+            "little": self._too_little(history, amounts, longest, level),
+            "much": self._too_much(float(amounts[-1]), longest, level),
+            "shape": _not_gaussian(sketch, level),
+        }
+        for kind, text in tests.items():
+            if text:
+                history.fail(kind, text)
+                break
+        text = self._copied(node, sketch, longest, level)
+        if text:
+            history.fail("copy", text)
 
     def _amounts(self, update: Vector) -> Floats:
         """Sums of squares of each array and of all, ``(A + 1,)``."""
-        parts = np.split(update, self._starts[1:])
+        parts = np.split(update, self._arrays.starts[1:])
         squares = [np.dot(part, part) for part in parts]
         return np.array([*squares, math.fsum(squares)])
 
     def _too_little(
-        self, node: _Node, amounts: Floats, longest: float, level: float
+        self, history: _Node, amounts: Floats, longest: float, level: float
     ) -> str:
         """The amount of each array and of all, in this reply and in all of the node's (χ²)."""
-        counts = np.append(self._sizes, self._sizes.sum())
-        counts = np.array([counts, counts * node.replies])
-        scales = np.sqrt(np.array([amounts, node.amounts]) / counts)
+        counts = np.append(self._arrays.sizes, self._dim)
+        counts = np.array([counts, counts * history.replies])
+        scales = np.sqrt(np.array([amounts, history.amounts]) / counts)
         fails = _LAW.below(counts, scales + ROUNDING) < level / counts.size
         if fails[:, -1].any():
             if amounts[-1] <= longest**2 * (1 + ROUNDING):
                 return "no noise"
             return f"noise of at most {scales[0, -1]:.2g} times the promised size"
         if fails.any():
-            names = [
-                self._names[number] for number in np.flatnonzero(fails.any(axis=0))
-            ]
-            return f"too little noise in {', '.join(names[:3])}"
+            arrays = np.flatnonzero(fails.any(axis=0))[:3]
+            names = [self._arrays.names[number] for number in arrays]
+            return f"too little noise in {', '.join(names)}"
         return ""
 
     def _too_much(self, amount: float, longest: float, level: float) -> str:
         """The amount of all, beside the longest update (Birgé 2001, for noncentral χ²)."""
-        dim, signal = int(self._sizes.sum()), longest**2
-        excess = amount / (1 + ROUNDING) ** 2 - dim - signal
-        spread = dim + 2 * signal
+        signal = longest**2
+        excess = amount / (1 + ROUNDING) ** 2 - self._dim - signal
+        spread = self._dim + 2 * signal
         # The x for which excess = 2√(spread·x) + 2x; larger ones have a chance of at most exp(−x).
         root = (math.sqrt(spread + 2 * max(excess, 0.0)) - math.sqrt(spread)) / 2
         if root**2 < -math.log(level):
             return ""
-        scale = math.sqrt(amount / dim)
+        scale = math.sqrt(amount / self._dim)
         return f"{scale:.2g} times the promised noise, or an update that is not clipped"
 
     def _copied(
         self, node: int | None, sketch: Floats32, longest: float, level: float
     ) -> str:
-        """The length of this reply along each of the last ones; then it is one of them.
+        """The length of this reply along each of the last ones, to find the one that it copies.
 
         The noise of this reply is independent of those, so that its part along each is N(0, 1), and
         the update's is at most its norm.
         """
-        known = max(1, len(self._senders))  # one row of zeros at first
-        along = np.abs(self._directions[:known] @ sketch) / (1 + ROUNDING)
+        rows = max(1, len(self._senders))  # one row of zeros at first
+        along = np.abs(self._directions[:rows] @ sketch) / (1 + ROUNDING)
         likest = int(along.argmax())
         chance = 2 * scipy.special.ndtr(longest - along[likest])
-        other = self._senders[likest] if self._senders else None
-        row = (self._replies - 1) % _KEPT
+        sender = self._senders[likest] if self._senders else None
+        row = (self._replies - 1) % _COMPARED
         self._senders[row : row + 1] = [node]
-        self._directions[row] = sketch / max(float(np.linalg.norm(sketch)), _LEAST)
-        if chance >= level / _KEPT:
+        self._directions[row] = sketch / max(float(np.linalg.norm(sketch)), _SHORTEST)
+        if chance >= level / _COMPARED:
             return ""
-        if other == node:
+        if sender == node:
             return "the same noise as in another of its replies"
-        return f"the same noise as node {other}"
+        return f"the same noise as node {sender}"
 
     @property
     def faults(self) -> dict[int | None, str]:
-        """What is said of each node that does not keep its promise."""
-        found = {}
-        for node, known in self._nodes.items():
+        """The description of each node that does not keep its promise."""
+        faults = {}
+        for node, history in self._nodes.items():
+            if not history.failed:
+                continue
             texts = [
-                f"{known.texts[kind]} in {times} of {known.replies} replies"
-                for kind, times in known.failed.items()
+                f"{history.texts[kind]} in {times} of {history.replies} replies"
+                for kind, times in history.failed.items()
             ]
-            who = "the sum of the replies" if node is None else f"node {node}"
-            if texts:
-                found[node] = f"{who}: {', '.join(texts)}"
-        return found
+            sender = "the sum of the replies" if node is None else f"node {node}"
+            faults[node] = f"{sender}: {', '.join(texts)}"
+        return faults
 
     def epsilon(self) -> tuple[float, float, float, int] | None:
         """ε of the client whose replies have the median noise; ``None`` without replies of nodes.
@@ -281,33 +286,33 @@ class PromisedNoise:
             ε of two opposite updates in all its replies, the ends of its interval, and how many
             replies those are. The interval holds for updates of any norm up to C.
         """
-        nodes = [one for node, one in self._nodes.items() if node is not None]
-        if not nodes:
+        clients = [record for node, record in self._nodes.items() if node is not None]
+        if not clients:
             return None
-        nodes.sort(key=lambda one: float(one.amounts[-1]) / one.replies)
-        client = nodes[(len(nodes) - 1) // 2]
+        clients.sort(key=lambda client: float(client.amounts[-1]) / client.replies)
+        median = clients[(len(clients) - 1) // 2]
         high, middle, low = [
-            self.promise.epsilon_of(std * self.promise.std, client.replies)
-            for std in self._scales(client)
+            self.promise.epsilon_of(scale * self.promise.std, median.replies)
+            for scale in self._scales(median)
         ]
-        return middle, low, high, client.replies
+        return middle, low, high, median.replies
 
-    def _scales(self, node: _Node) -> list[float]:
-        """Lower end, estimate and upper end of a node's noise over the promise, by all of it."""
-        amount, count = float(node.amounts[-1]), int(self._sizes.sum()) * node.replies
-        signal, exponent = node.clipped, -math.log(_OUTSIDE)
+    def _scales(self, client: _Node) -> list[float]:
+        """Lower end, estimate and upper end of a client's noise over the promise."""
+        amount = float(client.amounts[-1])
+        count = self._dim * client.replies
+        signal = client.clipped
+        exponent = -math.log(_OUTSIDE)
 
-        def largest(variance: float) -> float:
-            """By how much an amount that noise of this size hardly exceeds is above this one."""
+        def surplus(variance: float) -> float:
+            """An amount that noise of this variance hardly exceeds, less the measured one."""
             spread = math.sqrt(exponent * variance * (count * variance + 2 * signal))
             return variance * (count + 2 * exponent) + signal + 2 * spread - amount
 
         high = amount / (2 * float(scipy.special.gammaincinv(count / 2, _OUTSIDE)))
-        low = (
-            0.0
-            if largest(0.0) >= 0
-            else float(scipy.optimize.brentq(largest, 0.0, high))
-        )
+        low = 0.0
+        if surplus(0.0) < 0:
+            low = float(scipy.optimize.brentq(surplus, 0.0, high))
         middle = min(max((amount - signal / 2) / count, low), high)
         return [math.sqrt(low), math.sqrt(middle), math.sqrt(high)]
 
@@ -321,16 +326,17 @@ class PromisedNoise:
         sentence = (
             f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
         )
-        known = self.measured()
-        if not known:
+        measured = self.measured()
+        if not measured:
             return (sentence,), faults
-        return (sentence, f"{known}. That updates are clipped is not seen."), faults
+        return (sentence, f"{measured}. That updates are clipped is not seen."), faults
 
     def measured(self) -> str:
         """ε of a client whose noise is the median, as a clause; "" without replies of nodes."""
-        if (known := self.epsilon()) is None:
+        estimate = self.epsilon()
+        if estimate is None:
             return ""
-        epsilon, low, high, replies = known
+        epsilon, low, high, replies = estimate
         return (
             f"ε of a client by the noise in its {replies} replies:"
             f" {epsilon:.3g} ({low:.3g} – {high:.3g}) for opposite updates of norm"
@@ -339,10 +345,12 @@ class PromisedNoise:
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
-        nodes = [[node, *vars(known).values()] for node, known in self._nodes.items()]
-        kept = [self._replies, nodes, self._senders]
+        nodes = [
+            [node, *vars(history).values()] for node, history in self._nodes.items()
+        ]
+        state = [self._replies, nodes, self._senders]
         return {
-            "kept": np.array(json.dumps(kept, default=np.ndarray.tolist)),
+            "kept": np.array(json.dumps(state, default=np.ndarray.tolist)),
             "directions": self._directions[: len(self._senders)],
         }
 
@@ -350,7 +358,8 @@ class PromisedNoise:
         """Go on from what `state` returned."""
         self._replies, nodes, self._senders = json.loads(str(state["kept"]))
         self._nodes = {
-            node: _Node(np.array(amounts), *kept) for node, amounts, *kept in nodes
+            node: _Node(np.array(amounts), *history)
+            for node, amounts, *history in nodes
         }
         self._directions[: len(self._senders)] = state["directions"]
 

@@ -11,8 +11,6 @@
 | `BallsInBins`    | everybody once in each block of rounds, at a random round |
 | `RandomAllocation` | everybody equally often, in any rounds |
 | `BMinSep`        | everybody by an independent coin, but who took part rests |
-| `CheckIn`        | everybody once in each window of its own, at a random round |
-| `TimeOfDay`      | a cohort of fixed size among those whose local time allows it |
 | `Trace`          | what was recorded of a real run |
 | `Capped`         | another schedule, without participations beyond a cap |
 | `DropOut`        | another schedule, without those who drop out by a coin |

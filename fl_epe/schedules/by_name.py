@@ -21,7 +21,7 @@ from fl_epe.checks import (
     raise_invalid,
     rename_arguments,
 )
-from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
+from fl_epe.schedules.availability import DeviceClasses
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
 from fl_epe.schedules.sampled import (
@@ -59,9 +59,9 @@ def make_schedule(
             participations=participations,
             rounds=rounds,
         )
-    made = SCHEDULES[kind]
-    if issubclass(made, Rated):
-        return made(rounds, participations / rounds, **options)
+    schedule = SCHEDULES[kind]
+    if issubclass(schedule, Rated):
+        return schedule(rounds, participations / rounds, **options)
     with rename_arguments(epochs="participations"):
         return schedule_maker(kind)(rounds, participations, **options)
 
@@ -80,33 +80,34 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
         ValueError: if the kind is unknown, the options are written in another way, or one is
             unknown, of another type, or missing.
     """
-    kind, _, rest = spec.partition(":")
+    kind, _, text = spec.partition(":")
     if kind not in SCHEDULES:
         hint = did_you_mean(kind, list(SCHEDULES))
         raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}{hint}")
-    given = (
-        _json(spec, rest) if rest.startswith("{") else _pairs(spec, rest)
-    ) | options
-    _, _, *options_of_kind = signature(
-        schedule_maker(kind), eval_str=True
-    ).parameters.values()
-    known = {option.name: option for option in options_of_kind}
-    for name, value in given.items():
-        if name not in known:
+    values = _json(spec, text) if text.startswith("{") else _pairs(spec, text)
+    values |= options
+    # The first two parameters are rounds and participations, or a rate.
+    parameters = list(signature(schedule_maker(kind), eval_str=True).parameters.items())
+    parameter_of = dict(parameters[2:])
+    for name, value in values.items():
+        if name not in parameter_of:
             raise ArgumentError(
-                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}.",
-                **{name: value} | {"kind": kind},
+                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(parameter_of)}.",
+                **{name: value, "kind": kind},
             )
-    for name, option in known.items():
-        if option.default is option.empty and name not in given:
+    for name, parameter in parameter_of.items():
+        if parameter.default is parameter.empty and name not in values:
             raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)
-    return kind, {name: _checked(known[name], value) for name, value in given.items()}
+    checked = {
+        name: _checked(parameter_of[name], value) for name, value in values.items()
+    }
+    return kind, checked
 
 
 def schedule_maker(kind: str) -> Callable[..., Schedule]:
-    """What makes a schedule of rounds, of how often, and of the options that its kind has by name.
+    """The function of rounds, participations (or a rate) and options that makes a schedule.
 
-    The docstring says what the options mean, in the section "Options:" or "Attributes:".
+    Its docstring says what the options mean, in the section "Options:" or "Attributes:".
     """
     return _MAKERS.get(kind, SCHEDULES[kind])
 
@@ -131,10 +132,11 @@ def log_of(spec: str) -> tuple[Trace, float] | None:
     if "path" in options:
         trace = Trace.read(options["path"])
         return trace, trace.participations()
-    found = log_of(options["of"]) if "of" in options else None
-    if found is None or kind != DropOut.kind:
-        return found
-    return found[0], found[1] * (1 - options["rate"])
+    log = log_of(options["of"]) if "of" in options else None
+    if log is None or kind != DropOut.kind:
+        return log
+    trace, participations = log
+    return trace, participations * (1 - options["rate"])
 
 
 def _json(spec: str, text: str) -> dict[str, Any]:
@@ -148,19 +150,19 @@ def _json(spec: str, text: str) -> dict[str, Any]:
 
 
 def _pairs(spec: str, text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, equals, value = map(str.strip, part.partition("="))
-        if not equals or not name or name in found:
-            what = "an option once" if name in found else "name=value"
+        if not equals or not name or name in options:
+            expected = "an option once" if name in options else "name=value"
             raise ArgumentError(
-                f"Expected {what}, got {part!r} in {{schedule}}.", schedule=spec
+                f"Expected {expected}, got {part!r} in {{schedule}}.", schedule=spec
             )
         try:
-            found[name] = json.loads(value)
+            options[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def _checked(option: Parameter, value: Any) -> Any:
@@ -193,25 +195,6 @@ def _device_classes(
     return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
 
 
-def _check_in(
-    rounds: int, participations: float, *, window: int | None = None
-) -> Schedule:
-    """Check-ins are kept as often as the participations ask for.
-
-    Options:
-        window: length of a window, in rounds (default: the longest that allows the
-            participations).
-    """
-    if window is None:
-        window = math.floor(_whole(rounds / participations))
-    keep = participations * window / rounds
-    if keep > 1 + 1e-12:
-        raise_invalid(
-            "window", window, f"<= rounds/participations={rounds / participations}"
-        )
-    return CheckIn(rounds, window, min(keep, 1.0))
-
-
 def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     """The log's rounds and participations.
 
@@ -221,10 +204,10 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     trace = Trace.read(path)
     if trace.rounds != rounds:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
-    own = trace.participations()
-    if not math.isclose(own, participations, rel_tol=1e-6):
+    mean = trace.participations()
+    if not math.isclose(mean, participations, rel_tol=1e-6):
         raise_invalid(
-            "participations", participations, f"to be {own:.7g}, as in {path}"
+            "participations", participations, f"to be {mean:.7g}, as in {path}"
         )
     return trace
 
@@ -236,18 +219,15 @@ def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Sc
         of: the other schedule, as text.
     """
     check_fraction("rate", rate)
-    inner = _whole(participations / (1 - rate))
-    if inner > rounds:
+    before = participations / (1 - rate)
+    nearest = round(before)
+    if math.isclose(before, nearest, rel_tol=1e-12):
+        before = nearest  # the quotient 1 / (1 - 0.9) is a little above 10
+    if before > rounds:
         raise_invalid(
             "participations", participations, f"<= (1 - rate={rate}) * rounds={rounds}"
         )
-    return DropOut(make_schedule(of, rounds, inner), rate)
-
-
-def _whole(number: float) -> float:
-    """``number`` without the rounding of a quotient: 1 / (1 - 0.9) is 10."""
-    near = round(number)
-    return near if math.isclose(number, near, rel_tol=1e-12) else number
+    return DropOut(make_schedule(of, rounds, before), rate)
 
 
 def _capped(
@@ -270,8 +250,8 @@ def _capped(
 
 
 SCHEDULES: dict[str, type[Schedule]] = {
-    made.kind: made
-    for made in (
+    schedule.kind: schedule
+    for schedule in (
         ShuffledEpochs,
         Poisson,
         FixedSize,
@@ -281,8 +261,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
         BallsInBins,
         RandomAllocation,
         BMinSep,
-        CheckIn,
-        TimeOfDay,
         Trace,
         DropOut,
         Capped,
@@ -290,10 +268,9 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 """The class of each kind of schedule."""
 
-# Where rounds and participations are not, with the options, what the class takes.
+# Of the classes that take other arguments than rounds, participations and the options.
 _MAKERS: dict[str, Callable[..., Schedule]] = {
     DeviceClasses.kind: _device_classes,
-    CheckIn.kind: _check_in,
     Trace.kind: _trace,
     DropOut.kind: _drop_out,
     Capped.kind: _capped,

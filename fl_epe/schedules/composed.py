@@ -15,7 +15,10 @@ from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
-_CLIENTS, _RUNS, _SEED = 1000, 10, 1  # of the simulated runs of `Capped.participations`
+# Of the simulated runs of `Capped.participations`.
+_CLIENTS = 1000
+_RUNS = 10
+_SEED = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,14 +136,17 @@ class Capped(Composed):
         if not self.refuses:
             return self.schedule.participations()
         clients = clients_of(self.schedule, _CLIENTS)
-        runs = (self.cohorts(clients, generator(_SEED, run)) for run in range(_RUNS))
-        return float(np.mean([sum(map(len, cohorts)) / clients for cohorts in runs]))
+        means = []
+        for run in range(_RUNS):
+            cohorts = self.cohorts(clients, generator(_SEED, run))
+            means.append(sum(map(len, cohorts)) / clients)
+        return float(np.mean(means))
 
     def most_participations(self) -> int:
         """The smallest of the caps and of the other schedule's limit."""
         per_run, per_window, window = self._caps()
-        windows, rest = divmod(self.rounds, window)
-        in_windows = windows * per_window + min(rest, per_window)
+        windows, rounds_after = divmod(self.rounds, window)
+        in_windows = windows * per_window + min(rounds_after, per_window)
         return min(self.schedule.most_participations(), per_run, in_windows)
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
@@ -152,13 +158,12 @@ class Capped(Composed):
         for cohort in self.schedule.cohorts(population, rng):
             if len(recent) == window:
                 in_window[recent.popleft()] -= 1
-            let_in = cohort[
-                (in_run[cohort] < per_run) & (in_window[cohort] < per_window)
-            ]
-            in_run[let_in] += 1
-            in_window[let_in] += 1
-            recent.append(let_in)
-            yield let_in
+            in_caps = (in_run[cohort] < per_run) & (in_window[cohort] < per_window)
+            accepted = cohort[in_caps]
+            in_run[accepted] += 1
+            in_window[accepted] += 1
+            recent.append(accepted)
+            yield accepted
 
     @property
     def refuses(self) -> bool:
@@ -185,14 +190,14 @@ class Capped(Composed):
         inner = law.events
         events = None
         if isinstance(self.schedule, Trace):
-            kept = list(self.cohorts(self.schedule.population, generator(_SEED)))
-            rounds = np.repeat(np.arange(self.rounds), [len(cohort) for cohort in kept])
-            events = Events.certain(
-                np.concatenate(kept), rounds, self.schedule.population
-            )
+            clients = self.schedule.population
+            cohorts = list(self.cohorts(clients, generator(_SEED)))
+            sizes = [len(cohort) for cohort in cohorts]
+            rounds = np.repeat(np.arange(self.rounds), sizes)
+            events = Events.certain(np.concatenate(cohorts), rounds, clients)
         elif inner is not None and self.per_run is not None and self.per_window is None:
-            depends = inner.keep < 1 or inner.rest > 1 or inner.exactly is not None
-            events = None if depends else inner.capped(self.per_run)
+            has_coins = inner.keep == 1 and inner.rest == 1 and inner.exactly is None
+            events = inner.capped(self.per_run) if has_coins else None
         return ParticipationLaw(
             self.rounds,
             law.participations,
@@ -211,18 +216,17 @@ class Capped(Composed):
         return per_run, self.per_window, self.window
 
 
-def trace_of(schedule: Schedule) -> Trace | None:
-    """The trace that a schedule or a composition replays; ``None`` if it replays none."""
-    while isinstance(schedule, Composed):
-        schedule = schedule.schedule
-    return schedule if isinstance(schedule, Trace) else None
-
-
 def basis_of(schedule: Schedule) -> Schedule:
-    """The schedule itself, or what it is made of."""
+    """The schedule itself, or the one that a composition is made of."""
     while isinstance(schedule, Composed):
         schedule = schedule.schedule
     return schedule
+
+
+def trace_of(schedule: Schedule) -> Trace | None:
+    """The trace that a schedule or a composition replays; ``None`` if it replays none."""
+    basis = basis_of(schedule)
+    return basis if isinstance(basis, Trace) else None
 
 
 def clients_of(schedule: Schedule, clients: int) -> int:

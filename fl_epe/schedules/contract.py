@@ -70,7 +70,7 @@ class Schedule(abc.ABC):
     def law(self, population: int) -> ParticipationLaw:
         """How one of ``population`` clients takes part; by default any rounds, up to the limit.
 
-        Another kind of schedule says what more it promises, by `dataclasses.replace`.
+        Each kind of schedule adds its own guarantees, by `dataclasses.replace`.
         """
         return ParticipationLaw(
             self.rounds, self.participations(), self.most_participations(), self.kind
@@ -170,10 +170,11 @@ def presence(
     Args:
         schedule: the participation schedule.
         population: number of participants.
-        rng: what draws them.
+        rng: the generator that draws them.
         first: show only so many of them; of all, only the cohorts are held.
     """
-    out = np.zeros((schedule.rounds, population if first is None else first), bool)
-    for row, cohort in zip(out, schedule.cohorts(population, rng), strict=True):
-        row[cohort[: np.searchsorted(cohort, len(row))]] = True
-    return out
+    shown = population if first is None else first
+    present = np.zeros((schedule.rounds, shown), bool)
+    for row, cohort in zip(present, schedule.cohorts(population, rng), strict=True):
+        row[cohort[: np.searchsorted(cohort, shown)]] = True
+    return present

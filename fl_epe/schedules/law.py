@@ -1,4 +1,4 @@
-"""The participation law: how a unit takes part in a run, and what of that an adversary is not told.
+"""The participation law: how a unit takes part in a run, and what an adversary is not told of it.
 
 A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record keeps
 it by value. Theory, the answer, ε so far and the limit read it and ask for no schedule's name.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
@@ -35,9 +34,8 @@ from fl_epe.checks import (
 from fl_epe.wording import unit_of_records
 
 _LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
-_CELLS_OF_A_STEP = (
-    100  # of the grid on which unequal steps are added, for the largest of them
-)
+# Of the grid on which unequal steps are added, for the largest of them.
+_CELLS_OF_A_STEP = 100
 _MOST_ROWS = 100  # of the sum of unequal steps
 
 Adjacency = Literal["zero-out", "add-or-remove"]
@@ -69,13 +67,11 @@ class FixedCohorts:
         rounds: number of rounds in which a unit may be drawn.
         available: number of units from which a cohort is drawn.
         size: number of units in a cohort.
-        condition: text to append to "cohorts of fixed size".
     """
 
     rounds: int
     available: int
     size: int
-    condition: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,19 +101,17 @@ class LocalSteps:
 
     def every_step(self) -> Events:
         """The law of a unit for an adversary who sees every step."""
-        once = [np.ones(1)] * self.total
-        return Events.steps(
-            once, np.repeat(self.rates, self.counts).tolist(), self.records
-        )
+        rates = np.repeat(self.rates, self.counts).tolist()
+        return Events.steps([np.ones(1)] * self.total, rates, self.records)
 
     def first(self, releases: int) -> LocalSteps:
-        """Those of the first releases."""
+        """The steps of the first releases."""
         return LocalSteps(self.counts[:releases], self.rates[:releases], self.records)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Event:
-    """One event of a unit: what it may do, of which at most one thing happens.
+    """One event of a unit: its possible participations, of which at most one happens.
 
     Attributes:
         rounds: in which it takes part, ``(rows,)``.
@@ -194,12 +188,12 @@ class Events:
     among: int = 0
 
     def __post_init__(self) -> None:
-        rows = [self.types, self.events, self.rounds, self.chances]
-        rows += [] if self.counts is None else [self.counts]
-        if len({np.shape(row) for row in rows}) > 1 or np.ndim(self.rounds) != 1:
-            raise_invalid(
-                "events", [np.shape(row) for row in rows], "to have rows of one length"
-            )
+        columns = [self.types, self.events, self.rounds, self.chances]
+        if self.counts is not None:
+            columns.append(self.counts)
+        shapes = [np.shape(column) for column in columns]
+        if len(set(shapes)) > 1 or len(shapes[0]) != 1:
+            raise_invalid("events", shapes, "to have rows of one length")
         if len(self.types) and not 0 <= self.types[0] <= self.types[-1] < len(
             self.shares
         ):
@@ -214,11 +208,18 @@ class Events:
     @classmethod
     def coins(cls, chances: ArrayLike, rest: int = 1) -> Self:
         """One event a round, with these probabilities of taking part, ``(T,)``."""
-        given = np.asarray(chances, np.float64)
-        rounds = np.flatnonzero(given)
+        of_rounds = np.asarray(chances, np.float64)
+        rounds = np.flatnonzero(of_rounds)
+        # A rest is counted in events, so that each round is one then.
         events = np.arange(len(rounds)) if rest == 1 else rounds
-        only = np.zeros(len(rounds), np.int64)
-        return cls(np.ones(1), only, events, rounds, given[rounds], rest=rest)
+        return cls._of_one_type(events, rounds, of_rounds[rounds], rest=rest)
+
+    @classmethod
+    def _of_one_type(
+        cls, events: Integers, rounds: Integers, chances: Floats, **options: Any
+    ) -> Self:
+        types = np.zeros(len(rounds), np.int64)
+        return cls(np.ones(1), types, events, rounds, chances, **options)
 
     @classmethod
     def subset(cls, rounds: int, size: int) -> Self:
@@ -244,34 +245,33 @@ class Events:
             rates: for each release the probability of a record to be in a step.
             records: of the unit.
         """
-        laws = [
-            _law_of_release(
-                tuple(np.asarray(weights, np.float64).tolist()), rate, records
-            )
-            for weights, rate in zip(steps, rates, strict=True)
-        ]
-        rounds = np.repeat(np.arange(len(laws)), [len(chances) for _, chances in laws])
-        only = np.zeros(len(rounds), np.int64)
-        counts = np.concatenate([np.empty(0), *(added for added, _ in laws)])
-        chances = np.concatenate([np.empty(0), *(chances for _, chances in laws)])
-        once = bool(np.all(counts == 1))
-        return cls(np.ones(1), only, rounds, rounds, chances, None if once else counts)
+        rounds = [np.empty(0, np.int64)]
+        counts = [np.empty(0)]
+        chances = [np.empty(0)]
+        for t, (weights, rate) in enumerate(zip(steps, rates, strict=True)):
+            of_steps = tuple(np.asarray(weights, np.float64).tolist())
+            added, of_release = _law_of_release(of_steps, rate, records)
+            rounds.append(np.full(len(added), t))
+            counts.append(added)
+            chances.append(of_release)
+        when = np.concatenate(rounds)
+        times = np.concatenate(counts)
+        return cls._of_one_type(
+            when,
+            when,
+            np.concatenate(chances),
+            counts=None if np.all(times == 1) else times,
+        )
 
     @classmethod
     def blocks(cls, chances: Sequence[tuple[int, Floats]]) -> Self:
         """One event a block of rounds: its first round and the chances of its rounds."""
-        lengths = [len(part) for _, part in chances]
-        rounds = np.concatenate(
-            [start + np.arange(len(part)) for start, part in chances]
-        )
-        events = np.repeat(np.arange(len(chances)), lengths)
-        only = np.zeros(len(rounds), np.int64)
-        return cls(
-            np.ones(1),
-            only,
-            events,
-            rounds,
-            np.concatenate([part for _, part in chances]),
+        lengths = [len(of_block) for _, of_block in chances]
+        rounds = [start + np.arange(len(of_block)) for start, of_block in chances]
+        return cls._of_one_type(
+            np.repeat(np.arange(len(chances)), lengths),
+            np.concatenate(rounds),
+            np.concatenate([of_block for _, of_block in chances]),
         )
 
     @classmethod
@@ -303,32 +303,26 @@ class Events:
         )
 
     def of_types(self) -> Iterator[tuple[float, Events]]:
-        """The share of each type, and its events alone."""
+        """The share of each type, and its events without those of other types."""
         ends = np.searchsorted(self.types, np.arange(len(self.shares) + 1))
-        for share, (start, end) in zip(
-            self.shares, itertools.pairwise(ends), strict=True
-        ):
-            only = self._rows(slice(start, end))
-            yield (
-                float(share),
-                dataclasses.replace(
-                    only, shares=np.ones(1), types=np.zeros_like(only.types)
-                ),
-            )
+        for number, share in enumerate(self.shares.tolist()):
+            rows = self._rows(slice(ends[number], ends[number + 1]))
+            types = np.zeros_like(rows.types)
+            yield share, dataclasses.replace(rows, shares=np.ones(1), types=types)
 
     def first(self, rounds: int) -> Events:
-        """Those of the first rounds of a run."""
+        """The events of the first rounds of a run."""
         inside = self.rounds < rounds
         return self if inside.all() else self._rows(inside)
 
     def thinned(self, keep: float) -> Events:
-        """Each participation then counts with probability ``keep``."""
+        """The events when each participation counts with probability ``keep``."""
         if not self.depend:
             return dataclasses.replace(self, chances=self.chances * keep)
         return dataclasses.replace(self, keep=self.keep * keep)
 
     def capped(self, most: int) -> Events:
-        """With a cap on participations."""
+        """The events with a cap on participations."""
         return dataclasses.replace(self, most=min(most, self.most or most))
 
     @property
@@ -354,18 +348,20 @@ class Events:
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
         ends = np.append(starts, len(self.events))[1:]
         counts = np.ones(len(self.rounds)) if self.counts is None else self.counts
-        found = []
+        events = []
+        spread = [np.empty(0, np.int64)]  # rounds of events with several
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            event = Event(
-                self.rounds[start:end], self.chances[start:end], counts[start:end]
-            )
-            if not (event.in_one_round or event.is_spread):
+            rows = slice(start, end)
+            event = Event(self.rounds[rows], self.chances[rows], counts[rows])
+            if event.is_spread:
+                spread.append(event.rounds)
+            elif not event.in_one_round:
                 return ()
-            found.append(event)
-        spread = [event.rounds for event in found if event.is_spread]
-        if spread and len(np.unique(np.concatenate(spread))) < sum(map(len, spread)):
+            events.append(event)
+        rounds = np.concatenate(spread)
+        if len(np.unique(rounds)) < len(rounds):
             return ()
-        return tuple(found)
+        return tuple(events)
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Events) else NotImplemented
@@ -375,14 +371,14 @@ class Events:
 
     @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return tuple(
             value.tobytes() if isinstance(value, np.ndarray) else value
-            for value in (
-                getattr(self, field.name) for field in dataclasses.fields(self)
-            )
+            for value in values
         )
 
     def _rows(self, chosen: slice | Booleans) -> Events:
+        """The events of some rows."""
         return dataclasses.replace(
             self,
             types=self.types[chosen],
@@ -401,9 +397,10 @@ def _law_of_release(
     weights = np.array([weight for weight in steps if weight > 0])
     largest = float(weights.max(initial=0.0))
     if np.all(weights >= largest * (1 - 1e-12)):
-        times = np.arange(1, len(weights) * records + 1)
+        draws = len(weights) * records
+        times = np.arange(1, draws + 1)
         added = largest * times
-        chances = scipy.stats.binom.pmf(times, len(weights) * records, rate)
+        chances = scipy.stats.binom.pmf(times, draws, rate)
     else:
         added, chances = _sum_of_steps(weights, rate, records)
     likely = (chances > _LEAST_CHANCE) & (added > 0)
@@ -417,15 +414,13 @@ def _sum_of_steps(weights: Floats, rate: float, records: int) -> tuple[Floats, F
     drawn = np.asarray(scipy.stats.binom.pmf(times, records, rate), np.float64)
     law: Floats = np.ones(1)
     for weight in weights:
-        grid = cell * np.arange(
-            math.ceil(records * weight / cell) + 2, dtype=np.float64
-        )
+        cells = math.ceil(records * weight / cell) + 2
+        grid = cell * np.arange(cells, dtype=np.float64)
         law = np.convolve(law, _split(weight * times, drawn, grid))
         law = law[: np.count_nonzero(tail_sums(law)[:-1] > _LEAST_CHANCE)]
     values = cell * np.arange(len(law), dtype=np.float64)
-    rows = (
-        values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2
-    )  # as small sums are most likely
+    # Rows are closest near 0, as small sums are most likely.
+    rows = values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2
     return rows, _split(values, law, rows)
 
 
@@ -433,8 +428,8 @@ def _split(values: Floats, chances: Floats, points: Floats) -> Floats:
     """Chances of the points between which values are split, with probability and mean unchanged."""
     after = np.clip(np.searchsorted(points, values, side="right"), 1, len(points) - 1)
     upper = (values - points[after - 1]) / (points[after] - points[after - 1])
-    found = np.bincount(after - 1, (1 - upper) * chances, len(points))
-    return np.asarray(found + np.bincount(after, upper * chances, len(points)))
+    of_lower = np.bincount(after - 1, (1 - upper) * chances, len(points))
+    return np.asarray(of_lower + np.bincount(after, upper * chances, len(points)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -518,14 +513,12 @@ class ParticipationLaw:
             raise_invalid(
                 "rates", rates, f"in [0, 1], one for each of {len(steps)} releases"
             )
-        if not all(
-            np.min(part, initial=0) == 0 and np.sum(part) < math.inf for part in steps
-        ):
-            raise_invalid("steps", steps, "to be finite and >= 0")
+        for weights in steps:
+            if np.min(weights, initial=0) != 0 or not np.sum(weights) < math.inf:
+                raise_invalid("steps", steps, "to be finite and >= 0")
         check_count("records", records)
-        local = LocalSteps(
-            tuple(len(part) for part in steps), tuple(map(float, rates)), records
-        )
+        counts = tuple(len(weights) for weights in steps)
+        local = LocalSteps(counts, tuple(map(float, rates)), records)
         return cls(
             len(steps),
             local.participations,
@@ -542,9 +535,9 @@ class ParticipationLaw:
     @property
     def rate(self) -> float | None:
         """Expected share of the rounds in which a unit takes part; ``None`` if nobody said."""
-        return (
-            None if self.participations is None else self.participations / self.rounds
-        )
+        if self.participations is None:
+            return None
+        return self.participations / self.rounds
 
     @property
     def limit(self) -> int:
@@ -553,13 +546,13 @@ class ParticipationLaw:
 
     @property
     def secret_events(self) -> Events | None:
-        """Independent events of who is not told the rounds; ``None`` where none are known."""
+        """Independent events for an adversary who is not told the rounds, if any are known."""
         if self.events is not None and self.events.independent:
             return self.events
         return self.dominating
 
     def in_record(self) -> ParticipationLaw:
-        """What a record keeps: without events by which nobody could hide a unit's rounds."""
+        """The law in a record: without events that do not help to hide a unit's rounds."""
         if self.events is not None and self.events.independent:
             return self
         return dataclasses.replace(self, events=None, events_at_most=None)
@@ -567,27 +560,28 @@ class ParticipationLaw:
     def first(self, rounds: int) -> ParticipationLaw:
         """The law of a run that ended after ``rounds`` of its rounds.
 
-        A block that was cut off counts as whole: the unit may have had its round in the rest.
+        A block that was cut off still counts: the unit may have had its round in what is left.
         """
         if rounds >= self.rounds:
             return self
         blocks = tuple(
             (start, min(end, rounds)) for start, end in self.blocks if start < rounds
         )
-        coins, rate = self.coins, self.rate
-        participations = None if rate is None else rate * rounds
-        most = rounds
+        coins = self.coins
         local = self.local and self.local.first(rounds)
         if local is not None:
-            participations = local.participations
-            most = local.total
+            participations: float | None = local.participations
+            limit = local.total
+        else:
+            participations = None if self.rate is None else self.rate * rounds
+            limit = rounds
         return dataclasses.replace(
             self,
             rounds=rounds,
             participations=participations,
-            most=min(self.limit, len(blocks) if blocks else most),
+            most=min(self.limit, len(blocks) if blocks else limit),
             blocks=blocks,
-            coins=coins and dataclasses.replace(coins, rounds=min(coins.rounds, most)),
+            coins=coins and dataclasses.replace(coins, rounds=min(coins.rounds, limit)),
             cohorts=self.cohorts and dataclasses.replace(self.cohorts, rounds=rounds),
             events=self.events and self.events.first(rounds),
             events_at_most=self.events_at_most and self.events_at_most.first(rounds),

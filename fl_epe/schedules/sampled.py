@@ -140,25 +140,23 @@ class MinSeparation(Separated):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: each cohort's share of those who have rested, and then a rest."""
         sizes = self._sizes(population)
-        before = np.concatenate([[0], np.cumsum(sizes)])
-        resting = (
-            before[:-1]
-            - before[np.maximum(np.arange(self.rounds) - self.separation + 1, 0)]
-        )
+        before = np.concatenate(
+            [[0], np.cumsum(sizes)]
+        )  # participations before each round
+        rested_from = np.maximum(np.arange(self.rounds) - self.separation + 1, 0)
+        resting = before[:-1] - before[rested_from]
+        chances = sizes / np.maximum(population - resting, 1)
         return dataclasses.replace(
             super().law(population),
             separation=self.separation,
-            events=Events.coins(
-                sizes / np.maximum(population - resting, 1), self.separation
-            ),
+            events=Events.coins(chances, self.separation),
         )
 
     def _sizes(self, population: int) -> Integers:
         """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
-        most = population * self.rounds // self.separation
-        return even_sizes(
-            min(round(self.rate * population * self.rounds), most), self.rounds
-        )
+        limit = population * self.rounds // self.separation
+        total = min(round(self.rate * population * self.rounds), limit)
+        return even_sizes(total, self.rounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,9 +182,8 @@ class BMinSep(Separated):
         """See `Schedule.cohorts`. Costs O(population) a round."""
         rested_from = np.zeros(population, np.int64)
         for t, chance in enumerate(self._chances()):
-            cohort = np.flatnonzero(
-                (rested_from <= t) & (rng.random(population) < chance)
-            )
+            is_heads = rng.random(population) < chance
+            cohort = np.flatnonzero((rested_from <= t) & is_heads)
             rested_from[cohort] = t + self.separation
             yield cohort
 
@@ -197,7 +194,7 @@ class BMinSep(Separated):
         block's first head counts. Proof: docs/notes/unknown-rounds.md.
         """
         blocks = []
-        (chance,) = self._chances_after(np.array([self.separation - 1]))
+        (chance,) = self._chances_after(np.array([self.separation - 1]))  # once rested
         for first in range(0, self.rounds, self.separation):
             length = min(self.separation, self.rounds - first)
             tails = np.arange(length, dtype=np.float64)
@@ -217,25 +214,24 @@ class BMinSep(Separated):
 
         In the first rounds of the run some clients still rest from a participation before it.
         """
-        return self._chances_after(
-            np.minimum(np.arange(self.rounds), self.separation - 1)
-        )
+        absent_rounds = np.minimum(np.arange(self.rounds), self.separation - 1)
+        return self._chances_after(absent_rounds)
 
     def _chances_after(self, rounds: Integers) -> Floats:
-        """Of the coin of a client of whom so many rounds are known in which it took no part."""
+        """The coin's chances for a client who took no part in so many of the last rounds."""
         chances = self.rate / np.maximum(1 - rounds * self.rate, self.rate)
         return np.asarray(np.minimum(chances, 1.0))
 
 
 def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
     """Remove the entries at ``places`` from the first ``rested``; the last ones fill the holes."""
-    taken = pool[places]
-    left = rested - len(places)
-    holes = places[places < left]
-    moves = np.ones(len(places), bool)
-    moves[places[places >= left] - left] = False
-    pool[holes] = pool[left:rested][moves]
-    return taken
+    cohort = pool[places]
+    remaining = rested - len(places)
+    holes = places[places < remaining]
+    moves = np.ones(len(places), bool)  # of the last entries
+    moves[places[places >= remaining] - remaining] = False
+    pool[holes] = pool[remaining:rested][moves]
+    return cohort
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,9 +255,8 @@ class ShuffledEpochs(Epochs):
         queue = np.empty(0, np.int64)
         for size in even_sizes(round(self.epochs * population), self.rounds):
             if size > len(queue):
-                queue = np.concatenate(
-                    [queue, _next_epoch(rng, population, queue, size)]
-                )
+                epoch = _next_epoch(rng, population, queue, size)
+                queue = np.concatenate([queue, epoch])
             yield np.sort(queue[:size])
             queue = queue[size:]
 
@@ -278,12 +273,11 @@ class ShuffledEpochs(Epochs):
         for epoch in range(self.most_participations()):
             first = math.floor(epoch * length + 1e-9)
             last = min(math.ceil((epoch + 1) * length - 1e-9), self.rounds)
-            places = np.arange(first, last)
-            ends = np.minimum(places + 1, (epoch + 1) * length)
+            rounds = np.arange(first, last)
+            starts = np.maximum(rounds, epoch * length)
+            ends = np.minimum(rounds + 1, (epoch + 1) * length)
             blocks.append((first, last))
-            chances.append(
-                (first, (ends - np.maximum(places, epoch * length)) / length)
-            )
+            chances.append((first, (ends - starts) / length))
         return dataclasses.replace(
             super().law(population), blocks=tuple(blocks), events=Events.blocks(chances)
         )
@@ -300,9 +294,8 @@ def _next_epoch(
     fresh = order[~repeated]
     late = order[repeated]
     head = size - len(tail)
-    return np.concatenate(
-        [fresh[:head], rng.permutation(np.concatenate([fresh[head:], late]))]
-    )
+    mixed = rng.permutation(np.concatenate([fresh[head:], late]))
+    return np.concatenate([fresh[:head], mixed])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,25 +320,22 @@ class Cyclic(Epochs):
         start = 0
         for size in even_sizes(round(self.epochs * population), self.rounds):
             end = start + size
-            beyond = max(end - population, 0)
-            yield np.sort(np.concatenate([order[start:end], order[:beyond]]))
-            start = beyond or end
+            repeated = max(end - population, 0)  # from the start of the order again
+            yield np.sort(np.concatenate([order[start:end], order[:repeated]]))
+            start = repeated or end
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: always as far apart, up to one round; a type for each place."""
-        distance, rest = divmod(
-            self.rounds * population, max(round(self.epochs * population), 1)
-        )
+        total = max(round(self.epochs * population), 1)
+        distance, remainder = divmod(self.rounds * population, total)
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
         when = np.repeat(np.arange(self.rounds), sizes)
-        place = (
-            np.arange(len(when)) % places
-        )  # one after another comes, again and again
+        place = np.arange(len(when)) % places  # one after another, again and again
         return dataclasses.replace(
             super().law(population),
             separation=max(distance, 1),
-            regular=not rest,
+            regular=remainder == 0,
             events=Events.certain(place, when, places),
         )
 
@@ -377,11 +367,11 @@ class RandomAllocation(WholeEpochs):
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a round."""
-        left = np.full(population, int(self.epochs), np.int32)
+        remaining = np.full(population, int(self.epochs), np.int32)
         for t in range(self.rounds):
-            taken = rng.random(population) * (self.rounds - t) < left
-            left -= taken
-            yield np.flatnonzero(taken)
+            is_present = rng.random(population) * (self.rounds - t) < remaining
+            remaining -= is_present
+            yield np.flatnonzero(is_present)
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: a uniform subset of the rounds.
@@ -420,16 +410,16 @@ class BallsInBins(WholeEpochs):
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
         for start, end in self._blocks():
             length = end - start
-            yield from by_round(
-                rng.integers(length, size=population, dtype=np.int32), length
-            )
+            when = rng.integers(length, size=population, dtype=np.int32)
+            yield from by_round(when, length)
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: once in each block."""
         blocks = self._blocks()
-        chances = [
-            (start, np.full(end - start, 1 / (end - start))) for start, end in blocks
-        ]
+        chances = []
+        for start, end in blocks:
+            length = end - start
+            chances.append((start, np.full(length, 1 / length)))
         return dataclasses.replace(
             super().law(population),
             hidden=self.epochs < self.rounds,

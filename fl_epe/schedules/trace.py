@@ -16,7 +16,9 @@ from fl_epe.schedules.contract import Cohort, Schedule
 from fl_epe.schedules.law import Events, ParticipationLaw
 from fl_epe.table_file import TEXT_ENDINGS, read_table, shown, table_rows
 
-COLUMNS = ROUND, CLIENT = "round", "client_id"  # of a log
+ROUND = "round"
+CLIENT = "client_id"
+COLUMNS = (ROUND, CLIENT)  # of a log
 _MOST_ROUNDS = 10**7
 _LONGEST = 256  # characters of a client's id
 
@@ -28,8 +30,8 @@ class Trace(Schedule):
     Guarantee: nothing is random for the trace's own clients. Client i of the population is
     ``clients[i]`` of the trace and takes part in the rounds that the trace gives it. Clients differ
     from each other and the rounds are known, so no amplification is claimed. A population of
-    another size, such as that of canaries, is a sample: each participant is given a uniformly
-    average-case client of the trace, and clients are reused as evenly as possible.
+    another size, such as that of canaries, is a sample: each participant stands for a client of the
+    trace that is drawn uniformly at random, and clients are reused as evenly as possible.
 
     Attributes:
         rounds: number of rounds from the first to the last, empty ones included.
@@ -62,22 +64,18 @@ class Trace(Schedule):
             raise_invalid(
                 "rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}"
             )
-        rows, counts = np.unique(
-            (when - first) * len(clients) + who, return_counts=True
-        )
+        cells = (when - first) * len(clients) + who
+        rows, counts = np.unique(cells, return_counts=True)
         round_ids, client_ids = np.divmod(rows, len(clients))
         if counts.max() > 1:
-            at = int(np.argmax(counts > 1))
-            client = clients[client_ids[at]].item()
-            again = int(round_ids[at]) + first
+            row = int(np.argmax(counts > 1))
+            client = clients[client_ids[row]].item()
+            number = int(round_ids[row]) + first
             raise ValueError(
-                f"Expected client_id={client!r} once, got it twice in round {again}."
+                f"Expected client_id={client!r} once, got it twice in round {number}."
             )
-        for name, values in (
-            ("round_ids", round_ids),
-            ("client_ids", client_ids),
-            ("clients", clients),
-        ):
+        columns = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
+        for name, values in columns.items():
             values.flags.writeable = False
             object.__setattr__(self, name, values)
         object.__setattr__(self, "rounds", rounds)
@@ -131,15 +129,16 @@ class Trace(Schedule):
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""
-        many = self.population
-        members = np.full((-(-population // many), many), -1)
-        if population == many:
-            members[0] = np.arange(many)
+        size = self.population
+        # The participants who stand for each client of the trace, a row a copy; -1 for nobody.
+        members = np.full((-(-population // size), size), -1)
+        if population == size:
+            members[0] = np.arange(size)
         else:
             numbers = rng.permutation(population)
-            for copy, start in zip(members, range(0, population, many), strict=True):
-                part = numbers[start : start + many]
-                copy[rng.permutation(many)[: len(part)]] = part
+            for number, copy in enumerate(members):
+                part = numbers[number * size : (number + 1) * size]
+                copy[rng.permutation(size)[: len(part)]] = part
         ends = np.searchsorted(self.round_ids, np.arange(self.rounds + 1))
         for start, end in itertools.pairwise(ends):
             drawn = members[:, self.client_ids[start:end]]
@@ -161,9 +160,8 @@ class _Coded(NamedTuple):
 def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
     """The clients' ids in ascending order, and of each row the index of its client."""
     if not isinstance(clients, _Coded):
-        if isinstance(clients, list | tuple) and all(
-            type(one) is int for one in clients
-        ):
+        is_sequence = isinstance(clients, list | tuple)
+        if is_sequence and all(type(client) is int for client in clients):
             clients = _integers(clients)
         return np.unique(_vector("client_ids", clients, "iuU"), return_inverse=True)
     ids, places = np.unique(clients.ids, return_inverse=True)
@@ -176,8 +174,8 @@ def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
     if vector.ndim != 1 or not len(vector):
         raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
     if vector.dtype.kind not in kinds:
-        wanted = "integers or strings" if "U" in kinds else "integers"
-        raise ValueError(f"Expected {name} to be {wanted}, got {vector.dtype}.")
+        expected = "integers or strings" if "U" in kinds else "integers"
+        raise ValueError(f"Expected {name} to be {expected}, got {vector.dtype}.")
     return vector
 
 
@@ -211,10 +209,10 @@ def _client(cell: Any) -> str:
     if cell is not None and type(cell) not in (int, str):
         raise ValueError(f"{CLIENT}={shown(cell)} is neither an integer nor text")
     text = "" if cell is None else str(cell).strip()
-    if not 0 < len(text) <= _LONGEST:
-        raise ValueError(
-            f"{CLIENT} is {f'longer than {_LONGEST} characters' if text else 'empty'}"
-        )
+    if not text:
+        raise ValueError(f"{CLIENT} is empty")
+    if len(text) > _LONGEST:
+        raise ValueError(f"{CLIENT} is longer than {_LONGEST} characters")
     return text
 
 
@@ -224,15 +222,15 @@ def _ids(texts: list[str]) -> np.ndarray:
         numbers = _integers([int(text) for text in texts])
     except ValueError:
         return np.array(texts)
-    return numbers if list(map(str, numbers.tolist())) == texts else np.array(texts)
+    is_exact = [str(number) for number in numbers.tolist()] == texts
+    return numbers if is_exact else np.array(texts)
 
 
 def _integers(values: Sequence[int]) -> np.ndarray:
     """The values as int64 or, as Flower numbers its nodes, uint64; NumPy would take float64."""
+    kind = np.uint64 if max(values, default=0) > LARGEST else np.int64
     try:
-        return np.array(
-            values, np.uint64 if max(values, default=0) > LARGEST else np.int64
-        )
+        return np.array(values, kind)
     except OverflowError as error:
         raise ValueError(
             "Expected client_ids to be texts, or integers of 64 bits."
@@ -240,13 +238,13 @@ def _integers(values: Sequence[int]) -> np.ndarray:
 
 
 def _trace(round_ids: Integers, client_ids: Any) -> Trace:
-    """Unless there is no row, or most rounds are without clients."""
+    """A file's trace; an error if there is no row, or most rounds are without clients."""
     if not len(round_ids):
         raise ValueError("there is no row")
     used = np.unique(round_ids)
     rounds = int(used[-1]) - int(used[0]) + 1
-    gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds that follow each other
-    if gaps or 2 * len(used) < rounds:
+    has_gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds follow each other
+    if has_gaps or 2 * len(used) < rounds:
         raise ValueError(
             f"from {used[0]} to {used[-1]} are {rounds:,} rounds, and {len(used):,} of them have "
             "clients. Are they time stamps, or numbered with gaps? Number the rounds that "

@@ -34,7 +34,8 @@ Where real updates hide canaries too (z = 0.02) rounds are correlated, which the
 know: κ still fits in each of 44 cells, and 42 of 44 mean scores are as predicted; the others
 are 0.6% above and 1.8% below.
 
-Expected (2026-11-24, 2 cores shared with other work)::
+Expected (2026-11-24, 2 cores shared with other work; check-in and time-of-day, then two more kinds
+of schedule, are logs today, see docs/schedules.md, and no longer trained)::
 
     one participation, constant clip norm, expected scores alone: ε and the exact one
       T =   16  z =    0.2  final     4.1454    4.1454
@@ -137,8 +138,6 @@ SCHEDULES = (
     "min-separation:separation=5",
     "cyclic",
     "balls-in-bins",
-    "check-in:window=5",
-    "time-of-day:rounds_per_day=10",
     'device-classes:{"rates": [1, 4], "shares": [0.7, 0.3]}',
     "capped:of=poisson,per_run=3",
     'drop-out:{"rate": 0.2, "of": "min-separation:separation=4"}',

@@ -53,9 +53,8 @@ def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]
     rest = max(rounds // participations // 2, 1)
     return (
         "epochs", "poisson", "fixed-size", f"min-separation:separation={rest}", "cyclic",
-        'device-classes:{"rates": [2, 1], "shares": [0.2, 0.8]}', "balls-in-bins", "check-in",
-        "time-of-day:rounds_per_day=8,hours=24", f"trace:path={path}",
-        "drop-out:of=epochs,rate=0.2", "capped:of=poisson,per_run=6",
+        'device-classes:{"rates": [2, 1], "shares": [0.2, 0.8]}', "balls-in-bins",
+        f"trace:path={path}", "drop-out:of=epochs,rate=0.2", "capped:of=poisson,per_run=6",
     )  # fmt: skip
 
 

@@ -86,7 +86,6 @@ class TestGuarantees:
             ("cyclic", 4),
             ("balls-in-bins", 4),
             ("min-separation:separation=8", 5),
-            ("check-in", 5),
             ("capped:of=poisson,per_run=6", 6),
             ("drop-out:of=epochs,rate=0.2", 5),
         ],
@@ -119,15 +118,6 @@ class TestGuarantees:
         dropped = upper_bounds(DropOut(FixedSize(T, 0.1), 0.5).law(CLIENTS), 0.5, DELTA)
         assert tightest(dropped, rounds_known=True).epsilon < bounds["known"]
 
-    def test_open_hours_are_fewer_rounds_at_a_higher_rate(self):
-        narrow = _bounds("time-of-day:rounds_per_day=8,hours=6")  # 10 rounds, 2 a day
-        wide = _bounds("time-of-day:rounds_per_day=8,hours=24")
-        pmf = stats.binom.pmf(np.arange(11), 10, 0.4)
-        assert narrow["known"] == pytest.approx(
-            random_participations_epsilon(0.5, DELTA, pmf)
-        )
-        assert wide["known"] == pytest.approx(_bounds("fixed-size")["known"], rel=1e-6)
-
     def test_a_trace_is_limited_by_its_busiest_client(self):
         trace = Trace([0, 1, 2, 2], ["a", "a", "a", "b"])
         busiest, random = upper_bounds(trace.law(2), 0.5, DELTA)
@@ -146,7 +136,7 @@ class TestGuarantees:
     def test_everybody_in_every_round_is_one_gaussian_mechanism(self, z, rounds):
         every_round = (
             "epochs", "cyclic", "balls-in-bins", "min-separation:separation=1", "poisson",
-            "fixed-size", "check-in", "time-of-day:rounds_per_day=24,hours=24",
+            "fixed-size",
             "capped:of=poisson,per_run=40", "drop-out:of=epochs,rate=0",
             'device-classes:{"rates": [1, 1], "shares": [0.3, 0.7]}',
         )  # fmt: skip
@@ -205,7 +195,7 @@ class TestGuarantees:
 
     def test_counts_cover_what_a_simulation_does(self):
         # Everybody's rounds known: δ(ε) of an average-case client, from simulated participations.
-        for spec in ("poisson", "fixed-size", "time-of-day:rounds_per_day=8,hours=6"):
+        for spec in ("poisson", "fixed-size"):
             schedule = _schedule(spec)
             rng = np.random.default_rng(3)
             counts = np.concatenate(

@@ -17,11 +17,11 @@ class TestCommand:
     def test_files(self, tmp_path, capsys):
         output = tmp_path / "out"
         options = ("--output", str(output), "--participations", "1", "2")
-        schedules = ["--schedules", "cyclic", "check-in", "min-separation:separation=9"]
+        schedules = ["--schedules", "cyclic", "poisson", "min-separation:separation=9"]
         schedules += ["--noise-multipliers", "0.3", "0.6"]
         assert self._run(*options, *schedules) == 0
         shown = capsys.readouterr().out
-        assert "check-in" in shown
+        assert "poisson" in shown
         assert (
             "ε of the median client for an adversary who sees the final model" in shown
         )

@@ -5,6 +5,7 @@ import dataclasses
 import json
 
 import pytest
+from trace_files import write_csv
 
 from fl_epe import accounting, cli
 from fl_epe.limit import ComparisonPlan, carry_out, choice, page
@@ -15,7 +16,6 @@ SCHEDULES = (
     "k-out-of-t",
     "poisson",
     "min-separation:separation=3",
-    "check-in",
     "cyclic",
 )
 
@@ -84,11 +84,9 @@ def test_the_noise_for_a_wanted_epsilon_is_enough_and_hardly_more(tmp_path):
     ("constraint", "best"),
     [
         ({"least_distance": 3}, "cyclic"),
-        ({"part_time": True}, "check-in"),
         ({"clients_draw": True}, "k-out-of-t"),
-        ({"clients_draw": True, "part_time": True}, "check-in"),
     ],
-    ids=["distance", "part-time", "drawn", "both"],
+    ids=["distance", "drawn"],
 )
 def test_constraints_rule_schedules_out(tmp_path, constraint, best):
     text = choice_of(*rows_of(tmp_path, **constraint))
@@ -96,6 +94,14 @@ def test_constraints_rule_schedules_out(tmp_path, constraint, best):
     assert "Ruled out: " in text
     ruled_out = text.split("Ruled out: ")[1].split(".")[0]
     assert best not in ruled_out
+
+
+def test_clients_who_are_offline_at_times_of_their_own_come_as_in_a_log(tmp_path):
+    rows = ((t, client) for client in range(100) for t in range(client % 4, 16, 4))
+    log = f"trace:path={write_csv(tmp_path / 'log.csv', rows)}"
+    text = choice_of(*rows_of(tmp_path, schedules=("poisson", log), part_time=True))
+    assert text.startswith(f"Run {log}: ")
+    assert "Ruled out: poisson." in text
 
 
 def test_nothing_that_is_allowed_is_said_with_the_reasons(tmp_path):

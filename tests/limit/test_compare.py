@@ -36,7 +36,7 @@ from fl_epe.reporting import Terminal, number
 from fl_epe.schedules import ShuffledEpochs, make_schedule
 
 SMALL = ComparisonPlan(
-    schedules=("cyclic", "check-in", "min-separation:separation=9"),
+    schedules=("cyclic", "poisson", "min-separation:separation=9"),
     noise_multipliers=(0.3, 0.6),
     participations=(1, 2),
     rounds=16,

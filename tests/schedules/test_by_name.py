@@ -5,16 +5,15 @@ from every_schedule import TRACE, T
 from trace_files import ROWS, write_csv
 
 from fl_epe.schedules import SCHEDULES, Capped, Trace, make_schedule, parse_schedule
-from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
+from fl_epe.schedules.availability import DeviceClasses
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
 
 OPTIONS = {
     "min-separation": {"separation": 4},
     "b-min-sep": {"separation": 4},
-    "time-of-day": {"rounds_per_day": 10},
     "device-classes": {"rates": (1, 5), "shares": (0.75, 0.25)},
-    "drop-out": {"of": "check-in:window=5", "rate": 0.2},
+    "drop-out": {"of": "min-separation:separation=5", "rate": 0.2},
     "capped": {"of": "poisson", "per_run": 20},
 }
 
@@ -38,14 +37,6 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
             make_schedule(kind, T, bad, **options)
     with pytest.raises(ValueError, match=f"Unknown option speed=7 of kind='{kind}'"):
         make_schedule(kind, T, participations, **options, speed=7)
-
-
-@pytest.mark.parametrize("participations", [0.3, 1, 1.7, 6.4, 13, 20])
-def test_check_in_windows_are_chosen_to_fit(participations):
-    schedule = make_schedule("check-in", T, participations)
-    assert isinstance(schedule, CheckIn)
-    assert schedule.participations() == pytest.approx(participations, rel=1e-12)
-    assert schedule.window == T // participations
 
 
 @pytest.mark.parametrize(
@@ -105,29 +96,6 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             lambda: BallsInBins(3, 4),
             r"Expected epochs=4 in \(0, rounds=3\]",
             id="epochs=4-in-0,3",
-        ),
-        pytest.param(
-            lambda: CheckIn(3, 0),
-            "Expected window=0 to be an integer",
-            id="window=0-to-be-an-integer",
-        ),
-        pytest.param(
-            lambda: CheckIn(3, 2, 0), r"Expected keep=0 in \(0, 1\]", id="keep=0-in-0,1"
-        ),
-        pytest.param(
-            lambda: TimeOfDay(9, 0.5, 24),
-            "Expected rate=0.5 <= 0.33",
-            id="rate=0.5-at-most-0.33",
-        ),
-        pytest.param(
-            lambda: TimeOfDay(9, 0.1, 24, hours=0.5),
-            r"Expected hours=0.5 in \[24/zones=1.0, 24\]",
-            id="hours=0.5-in-24-zones=1.0,24",
-        ),
-        pytest.param(
-            lambda: TimeOfDay(9, 0.1, 0),
-            "Expected rounds_per_day=0",
-            id="rounds_per_day=0",
         ),
         pytest.param(
             lambda: DropOut(Cyclic(9, 1), 1),
@@ -193,11 +161,6 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             id="participations=1.5-to-be-an-integer",
         ),
         pytest.param(
-            lambda: make_schedule("check-in", 9, 3, window=4),
-            "Expected window=4 <= rounds/part",
-            id="window=4-at-most-rounds-part",
-        ),
-        pytest.param(
             lambda: make_schedule("drop-out", 9, 8, of="poisson", rate=0.5),
             "participations=8 <=",
             id="participations=8-at-most",
@@ -257,10 +220,10 @@ def test_a_share_that_drops_out_is_not_rounded(of, most):
             id="min-separation",
         ),
         pytest.param(
-            "time-of-day:rounds_per_day=24, hours=7.5",
-            "time-of-day",
-            {"rounds_per_day": 24, "hours": 7.5},
-            id="time-of-day",
+            "capped:of=poisson, per_window=2, window=7",
+            "capped",
+            {"of": "poisson", "per_window": 2, "window": 7},
+            id="spaces",
         ),
         pytest.param(
             "capped:of=poisson,per_run=2",

@@ -6,7 +6,7 @@ from case_ids import in_words
 from every_schedule import CLIENTS, TRACE, T, assert_near, sizes_of
 
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, presence
-from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
+from fl_epe.schedules.availability import DeviceClasses
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
 
@@ -96,72 +96,6 @@ def test_each_block_has_everybody_once():
     )
 
 
-@pytest.mark.parametrize(
-    ("rounds", "window", "keep"),
-    [(30, 6, 1.0), (30, 4, 0.5), (30, 1, 0.7), (7, 10, 1.0)],
-)
-def test_check_ins_are_stationary_to_the_edges(rounds, window, keep):
-    seen = presence(CheckIn(rounds, window, keep), 20_000, np.random.default_rng(6))
-    rate = keep / window
-    assert_near(seen.T, rate)
-    # two rounds s apart: in two windows that meet or lie between, each hit by chance 1/window
-    for s in (1, 3):
-        inside = max(window - s, 0) / window  # both in one window: impossible together
-        assert_near((seen[:-s] & seen[s:]).T, rate**2 * (1 - inside))
-
-
-def test_check_ins_are_apart_as_windows_are():
-    window = 5
-    seen = presence(CheckIn(60, window), 500, np.random.default_rng(7))
-    for client in seen.T:
-        # some phase puts exactly one check-in into every full window
-        whole = [
-            client[phase : phase + (60 - phase) // window * window].reshape(-1, window)
-            for phase in range(window)
-        ]
-        assert any(np.all(rows.sum(axis=1) == 1) for rows in whole)
-
-
-def test_nobody_takes_part_outside_its_hours():
-    schedule = TimeOfDay(96, 0.1, 24, hours=8)
-    seen = presence(schedule, 200, np.random.default_rng(8))
-    of_day = np.asarray(seen.reshape(4, 24, 200).any(axis=0))
-    nights = schedule.open_zones().T  # (zones, rounds of a day)
-    assert np.all(nights.sum(axis=1) == 8)
-    fits = ~np.any(of_day[None] & ~nights[:, :, None], axis=1)
-    assert np.all(fits.any(axis=0))
-    assert schedule.most_participations() == 32
-
-
-def test_time_of_day_draws_uniformly_among_the_available():
-    # two zones, each open for half a day of two rounds
-    schedule = TimeOfDay(4, 0.25, 2, hours=12, zones=2)
-    runs = np.stack(
-        [presence(schedule, 8, np.random.default_rng(s)) for s in range(1500)]
-    )
-    # the same zone in rounds 0 and 2, and each draws two of its four: 1/2 · 1/2 · 1/2
-    assert_near((runs[:, 0] & runs[:, 2]).mean(axis=1), 1 / 8)
-    assert not np.any(runs[:, 0] & runs[:, 1])
-
-
-def test_a_single_client_is_in_any_zone():
-    # asked for in the second round only, when one of the two zones is open
-    schedule = TimeOfDay(2, 0.5, 2, hours=12, zones=2)
-    seen = np.stack(
-        [presence(schedule, 1, np.random.default_rng(s))[1] for s in range(400)]
-    )
-    assert_near(seen, 1 / 2)
-
-
-def test_time_of_day_takes_all_if_few_are_available():
-    schedule = TimeOfDay(24, 1 / 3, 24, hours=8)
-    # five thirds of a client are asked for; one or two are there
-    for seed in range(20):
-        sizes = presence(schedule, 5, np.random.default_rng(seed)).sum(axis=1)
-        assert set(sizes) == {1, 2}
-        assert 24 * 5 / 3 - 24 <= sizes.sum() <= 24 * 5 / 3
-
-
 def _naive_cap(seen, per_run, per_window, window):
     kept = np.zeros_like(seen)
     for t, i in np.argwhere(seen):
@@ -192,18 +126,14 @@ def test_caps_equal_the_naive_ones(inner, per_run, per_window, window):
         (Capped(Poisson(20, 1.0), per_run=3), 3),
         (Capped(Poisson(20, 1.0), per_window=2, window=6), 8),
         (MinSeparation(20, 1 / 6, 6), 4),
-        (CheckIn(20, 1), 20),
-        (CheckIn(2, 2), 2),
         (BallsInBins(20, 3), 3),
-        (TimeOfDay(30, 0.3, 24, hours=8), 14),
     ],
     ids=in_words,
 )
 def test_the_most_is_reached(schedule, most):
     seen = presence(schedule, 300, np.random.default_rng(0))
     assert schedule.most_participations() == most
-    if not isinstance(schedule, TimeOfDay):
-        assert seen.sum(axis=0).max() == most
+    assert seen.sum(axis=0).max() == most
 
 
 def test_a_cap_that_cannot_matter_is_exact():

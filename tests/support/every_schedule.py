@@ -15,7 +15,7 @@ from fl_epe.schedules import (
     Trace,
     presence,
 )
-from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
+from fl_epe.schedules.availability import DeviceClasses
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import (
     BallsInBins,
@@ -52,9 +52,6 @@ SIMPLE: list[Schedule] = [
     RandomAllocation(T, 3),
     BMinSep(T, 0.125, 5),
     BMinSep(T, 0.25, 4),
-    CheckIn(T, 6),
-    CheckIn(T, 3, keep=0.6),
-    TimeOfDay(T, 0.15, 8),
     TRACE,
 ]
 COMPOSED: list[Schedule] = [
@@ -67,7 +64,7 @@ COMPOSED: list[Schedule] = [
     Capped(Poisson(T, 0.2), per_run=2),
     Capped(Poisson(T, 0.3), per_window=1, window=4),
     Capped(FixedSize(T, 0.3), per_run=5, per_window=2, window=6),
-    Capped(DropOut(TimeOfDay(T, 0.3, 10), 0.1), per_window=2, window=10),
+    Capped(DropOut(FixedSize(T, 0.3), 0.1), per_window=2, window=10),
 ]
 EVERY = SIMPLE + COMPOSED
 
