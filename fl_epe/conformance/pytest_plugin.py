@@ -34,26 +34,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def dp_conformance(request: pytest.FixtureRequest) -> Callable[..., ConformanceResult]:
     """A function that checks a mechanism, and fails the test if the claim is violated.
 
-    It takes a `Target`, or a function and the claim about it. Its arguments ``trials``, ``level``
-    and ``seed`` are those of `conform`. Further arguments, and those of the marker ``dp``, are
-    those of `Target`.
+    It takes a `Target`, or a function and the claim about it. Its arguments ``level`` and ``seed``
+    are those of `conform`. Further arguments, and those of the marker ``dp``, are those of
+    `Target`.
     """
 
-    def check(target: Any, **arguments: Any) -> ConformanceResult:
+    def check(
+        target: Any, *, level: float = 0.01, seed: int = 0, **claim: Any
+    ) -> ConformanceResult:
         from fl_epe.conformance import Target, conform  # slow to import
 
         marker = request.node.get_closest_marker("dp")
-        claim = {**(marker.kwargs if marker else {}), **arguments}
-        options = {
-            name: claim.pop(name)
-            for name in ("trials", "level", "seed")
-            if name in arguments
-        }
+        if marker is not None:
+            claim = {**marker.kwargs, **claim}
         if isinstance(target, Target):
             target = dataclasses.replace(target, **claim)
         else:
             target = Target(target, **claim)
-        result = conform(target, **options)
+        result = conform(target, level=level, seed=seed)
         if not result.passed:
             pytest.fail(result.table(), pytrace=False)
         return result

@@ -59,15 +59,16 @@ def final_answer(
 
 
 def _flat(memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]) -> Vector:
+    tensors: Iterable[Any] = model
     if isinstance(model, Mapping):
         names = memory.history.names
         if not names or any(name not in model for name in names):
             raise_invalid(
                 "model", sorted(model), f"to have the arrays that were sent, {names}"
             )
-        model = [model[name] for name in names]
+        tensors = [model[name] for name in names]
     parts = [np.empty(0, np.float32)]
-    for part in model:
+    for part in tensors:
         is_tensor = hasattr(part, "detach")
         # A tensor becomes float32, as NumPy has no bfloat16.
         array = part.detach().cpu().float() if is_tensor else part

@@ -31,7 +31,7 @@ from fl_epe.dp_sgd import SeenSteps, StepFindings
 from fl_epe.schedules import ParticipationLaw
 from fl_epe.silos.memory import SiloHistory, SiloMemory
 from fl_epe.silos.places import reason_of
-from fl_epe.wording import counted, number
+from fl_epe.wording import counted, number, unit_of_records
 
 CONFIDENCE = 0.95
 
@@ -53,7 +53,7 @@ def brief_answer(memory: SiloMemory) -> SiloAnswer:
     reason = memory.plan.too_small or "ε is computed once the silo has the last model"
     return SiloAnswer(
         silo=memory.plan.silo,
-        unit=memory.plan.unit,
+        unit=unit_of_records(memory.plan.records),
         delta=memory.plan.delta,
         confidence=CONFIDENCE,
         rounds=memory.rounds,

@@ -92,7 +92,7 @@ class LocalRound:
         # The model's response to the clipped gradients of the silo's own records, by tensor.
         self._real = [
             Response(torch.zeros_like(p, dtype=torch.float32))
-            for p in self._optimizer.parameters()
+            for p in self._optimizer.parameters
         ]
         if self._optimizer.has_velocity:
             self.reason = "momentum is carried over from an earlier round"
@@ -191,7 +191,7 @@ class LocalRound:
             )
             return None
         scale = facts.scale / optimizer.batch_size
-        for response, p in zip(self._real, optimizer.parameters(), strict=True):
+        for response, p in zip(self._real, optimizer.parameters, strict=True):
             response.step(linear_step, p.summed_grad, scale)
         chance = min(1.0, facts.batches * self._rate)
         drawn = self._rng.binomial(self._records, chance, self._count) * facts.clip_norm

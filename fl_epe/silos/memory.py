@@ -18,7 +18,6 @@ from fl_epe.auditing import AuditRecord, RoundCorrelation, RoundFacts, RunAudito
 from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.silos.upload import Upload
-from fl_epe.wording import unit_of_records
 
 _MAX_COMPARED = 1 << 16  # entries of an upload by which it is detected in an average
 _STANDARD_ERRORS = 5.0  # of an upload's share of an average
@@ -47,11 +46,6 @@ class SiloPlan:
     share_scores: bool
     share_design: bool
     too_small: str
-
-    @property
-    def unit(self) -> str:
-        """Whose privacy, in words."""
-        return unit_of_records(self.records)
 
 
 @dataclasses.dataclass
