@@ -69,9 +69,9 @@ from numpy.typing import ArrayLike, NDArray
 from other_bounds import any_lower_bound
 from sensitivity_bugs import AdaptiveSum, strays_from
 
-from fl_epe.auditing import Scores, games
+from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import lower_bound
-from fl_epe.conformance import Target
+from fl_epe.conformance import Target, games
 from fl_epe.conformance.game_checks import Game as TwoWorlds
 from fl_epe.conformance.probes import change
 

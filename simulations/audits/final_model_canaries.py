@@ -41,9 +41,10 @@ from images import CLASSES, Images, read_images
 from two_layer import Floats, TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Scores, epsilon_from_record, games, ladder_fit, seen_by
+from fl_epe.auditing import Scores, epsilon_from_record, ladder_fit, seen_by
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.config import RunConfig
+from fl_epe.conformance import games
 from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import Job, simulate

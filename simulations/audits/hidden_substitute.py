@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing import Scores, games
+from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds.error_rates import (
     Sample,
     clopper_pearson_upper,
@@ -37,6 +37,7 @@ from fl_epe.auditing.bounds.error_rates import (
 )
 from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
 from fl_epe.checks import check_probability
+from fl_epe.conformance import games
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]

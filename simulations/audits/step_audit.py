@@ -22,7 +22,8 @@ from subsampled_bounds import (
 )
 
 from fl_epe.accounting import poisson_epsilon
-from fl_epe.auditing import Scores, games
+from fl_epe.auditing import Scores
+from fl_epe.conformance import games
 from fl_epe.seeding import generator
 
 _NOISE = 1.0

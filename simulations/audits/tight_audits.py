@@ -69,7 +69,8 @@ from step_bounds import (
 )
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import Scores, games
+from fl_epe.auditing import Scores
+from fl_epe.conformance import games
 
 Floats = NDArray[np.float64]
 

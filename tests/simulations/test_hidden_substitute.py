@@ -14,7 +14,8 @@ from hidden_substitute import (
 from noisy_sum import NoisySum
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import Scores, games
+from fl_epe.auditing import Scores
+from fl_epe.conformance import games
 
 PAIR = HiddenSubstitute(2.0, 0.3, 12)
 DELTA = 1e-5
