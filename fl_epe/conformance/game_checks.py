@@ -5,7 +5,7 @@ the other half proves: the error rates at that threshold. The level is split ove
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -80,69 +80,20 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
         quiet_entry: an entry of the array with the least noise.
         seed: of random canaries.
     """
-    dim = target.dim
     rows = target.rows
-    steps = np.arange(target.steps)[:, None]
-    drawn = generator(seed, 1).standard_normal((target.steps + 2, dim))
+    drawn = generator(seed, 1).standard_normal((target.steps + 2, target.dim))
     if target.nonnegative:
         drawn = np.abs(drawn)
-    first = np.eye(dim)[0]
-    ones = np.ones(dim)
-
-    def norm_of(clip_norms: float) -> float:
-        return target.clip_norm * (1.0 if target.has_clipped_inputs else clip_norms)
-
-    long = norm_of(_LONG)
-
-    def scaled(vector: Floats, norm: float = long) -> Floats:
-        return np.asarray(vector * (norm / np.linalg.norm(vector, target.order)))
-
-    def repeated(vector: Floats) -> Floats:
-        return np.where(steps < target.canary_steps, vector, 0.0)
-
-    short = scaled(drawn[0], norm_of(_SHORT))
-    candidates = [Game(ORDINARY, repeated(short), rows)]
-    if not target.has_clipped_inputs:  # otherwise it is no longer than the first
-        candidates.append(Game("random", repeated(scaled(drawn[1])), rows))
-    quiet = np.eye(dim)[quiet_entry]
-    candidates += [
-        Game("all entries", repeated(scaled(ones)), rows),
-        Game("one entry", repeated(scaled(first)), rows),
-        Game("least noised array", repeated(scaled(quiet)), rows),
+    candidates = [
+        *_games_of_canaries(target, quiet_entry, drawn),
+        *_games_of_other_updates(target, drawn),
     ]
-    if target.categories:
-        half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
-        candidates.append(Game("half of all entries", repeated(scaled(half)), rows))
-    direction = first
-    if target.norm == "linf" and not target.nonnegative:
-        direction = 2 * first - ones
-    opposite = -direction
-    if target.nonnegative:
-        opposite = ones - first if dim > 1 else ones
-    toward = repeated(scaled(direction))
-    if len(rows):
-        opposed = scaled(opposite, norm_of(_MODERATE))[None]
-        candidates.append(Game("opposed", toward, np.vstack([rows[:-1], opposed])))
-        if target.categories:
-            candidates.append(Game("beside an opposed one alone", toward, opposed))
-    if target.others is not None or target.categories:
-        candidates.append(Game("alone", toward, rows[:0]))
-    else:
-        is_small = np.arange(len(rows)) <= len(rows) // 2
-        lengths = np.where(is_small, _SMALL, _MODERATE)[:, None]
-        lengths = np.minimum(lengths, norm_of(_MODERATE) / target.clip_norm)
-        two_lengths = lengths * scaled(drawn[1], target.clip_norm)
-        zeros = np.repeat(target.zero_update, len(rows), axis=0)
-        again = scaled(drawn[1], norm_of(_SHORT))
-        candidates += [
-            Game("others of two lengths", repeated(scaled(first)), two_lengths),
-            Game("others of zeros", repeated(again), zeros),
-        ]
     if target.canary_steps > 1:
-        changing = np.array([scaled(vector) for vector in drawn[2:]])
-        once = np.where(steps == 0, scaled(first), 0.0)
+        changing = np.array([_scaled(target, vector) for vector in drawn[2:]])
+        first = _scaled(target, np.eye(target.dim)[0])
+        once = np.where(np.arange(target.steps)[:, None] == 0, first, 0.0)
         candidates += [
-            Game("another in each step", repeated(changing), rows),
+            Game("another in each step", _repeated(target, changing), rows),
             Game("in one step", once, rows),
         ]
     # Of equal games the last is kept, under the name of the first.
@@ -150,6 +101,71 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
     for game in reversed(candidates):
         unique[game.canary.tobytes() + game.other_updates.tobytes()] = game
     return list(unique.values())[::-1]
+
+
+def _games_of_canaries(
+    target: Target, quiet_entry: int, drawn: Floats
+) -> Iterator[Game]:
+    """Games of canaries beside the target's other updates."""
+    dim = target.dim
+    vectors = {ORDINARY: _scaled(target, drawn[0], _SHORT)}
+    if not target.has_clipped_inputs:  # otherwise it is no longer than the first
+        vectors["random"] = _scaled(target, drawn[1])
+    vectors["all entries"] = _scaled(target, np.ones(dim))
+    vectors["one entry"] = _scaled(target, np.eye(dim)[0])
+    vectors["least noised array"] = _scaled(target, np.eye(dim)[quiet_entry])
+    if target.categories:
+        half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
+        vectors["half of all entries"] = _scaled(target, half)
+    for name, vector in vectors.items():
+        yield Game(name, _repeated(target, vector), target.rows)
+
+
+def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
+    """Games in which the other updates are chosen for the canary."""
+    rows = target.rows
+    first = np.eye(target.dim)[0]
+    ones = np.ones(target.dim)
+    direction = first
+    if target.norm == "linf" and not target.nonnegative:
+        direction = 2 * first - ones
+    opposite = -direction
+    if target.nonnegative:
+        opposite = ones - first if target.dim > 1 else ones
+    canary = _repeated(target, _scaled(target, direction))
+    if len(rows):
+        opposed = _scaled(target, opposite, _MODERATE)[None]
+        yield Game("opposed", canary, np.vstack([rows[:-1], opposed]))
+        if target.categories:
+            yield Game("beside an opposed one alone", canary, opposed)
+    if target.others is not None or target.categories:
+        yield Game("alone", canary, rows[:0])
+        return
+    is_small = np.arange(len(rows)) <= len(rows) // 2
+    lengths = np.where(is_small, _SMALL, _MODERATE)[:, None]
+    longest = _norm(target, _MODERATE) / target.clip_norm
+    two_lengths = np.minimum(lengths, longest) * _scaled(target, drawn[1], 1.0)
+    canary = _repeated(target, _scaled(target, first))
+    yield Game("others of two lengths", canary, two_lengths)
+    zeros = np.repeat(target.zero_update, len(rows), axis=0)
+    canary = _repeated(target, _scaled(target, drawn[1], _SHORT))
+    yield Game("others of zeros", canary, zeros)
+
+
+def _norm(target: Target, clip_norms: float) -> float:
+    """The norm of an update of this length, if updates may be longer than the clip norm."""
+    return target.clip_norm * (1.0 if target.has_clipped_inputs else clip_norms)
+
+
+def _scaled(target: Target, vector: Floats, clip_norms: float = _LONG) -> Floats:
+    norm = _norm(target, clip_norms)
+    return np.asarray(vector * (norm / np.linalg.norm(vector, target.order)))
+
+
+def _repeated(target: Target, vector: Floats) -> Floats:
+    """A canary's update in each step, from that in the steps in which it takes part."""
+    steps = np.arange(target.steps)[:, None]
+    return np.where(steps < target.canary_steps, vector, 0.0)
 
 
 def releases(

@@ -177,38 +177,56 @@ def _noise_checks(
         level: of a false alarm.
     """
     rows = noise.reshape(-1, noise.shape[2])
-    distinct = len(np.unique(rows, axis=0))
     added = probes.added(target, seed)
-    name = "noise: fresh in each call"
-    claim = "no two releases share their noise"
-    measured = f"{distinct} different ones of {len(rows)} releases of zeros"
-    if distinct == 1 and added.moves:
-        yield Check(
-            name, "failed", claim, measured, NO_NOISE, "critical", infinite=True
-        )
-        return
-    if target.noise is not None and added.to_noise and distinct < len(rows):
-        why = (
-            "the difference of two releases with the same noise has none: ε is infinite"
-        )
-        yield Check(name, "failed", claim, measured, why, "critical")
-    else:
-        yield Check(name, "passed", claim, measured)
+    fresh = _fresh_check(target, rows, added)
+    yield fresh
     largest_change = target.allowed
     if target.sensitivity is None and change > 0:
         largest_change = min(change, largest_change)
     std = target.noise_std(largest_change)
-    if target.noise is None or std is None:
+    if fresh.infinite or target.noise is None or std is None:
         return
-    if not added.to_noise:
-        claim = f"the noise is {target.noise}"
-        measured = "releases of zeros are not the noise"
-        why = (
-            "what is released is not a sum and its noise alone, as after rounding or averaging"
-            " over steps, or noise does not cancel: games are played instead"
+    if added.to_noise:
+        yield from _law_checks(target, rows, std, level)
+        return
+    claim = f"the noise is {target.noise}"
+    measured = "releases of zeros are not the noise"
+    why = (
+        "what is released is not a sum and its noise alone, as after rounding or averaging"
+        " over steps, or noise does not cancel: games are played instead"
+    )
+    yield Check("noise: law", "unknown", claim, measured, why)
+
+
+def _fresh_check(target: Target, rows: Floats, added: probes.Added) -> Check:
+    """Whether each release of zeros has noise of its own."""
+    distinct = len(np.unique(rows, axis=0))
+    name = "noise: fresh in each call"
+    claim = "no two releases share their noise"
+    measured = f"{distinct} different ones of {len(rows)} releases of zeros"
+    if distinct == 1 and added.moves:
+        return Check(
+            name, "failed", claim, measured, NO_NOISE, "critical", infinite=True
         )
-        yield Check("noise: law", "unknown", claim, measured, why)
-        return
+    if target.noise is not None and added.to_noise and distinct < len(rows):
+        why = (
+            "the difference of two releases with the same noise has none: ε is infinite"
+        )
+        return Check(name, "failed", claim, measured, why, "critical")
+    return Check(name, "passed", claim, measured)
+
+
+def _law_checks(
+    target: Target, rows: Floats, std: float, level: float
+) -> Iterator[Check]:
+    """Whether noise has the law of the claim.
+
+    Args:
+        target: with its claim.
+        rows: the noise of calls, shape (m, d).
+        std: standard deviation of an entry that the claim needs.
+        level: of a false alarm.
+    """
     spread = rows.std(axis=0)
     if target.noise_multiplier is None and spread.max() > _UNEVEN_NOISE * spread.min():
         # Each entry has noise for a change of its own.
@@ -220,7 +238,7 @@ def _noise_checks(
     by_call = [np.split(row, cuts) for row in rows[:_COMPARED_CALLS]]
     all_calls = [np.ravel(part) for part in np.split(rows, cuts, axis=1)]
     of_calls, of_all_calls = (
-        check_noise(calls, std, distribution=target.noise, level=level / 2)
+        check_noise(calls, std, distribution=target.law, level=level / 2)
         for calls in (by_call, [all_calls])
     )
     checks = [check for check in of_calls if check.name not in _OF_ALL_CALLS]

@@ -178,21 +178,16 @@ class SiloMemory:
             vectors["first"] = model
         elif is_new:
             self._average(model - vectors["last"])
-        else:
-            self._go_back(received.index(mark))
+        else:  # the server goes on from an earlier model, without those after it
+            del history.received[received.index(mark) + 1 :]
+            if len(history.averages) > history.received[-1][1]:
+                history.rewound = True
         if is_new:
             history.received.append((mark, len(history.averages)))
         vectors["last"] = model
         vectors["real"] = np.zeros_like(vectors["real"])
         vectors["hidden before"] = vectors["hidden"]
         vectors["hidden"] = vectors["hidden"][:0]
-
-    def _go_back(self, index: int) -> None:
-        """The server goes on from an earlier model: no later model is in those that follow."""
-        history = self.history
-        del history.received[index + 1 :]
-        if len(history.averages) > history.received[-1][1]:
-            history.rewound = True
 
     def _average(self, difference: Vector) -> None:
         history = self.history
