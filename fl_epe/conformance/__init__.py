@@ -1,7 +1,7 @@
 """Conformance: does an implementation of a mechanism do what its privacy claim says?
 
 `conform` runs every check that suits a `Target`: odd inputs, its noise, games with several canaries
-and statistics, its accountant. A mechanism that passes is one in which nothing was found.
+and statistics, its accountant. A mechanism passes if no check finds a fault.
 
 Examples:
     Randomised response that tells the truth in 9 of 10 cases, with the claim of 3 of 4:

@@ -1,10 +1,11 @@
-"""Targets of what people use: Flower's strategies and mods, Opacus's optimizer, pfl's mechanisms.
+"""Targets of widely used libraries: Flower's strategies and mods, Opacus's optimizer, pfl.
 
-Each takes the claim as `Target` does, and imports its library when it is called. Noise comes from
-the library's global generator, which is seeded before each release, so that noise cancels where it
-should. Updates may have any values where others send them, as of Flower's clients, and are finite
-elsewhere. ``sensitivity`` is that of what is released: of a mean over n clients the clip norm over
-n. Adjacency is "zero-out", and the model has two arrays, "weight" and "bias".
+Each function takes the claim as `Target` does, and the target imports its library when it is
+called. Noise comes from the library's global generator, which is seeded before each release, so
+that noise cancels where it should. Updates of Flower's clients may have any values, as clients send
+them; updates of the other libraries are finite. ``sensitivity`` is that of the release: for a mean
+over n clients it is the clip norm over n. Adjacency is "zero-out", and the model has two arrays,
+"weight" and "bias".
 
 Examples:
     >>> from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as Wrapper
@@ -19,7 +20,7 @@ Examples:
 import contextlib
 import logging
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,18 +29,13 @@ from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
 Arrays = dict[str, np.ndarray]
-_DIM, _HALF = 12, 6
-_MANY = 1000  # times the others' number of examples
-_KNOWN: Mapping[str, Any] = {
-    "adjacency": "zero-out",
-    "arrays": (_HALF, _HALF),
-    "trials": 400,
-}
-_FLOWER = {
-    **_KNOWN,
-    "nothing": 1e-9,
-}  # Flower's clipping divides by the length of an update
-_LOCAL = {**_KNOWN, "inputs": "finite", "trials": 2000}
+
+_DIM = 12
+_HALF = 6
+_CLAIM = {"adjacency": "zero-out", "arrays": (_HALF, _HALF)}
+_ZERO = 1e-9  # Flower's clipping divides by the length of an update
+_FLOWER = {**_CLAIM, "zero_update_norm": _ZERO, "trials": 400}
+_LOCAL = {**_CLAIM, "inputs": "finite", "trials": 2000}
 
 
 def of_flower_strategy(
@@ -57,53 +53,59 @@ def of_flower_strategy(
         from flwr.app import ArrayRecord, ConfigRecord
 
         replies = [
-            one if isinstance(one, tuple) else (_named(one), 1) for one in updates
+            update if isinstance(update, tuple) else (_named(update), 1)
+            for update in updates
         ]
-        beside = {k: np.zeros_like(v) for k, v in replies[0][0].items() if v.ndim == 0}
-        grid = types.SimpleNamespace(get_node_ids=lambda: list(range(1, nodes + 1)))
-        grid.create_message = lambda *_, **__: None
+        first_reply, _ = replies[0]
+        model = _named(np.zeros(_DIM))
+        for name, array in first_reply.items():
+            if array.ndim == 0:
+                model[name] = np.zeros_like(array)
+        grid = types.SimpleNamespace(
+            get_node_ids=lambda: list(range(1, nodes + 1)),
+            create_message=lambda *_, **__: None,
+        )
         with _quiet_flower(rng):
-            strategy, start = (
-                make(),
-                ArrayRecord(_packed(_named(np.zeros(_DIM)) | beside)),
-            )
+            strategy = make()
+            start = ArrayRecord(_packed(model))
             list(strategy.configure_train(1, start, ConfigRecord(), grid))
             messages = [
-                _message(reply, n, i + 1) for i, (reply, n) in enumerate(replies)
+                _message(arrays, examples, node)
+                for node, (arrays, examples) in enumerate(replies, 1)
             ]
-            arrays, _ = strategy.aggregate_train(1, messages)
-        if arrays is None:
+            released, _ = strategy.aggregate_train(1, messages)
+        if released is None:
             raise ValueError("no model was released")
-        return _flat(arrays)
+        return _flat(released)
 
-    others = np.random.default_rng(1).normal(0, 1, (nodes - 1, _DIM))
+    other_updates = np.random.default_rng(1).normal(0, 1, (nodes - 1, _DIM))
     unit = np.full(_DIM, claim.get("clip_norm", 1.0) / np.sqrt(_DIM))
-    own, none = _named(unit), _named(1e-9 * unit)
+    update = _named(unit)
+    zero_update = _named(_ZERO * unit)
 
-    def odd(
-        last: Arrays, instead: Arrays = none, examples: int = 1, **beside: Any
+    def pair(
+        odd: Arrays, ordinary: Arrays = zero_update, examples: int = 1, **extra: Any
     ) -> Any:
-        rest = [(_named(row) | beside, 1) for row in others]
-        return [*rest, (last, examples)], [*rest, (instead | beside, 1)]
+        """Replies of which the last is odd, and with an ordinary one in its place."""
+        replies = [(_named(row) | extra, 1) for row in other_updates]
+        return [*replies, (odd, examples)], [*replies, (ordinary | extra, 1)]
 
     probes = {
-        "1,000 times the examples": odd(own, examples=_MANY),
-        "arrays renamed": odd({f"new.{name}": array for name, array in own.items()}),
-        "an extra array": odd(own | {"extra": np.ones(3)}),
-        "arrays in another order": odd(dict(reversed(own.items())), own),
-        "a 0-d array": odd(none | {"n": np.array(100.0)}, n=np.array(0.0)),
-        "a 0-d array of integers": odd(none | {"n": np.array(100)}, n=np.array(0)),
+        "1,000 times the examples": pair(update, examples=1000),
+        "arrays renamed": pair({f"new.{name}": a for name, a in update.items()}),
+        "an extra array": pair(update | {"extra": np.ones(3)}),
+        "arrays in another order": pair(dict(reversed(update.items())), update),
+        "a 0-d array": pair(zero_update | {"n": np.array(100.0)}, n=np.array(0.0)),
+        "a 0-d array of integers": pair(
+            zero_update | {"n": np.array(100)}, n=np.array(0)
+        ),
     }
-    return Target(release, **{**_FLOWER, "others": others, "probes": probes, **claim})
-
-
-def _flat(arrays: Any) -> Floats:
-    """The entries of a Flower record's arrays, one after the other."""
-    return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
+    defaults = {**_FLOWER, "others": other_updates, "probes": probes}
+    return Target(release, **{**defaults, **claim})
 
 
 def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
-    """A mod of Flower's clients, through which the update of one client goes.
+    """A mod of Flower's clients, which processes the update of one client.
 
     Args:
         make: makes the mod.
@@ -120,20 +122,21 @@ def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
             RecordDict,
         )
 
-        start = ArrayRecord(_packed(_named(np.zeros(_DIM))))
         content = RecordDict(
-            {"arrays": start, "config": ConfigRecord({"server-round": 1})}
+            {
+                "arrays": ArrayRecord(_packed(_named(np.zeros(_DIM)))),
+                "config": ConfigRecord({"server-round": 1}),
+            }
         )
         context = Context(0, 1, {}, RecordDict(), {})
         with _quiet_flower(rng):
-            asked = Message(content, 1, MessageType.TRAIN)
+            instruction = Message(content, 1, MessageType.TRAIN)
             reply = make()(
-                asked, context, lambda *_: _message(_named(updates[0]), 1, 1)
+                instruction, context, lambda *_: _message(_named(updates[0]), 1, 1)
             )
         if reply.has_error():
             raise ValueError(reply.error.reason)
-        arrays = reply.content.array_records["arrays"]
-        return _flat(arrays)
+        return _flat(reply.content.array_records["arrays"])
 
     return Target(release, **{**_FLOWER, "others": [], **claim})
 
@@ -150,12 +153,13 @@ def of_opacus(make: Callable[[Any], Any], **claim: Any) -> Target:
         import torch
 
         torch.manual_seed(int(rng.integers(2**63)))
-        both = [torch.nn.Parameter(torch.zeros(_HALF)) for _ in range(2)]
-        optimizer = make(torch.optim.SGD(both, lr=1.0))
-        for parameter, rows in zip(both, np.split(updates, 2, axis=1), strict=True):
+        parameters = [torch.nn.Parameter(torch.zeros(_HALF)) for _ in range(2)]
+        optimizer = make(torch.optim.SGD(parameters, lr=1.0))
+        gradients = np.split(updates, 2, axis=1)
+        for parameter, rows in zip(parameters, gradients, strict=True):
             parameter.grad_sample = torch.tensor(rows, dtype=torch.float32)  # type: ignore[attr-defined]
         optimizer.step()
-        return np.concatenate([-parameter.detach().numpy() for parameter in both])
+        return np.concatenate([-p.detach().numpy() for p in parameters])
 
     return Target(release, **{**_LOCAL, **claim})
 
@@ -171,15 +175,25 @@ def of_pfl(mechanism: Any, **claim: Any) -> Target:
     def release(updates: Floats, rng: np.random.Generator) -> Floats:
         from pfl.stats import MappedVectorStatistics
 
-        np.random.seed(seed := int(rng.integers(2**32)))  # noqa: NPY002 (what pfl draws from)
-        rows = [_named(row.astype(np.float32)) for row in (np.zeros(_DIM), *updates)]
-        total, *users = [MappedVectorStatistics(row, weight=1.0) for row in rows]
+        seed = int(rng.integers(2**32))
+        np.random.seed(seed)  # noqa: NPY002 (what pfl draws from)
+        zeros = _named(np.zeros(_DIM, np.float32))
+        total = MappedVectorStatistics(zeros, weight=1.0)
+        users = [
+            MappedVectorStatistics(_named(row.astype(np.float32)), weight=1.0)
+            for row in updates
+        ]
         for user in users:
             total = total + mechanism.constrain_sensitivity(user, seed=seed)[0]
         noisy, _ = mechanism.add_noise(total, cohort_size=len(users), seed=seed)
-        return np.concatenate([np.ravel(noisy[name]) for name in rows[0]])
+        return np.concatenate([np.ravel(noisy[name]) for name in zeros])
 
     return Target(release, **{**_LOCAL, **claim})
+
+
+def _flat(arrays: Any) -> Floats:
+    """The entries of a Flower record's arrays, one after the other."""
+    return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
 
 
 def _named(row: Floats) -> Arrays:
@@ -202,7 +216,7 @@ def _message(arrays: Arrays, examples: int, node: int) -> Any:
 
 @contextlib.contextmanager
 def _quiet_flower(rng: np.random.Generator) -> Iterator[None]:
-    """Seed what Flower draws from, let it make messages, and keep its log still."""
+    """Seed the generator that Flower draws from, allow messages, and silence its log."""
     from fl_epe.simulation import ensure_task_identity
 
     ensure_task_identity(0)

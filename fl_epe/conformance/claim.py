@@ -1,8 +1,8 @@
-"""What a claim says of error rates, and what error rates say of a claim.
+"""Which error rates a privacy claim allows, and which ε error rates prove.
 
-A claim is a privacy profile: pairs (ε, δ) that hold together. Of one (ε, δ) that is one pair. Where
-the noise is said to be Gaussian, sampled or not, it is the whole curve δ(ε) of the noise multiplier
-that is claimed, or that the claimed ε needs: so do few trials disprove ε = 4 at δ = 1e-5.
+A claim is a privacy profile: pairs (ε, δ) that hold together. A claim of one (ε, δ) is one pair. A
+claim of Gaussian noise, sampled or not, is the whole curve δ(ε) of the noise multiplier that is
+claimed, or that the claimed ε needs. Few trials then disprove ε = 4 at δ = 1e-5.
 
 Examples:
     >>> claim = Profile(np.array([1.0]), np.array([0.0]), None)
@@ -26,24 +26,31 @@ from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
 _GRID = np.linspace(0.0, 12.0, 61)
-_STEP, _STEPS = 0.9, 40  # of the noise, by which less of it is tried
-_EACH = math.sqrt(0.8)  # probability that each error rate is as low as needed
+
+# Shares of the claimed noise by which the detectable ε is searched: powers of the first number.
+_NOISE_SHARE = 0.9
+_NOISE_SHARES = 40
+
+# Each of two error rates is as low as needed with this probability, so both are in 4 of 5 runs.
+_POWER_PER_RATE = math.sqrt(0.8)
 
 
 def limits(
     false: ArrayLike, missed: ArrayLike, count: int, level: float
 ) -> tuple[Floats, Floats]:
-    """Upper limits of FPR and FNR, of as many trials of each world, which hold together.
+    """Upper limits of FPR and FNR, which hold together.
 
     Args:
-        false: runs without the canary that were taken for runs with it.
-        missed: runs with the canary that were taken for runs without it.
+        false: number of runs without the canary that were classified as with it.
+        missed: number of runs with the canary that were classified as without it.
         count: trials of each world.
         level: probability at most that one of the rates is above its limit.
     """
-    each = (np.asarray(errors, np.float64) for errors in (false, missed))
-    fpr, fnr = (
-        error_rates.clopper_pearson_upper(one, count, level / 2) for one in each
+    fpr = error_rates.clopper_pearson_upper(
+        np.asarray(false, np.float64), count, level / 2
+    )
+    fnr = error_rates.clopper_pearson_upper(
+        np.asarray(missed, np.float64), count, level / 2
     )
     return fpr, fnr
 
@@ -53,10 +60,10 @@ def _sampled(noise: float, rate: float, steps: int, interval: float) -> Floats:
     """δ at the grid's ε of Gaussian mechanisms with Poisson sampling, rounded up."""
     from dp_accounting.pld import privacy_loss_distribution  # slow to import
 
-    one = privacy_loss_distribution.from_gaussian_mechanism(
+    step = privacy_loss_distribution.from_gaussian_mechanism(
         noise, sampling_prob=rate, value_discretization_interval=interval
     )
-    return np.asarray(one.self_compose(steps).get_delta_for_epsilon(_GRID))
+    return np.asarray(step.self_compose(steps).get_delta_for_epsilon(_GRID))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,59 +81,67 @@ class Profile:
     delta: float | None
 
     @classmethod
-    def of(cls, target: Target, part: float = 1.0) -> Profile:
-        """What a target claims, or would claim with this part of its noise."""
-        rate, steps, z = target.sampling_rate, target.taken, target.multiplier
+    def of(cls, target: Target, noise_share: float = 1.0) -> Profile:
+        """The profile of a target's claim, or of one with this share of the claimed noise."""
+        rate = target.sampling_rate
+        steps = target.canary_steps
         epsilon = target.claimed
         epsilons: ArrayLike = ()
         deltas: ArrayLike = ()
-        if z is None:
-            epsilon = epsilon / part
+        delta = None
+        if target.multiplier is None:
+            epsilon = epsilon / noise_share
             if target.noise == "laplace" and steps == 1 and rate == 1:
                 epsilons = _GRID[epsilon > _GRID]
                 deltas = -np.expm1((epsilons - epsilon) / 2)
         else:
-            if part < 1:
-                epsilon = poisson_epsilon(part * z, rate, steps, target.delta)
+            z = noise_share * target.multiplier
+            if noise_share < 1:
+                epsilon = poisson_epsilon(z, rate, steps, target.delta)
             if rate == 1:
-                shift = math.sqrt(steps) / (part * z)
-                epsilons, deltas = (
-                    _GRID,
-                    delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID),
-                )
+                epsilons = _GRID
+                deltas = delta_two_gaussians(0.0, 1.0, math.sqrt(steps) / z, 1.0, _GRID)
+                delta = target.delta
             elif target.adjacency != "substitute":
-                interval = 1e-3 if part == 1 else 1e-2
-                epsilons, deltas = _GRID, _sampled(part * z, rate, steps, interval)
-        stated = np.append(epsilons, epsilon), np.append(deltas, target.delta)
-        return cls(*stated, target.delta if z is not None and rate == 1 else None)
+                interval = 1e-3 if noise_share == 1 else 1e-2
+                epsilons = _GRID
+                deltas = _sampled(z, rate, steps, interval)
+        return cls(np.append(epsilons, epsilon), np.append(deltas, target.delta), delta)
 
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
-        """By how much, in nats, rates are beyond the claim at its weakest pair; below 0 within."""
-        one, other = (np.asarray(x, np.float64)[..., None] for x in (fpr, fnr))
-        ratios = error_rates.log_ratio(np.log(one), other, self.deltas)
+        """By how much, in nats, error rates exceed the claim at its weakest pair.
+
+        It is negative for error rates that the claim allows.
+        """
+        log_fpr = np.log(np.asarray(fpr, np.float64))[..., None]
+        fnr = np.asarray(fnr, np.float64)[..., None]
+        ratios = error_rates.log_ratio(log_fpr, fnr, self.deltas)
         return np.asarray((ratios - self.epsilons).max(axis=-1))
 
     def fnr(self, fpr: Floats) -> Floats:
         """The lowest FNR at each FPR that is possible (Kairouz et al. 2015)."""
-        ratios, rest = np.exp(np.minimum(self.epsilons, 700.0)), 1 - self.deltas
-        members = rest - ratios * fpr[:, None]
-        others = (rest - fpr[:, None]) / ratios
-        return np.asarray(np.maximum(members, others).max(axis=1).clip(0, 1))
+        ratios = np.exp(np.minimum(self.epsilons, 700.0))
+        by_members = 1 - self.deltas - ratios * fpr[:, None]
+        by_nonmembers = (1 - self.deltas - fpr[:, None]) / ratios
+        lowest = np.maximum(by_members, by_nonmembers).max(axis=1)
+        return np.asarray(lowest.clip(0, 1))
 
     def epsilon(self, fpr: float, fnr: float, delta: float) -> float:
-        """ε that the rates prove; of a claim of Gaussian mechanisms, read as of one."""
-        found = float(error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), delta))
+        """ε that the error rates prove; for a Gaussian claim, the ε of a Gaussian mechanism."""
+        epsilon = float(
+            error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), delta)
+        )
         mu = -float(scipy.special.ndtri(fpr) + scipy.special.ndtri(fnr))
         if self.delta is None or not mu > 0:
-            return found
-        return max(found, gaussian_epsilon(1 / mu, self.delta))
+            return epsilon
+        return max(epsilon, gaussian_epsilon(1 / mu, self.delta))
 
 
 def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
-    """The smallest ε, in steps, that a game finds in 4 of 5 runs; infinite if it finds none.
+    """The smallest ε, among a few, that a game finds in 4 of 5 runs; infinite if it finds none.
 
-    It is of mechanisms that have less of the claimed noise, with `Target.law`. The game has the
-    best statistic against it.
+    The mechanisms have less than the claimed noise, with `Target.law`, and the game has the best
+    statistic against them.
 
     Args:
         target: with its claim.
@@ -136,10 +151,10 @@ def detectable(target: Target, profile: Profile, count: int, level: float) -> fl
     """
     target = dataclasses.replace(target, noise=target.law, norm="l1")
     fpr = np.geomspace(0.1 / count, 0.5, 60)
-    for step in range(1, _STEPS):
-        less = Profile.of(target, _STEP**step)
-        false = scipy.stats.binom.ppf(_EACH, count, fpr)
-        missed = scipy.stats.binom.ppf(_EACH, count, less.fnr(fpr))
+    for power in range(1, _NOISE_SHARES):
+        weaker = Profile.of(target, _NOISE_SHARE**power)
+        false = scipy.stats.binom.ppf(_POWER_PER_RATE, count, fpr)
+        missed = scipy.stats.binom.ppf(_POWER_PER_RATE, count, weaker.fnr(fpr))
         if (profile.excess(*limits(false, missed, count, level)) > 0).any():
-            return float(less.epsilons[-1])
+            return float(weaker.epsilons[-1])
     return math.inf

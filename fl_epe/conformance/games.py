@@ -1,13 +1,13 @@
-"""Games against a mechanism: observations of a world with the canary and of one without it.
+"""Membership games: observations of a world with the canary and of a world without it.
 
-`play_game` makes observations, `play` is the game of one round for an aggregation function. Both
-give `Scores`, of which `find_evidence` says ε, its interval, a proof and what becomes of a claim:
-how far the mechanism can be told apart in a world of the auditor's making. That no bound was found
-proves nothing.
+`play_game` makes observations of a mechanism, and `play` those of one round of an aggregation
+function. Both return `Scores`. `find_evidence` estimates ε from them, with an interval and a lower
+bound, and compares it with a claim. The absence of a bound proves nothing: the scores are of one
+canary and one statistic.
 
-The two worlds are two neighbouring data sets. By adjacency, the canary's record is replaced by none
-("add-or-remove"), by one whose update is zero ("zero-out"), or by the one that is farthest from it,
-−c ("substitute", Pradhan et al. 2025).
+The two worlds are neighbouring data sets. By adjacency, the canary's record is removed
+("add-or-remove"), or its update becomes zero ("zero-out"), or −c, which is the farthest from the
+canary c ("substitute", Pradhan et al. 2025).
 
 A canary is its update, shape (d,), or a function from the step to it, where steps are counted from
 0 through the whole game. It should be as long as the clip norm or longer: a shorter one uses less
@@ -25,7 +25,6 @@ Examples:
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Literal, assert_never
 
@@ -45,19 +44,21 @@ from fl_epe.seeding import generator
 Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
 ByStep = ArrayLike | Callable[[int], ArrayLike]
 
-_NOISE, _SAMPLING = 1, 2  # streams of a game's seed
+# Streams of a game's seed.
+_NOISE = 1
+_SAMPLING = 2
 
 
 class AuditedMechanism(abc.ABC):
-    """What is audited: one step, from many updates (or gradients of examples) to one release."""
+    """A mechanism under audit: a step from many updates (or gradients of examples) to a release."""
 
     @abc.abstractmethod
     def release(self, updates: Floats, rng: np.random.Generator) -> ArrayLike:
-        """What is released of the updates of one step.
+        """What the mechanism releases of the updates of one step.
 
         Args:
             updates: before they are clipped, shape (n, d), n ≥ 0. The last row may be the canary's;
-                a mechanism that looks at the order of rows is played with that order.
+                a mechanism that depends on the order of rows is audited with that order.
             rng: of all its noise, so that a game with a seed repeats.
 
         Returns:
@@ -76,13 +77,13 @@ def clipped(updates: Floats, clip_norm: float) -> Floats:
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """One number from an observation, the larger the more it says "took part".
+    """A score of an observation, which is larger the more it points to the canary's presence.
 
-    The adversary knows the canary's update in each step, but not in which steps it was sampled.
+    The adversary knows the canary's update in each step, but not the steps in which it was sampled.
 
     Attributes:
         name: in words, as reports print it.
-        score: from what was released in each of s steps, shape (s, d), and the canary's update in
+        score: a function from the releases of s steps, shape (s, d), and the canary's update in
             these steps, shape (s, d), zero where it takes no part, to a number.
     """
 
@@ -91,10 +92,12 @@ class Statistic:
 
 
 def _along(released: Floats, canaries: Floats) -> float:
-    pairs = zip(released, canaries, strict=True)
-    return float(
-        np.array([r @ (c / np.linalg.norm(c)) for r, c in pairs if c.any()]).sum()
-    )
+    products = [
+        release @ (canary / np.linalg.norm(canary))
+        for release, canary in zip(released, canaries, strict=True)
+        if canary.any()
+    ]
+    return float(np.sum(products))
 
 
 ALONG_CANARY = Statistic("along the canary", _along)
@@ -115,10 +118,12 @@ def play_game(
     two_runs: bool = False,
     seed: int = 0,
 ) -> Scores:
-    """Scores of ``observations`` of each world, each of a fresh mechanism, in random order.
+    """Scores of ``observations`` of each world, in random order.
+
+    The mechanism is reset before each observation.
 
     Args:
-        mechanism: under test; reset before each observation.
+        mechanism: under test.
         adjacency: what differs between the two worlds.
         canary: the canary's update, shape (d,), or a function from the step to it.
         observations: in each of the two worlds, at least 2.
@@ -126,45 +131,55 @@ def play_game(
         sampling_rate: probability, in (0, 1], with which the canary's record is in a step's batch;
             in a step without it, both worlds are alike.
         others: updates of the other records, shape (n, d), or a function from the step to these.
-        statistic: from what was released to a score.
+        statistic: the score of an observation.
         two_runs: make one run in each world instead, in which every step is an observation (Nasr et
             al. 2023, section 4): cheap where a step is a step of training, and valid as long as the
             noise of steps is independent.
         seed: of the order of the observations, the canary's sampling and the mechanism's noise.
 
     Raises:
-        ValueError: if an argument is out of range, or an update or what was released has another
-            shape or is not finite.
+        ValueError: if an argument is out of range, or an update or a release has another shape or
+            is not finite.
     """
     if observations < 2:
         raise_invalid("observations", observations, ">= 2")
-    if steps < 1 or (two_runs and steps != 1):
-        raise_invalid(
-            "steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1"
-        )
+    if two_runs and steps != 1:
+        raise_invalid("steps", steps, "to be 1 with two_runs=True")
+    if steps < 1:
+        raise_invalid("steps", steps, ">= 1")
     check_rate("sampling_rate", sampling_rate)
     noise = generator(seed, _NOISE)
     sampling = generator(seed, _SAMPLING)
-    fixed = None if callable(canary) else _canary(canary)
+    fixed_canary: Floats | None = None
+    if not callable(canary):
+        fixed_canary = _vector("canary", canary)
+        if not fixed_canary.any():
+            wanted = "> 0, with some entry of the canary that is not 0"
+            raise_invalid("norm", 0.0, wanted)
 
-    def step(here: bool, number: int) -> tuple[Floats, Floats]:
+    def step(is_present: bool, number: int) -> tuple[Floats, Floats]:
         """What is released in one step of one world, and the canary's update in it."""
-        own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
-        rest = _rows(others(number) if callable(others) else others, own.size)
+        update = fixed_canary
+        if update is None:
+            update = _vector("canary", canary(number))  # type: ignore[operator]
+        rows = _rows(others(number) if callable(others) else others, update.size)
         if sampling_rate == 1 or sampling.random() < sampling_rate:
-            rest = world(here, adjacency, own, rest)
-        return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
+            rows = world(is_present, adjacency, update, rows)
+        released = _vector("released", mechanism.release(rows, noise), update.size)
+        return released, update.copy()
 
-    number = np.arange(2 * observations)
-    takes_part = (
-        number if two_runs else generator(seed).permutation(number)
-    ) < observations
+    order = np.arange(2 * observations)
+    if not two_runs:
+        order = generator(seed).permutation(order)
+    takes_part = order < observations
     scores = np.empty(takes_part.size)
-    for i, here in enumerate(takes_part):
+    for i, is_present in enumerate(takes_part):
         if not two_runs or i in (0, observations):
             mechanism.reset()
-        seen = [step(bool(here), i * steps + s) for s in range(steps)]
-        scores[i] = statistic.score(*map(np.array, zip(*seen, strict=True)))
+        pairs = [step(bool(is_present), i * steps + s) for s in range(steps)]
+        released = np.array([release for release, _ in pairs])
+        canaries = np.array([update for _, update in pairs])
+        scores[i] = statistic.score(released, canaries)
     return Scores(scores[takes_part], scores[~takes_part], statistic=statistic.name)
 
 
@@ -183,20 +198,25 @@ def play(
     noise in every call.
 
     Args:
-        aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
+        aggregate: a function from n + 1 updates, each of shape (d,), to a release, shape (d,).
         updates: of the other clients, shape (n, d), n ≥ 0.
         canary: the update to hide, shape (d,); scores are inner products with its direction.
-        trials: number of calls with the canary, and without it, at least 2; none may affect others.
+        trials: number of calls with the canary, and without it, at least 2. No call may affect
+            later ones.
         seed: of the order of calls.
 
     Raises:
         ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
-    game = functools.partial(
-        play_game, _OfFunction(aggregate), "zero-out", canary, seed=seed
-    )
     with rename_arguments(observations="trials"):
-        return game(observations=trials, others=updates)
+        return play_game(
+            _OfFunction(aggregate),
+            "zero-out",
+            canary,
+            observations=trials,
+            others=updates,
+            seed=seed,
+        )
 
 
 class _OfFunction(AuditedMechanism):
@@ -212,52 +232,42 @@ def world(
     adjacency: Adjacency,
     canary: Floats,
     others: Floats,
-    nothing: float | Floats = 0.0,
+    zero_update: float | Floats = 0.0,
 ) -> Floats:
     """The updates of a step with the canary, which is last, or without it.
 
     Args:
-        present: whether the canary is there.
-        adjacency: what takes its place where it is not.
+        present: whether the canary takes part.
+        adjacency: what replaces an absent canary.
         canary: its update, shape (d,).
         others: updates of the other records, shape (n, d).
-        nothing: entries of the update that stands for none in "zero-out".
+        zero_update: entries of the update of an absent canary in "zero-out".
     """
-    known: Adjacency = checked_type("adjacency", adjacency, Adjacency)
-    match known:
+    checked: Adjacency = checked_type("adjacency", adjacency, Adjacency)
+    match checked:
         case _ if present:
-            place = [canary]
+            last_rows = [canary]
         case "add-or-remove":
-            place = []
+            last_rows = []
         case "zero-out":
-            place = [np.zeros_like(canary) + nothing]
+            last_rows = [np.zeros_like(canary) + zero_update]
         case "substitute":
-            place = [-canary]
+            last_rows = [-canary]
         case _:
-            assert_never(known)
-    return np.vstack([others, *place])
-
-
-def _canary(values: ArrayLike) -> Floats:
-    canary = _vector("canary", values)
-    if not canary.any():
-        raise_invalid("norm", 0.0, "> 0, with some entry of the canary that is not 0")
-    return canary
+            assert_never(checked)
+    return np.vstack([others, *last_rows])
 
 
 def _vector(name: str, values: ArrayLike, size: int | None = None) -> Floats:
     vector = np.array(values, np.float64)
-    if (
-        vector.ndim != 1
-        or size not in (None, vector.size)
-        or not np.all(np.isfinite(vector))
-    ):
+    has_size = size is None or vector.size == size
+    if vector.ndim != 1 or not has_size or not np.all(np.isfinite(vector)):
         raise_invalid(f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite")
     return vector
 
 
-def _rows(others: ArrayLike, dim: int) -> Floats:
-    rows = np.array(others, np.float64)
+def _rows(values: ArrayLike, dim: int) -> Floats:
+    rows = np.array(values, np.float64)
     if rows.size == 0:
         return np.empty((0, dim))
     if rows.ndim != 2 or rows.shape[1] != dim or not np.all(np.isfinite(rows)):

@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,37 +26,34 @@ _MARKER = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
 @pytest.fixture
 def dp_conformance(request: pytest.FixtureRequest) -> Callable[..., ConformanceResult]:
-    """A function of a `Target`, or of a function with a claim, that fails the test if it must.
+    """A function that checks a mechanism, and fails the test if the claim is violated.
 
-    Its arguments ``trials``, ``level`` and ``seed`` are those of `conform`; others, and those of
-    the marker ``dp``, are those of `Target`.
+    It takes a `Target`, or a function and the claim about it. Its arguments ``level`` and ``seed``
+    are those of `conform`. Further arguments, and those of the marker ``dp``, are those of
+    `Target`.
     """
 
-    def check(target: Any, **claim: Any) -> ConformanceResult:
-        import dataclasses
+    def check(
+        target: Any, *, level: float = 0.01, seed: int = 0, **claim: Any
+    ) -> ConformanceResult:
+        from fl_epe.conformance import Target, conform  # slow to import
 
-        from fl_epe.conformance import Target, conform
-
-        options = {
-            name: claim.pop(name)
-            for name in ("trials", "level", "seed")
-            if name in claim
-        }
         marker = request.node.get_closest_marker("dp")
-        claim = {**(marker.kwargs if marker else {}), **claim}
-        known = isinstance(target, Target)
-        target = (
-            dataclasses.replace(target, **claim) if known else Target(target, **claim)
-        )
-        found = conform(target, **options)
-        if not found.passed:
-            pytest.fail(found.table(), pytrace=False)
-        return found
+        if marker is not None:
+            claim = {**marker.kwargs, **claim}
+        if isinstance(target, Target):
+            target = dataclasses.replace(target, **claim)
+        else:
+            target = Target(target, **claim)
+        result = conform(target, level=level, seed=seed)
+        if not result.passed:
+            pytest.fail(result.table(), pytrace=False)
+        return result
 
     return check

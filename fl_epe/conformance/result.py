@@ -1,17 +1,17 @@
-"""What a conformance suite found, as a table, JSON and HTML."""
+"""The result of a conformance suite, as a table, JSON and HTML."""
 
 import dataclasses
 import math
 from collections import Counter
 from typing import Any, get_args
 
-from fl_epe.noise import Check, Outcome, Severity
+from fl_epe.noise import Check, Severity
 from fl_epe.reporting import render_page
 
 
 @dataclasses.dataclass(frozen=True)
 class ConformanceResult:
-    """What `conform` found.
+    """The result of `conform`.
 
     Attributes:
         target: "module:name" of the target, or empty.
@@ -21,8 +21,8 @@ class ConformanceResult:
         detectable_epsilon: the smallest ε at δ that a game of so many trials finds in 4 of 5 runs,
             where noise is too small; infinite if it finds none.
         trials: runs of each world in each game.
-        noise: law of the noise that this is of: the claimed one, or where the claim says none
-            Gaussian, or with δ = 0 Laplace.
+        noise: law of the noise that ``detectable_epsilon`` is of: the claimed one. Without
+            a claim it is Gaussian, or Laplace with δ = 0.
         categories: whether a category is released, which may show less of a record.
     """
 
@@ -37,61 +37,63 @@ class ConformanceResult:
 
     @property
     def failed(self) -> list[Check]:
-        """What was found."""
-        return [one for one in self.checks if one.outcome == "failed"]
+        """The checks that failed."""
+        return [check for check in self.checks if check.outcome == "failed"]
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found, which proves nothing."""
+        """Whether no check failed, which proves nothing."""
         return not self.failed
 
     @property
     def summary(self) -> str:
         """The result in a sentence or two."""
-        could = (
-            f"{self.trials:,} trials find ε from {self.detectable_epsilon:.2f} on in 4 of 5 runs,"
-            f" where {self.noise} noise is too small"
-        )
-        if self.categories:
-            could += ", and more trials are needed where a category shows less"
         if math.isinf(self.detectable_epsilon):
-            could = f"so large a claim cannot be contradicted by games of {self.trials:,} trials"
-        words: dict[Outcome, str] = {
-            "unknown": "could not tell",
-            "not handled": "found inputs that are not handled",
-        }
-        counts = Counter(one.outcome for one in self.checks)
-        rest = "".join(
-            f", of which {counts[x]} {word}" for x, word in words.items() if counts[x]
-        )
-        if self.passed:
-            return f"Nothing found in {len(self.checks)} checks{rest}; {could}."
-        worst = self.ranked[0].severity
-        return f"{counts['failed']} of {len(self.checks)} checks failed (worst: {worst}); {could}."
+            power = f"so large a claim cannot be contradicted by games of {self.trials:,} trials"
+        else:
+            power = (
+                f"{self.trials:,} trials find ε from {self.detectable_epsilon:.2f} on in 4 of 5"
+                f" runs, where {self.noise} noise is too small"
+            )
+            if self.categories:
+                power += ", and more trials are needed where a category shows less"
+        total = f"{len(self.checks)} checks"
+        counts = Counter(check.outcome for check in self.checks)
+        if not self.passed:
+            worst = self.ranked[0].severity
+            return f"{counts['failed']} of {total} failed (worst: {worst}); {power}."
+        summary = f"Nothing found in {total}"
+        if counts["unknown"]:
+            summary += f", of which {counts['unknown']} could not tell"
+        if counts["not handled"]:
+            summary += (
+                f", of which {counts['not handled']} found inputs that are not handled"
+            )
+        return f"{summary}; {power}."
 
     @property
     def ranked(self) -> list[Check]:
         """The checks, the most severe failures first, then what is unknown, then what passed."""
         ranks = [*get_args(Severity), "not handled", "unknown", "passed"]
         return sorted(
-            self.checks, key=lambda one: ranks.index(one.severity or one.outcome)
+            self.checks, key=lambda check: ranks.index(check.severity or check.outcome)
         )
 
     def table(self) -> str:
         """Each check in a line, failed ones first with why and how to show them again."""
-        width = max(len(one.name) for one in self.checks)
+        width = max(len(check.name) for check in self.checks)
         lines = [
             f"Claim: ε = {self.claimed:.4g} at δ = {self.delta:.3g}.",
             self.summary,
         ]
-        for one in self.ranked:
-            word = f"{one.severity or one.outcome:11}"
+        for check in self.ranked:
+            outcome = f"{check.severity or check.outcome:11}"
             lines.append(
-                f"  {one.name:{width}}  {word}  {one.measured}  (claim: {one.claim})"
+                f"  {check.name:{width}}  {outcome}  {check.measured}  (claim: {check.claim})"
             )
-            if one.outcome != "passed":
-                lines.append(f"  {'':{width}}  {'':11}  {one.why}")
-        return "\n".join([*lines, *self._again()])
+            if check.outcome != "passed":
+                lines.append(f"  {'':{width}}  {'':11}  {check.why}")
+        return "\n".join(lines + self._commands())
 
     def as_json(self) -> dict[str, Any]:
         """Values for JSON."""
@@ -103,10 +105,9 @@ class ConformanceResult:
 
     def as_html(self) -> str:
         """A self-contained page."""
-        return render_page("conformance.html.j2", found=self, again=self._again())
+        return render_page("conformance.html.j2", found=self, again=self._commands())
 
-    def _again(self) -> list[str]:
-        return [
-            f"Again: {one}"
-            for one in dict.fromkeys(one.reproduce for one in self.failed)
-        ]
+    def _commands(self) -> list[str]:
+        """The distinct commands that show the failures again."""
+        commands = dict.fromkeys(check.reproduce for check in self.failed)
+        return [f"Again: {command}" for command in commands]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import scipy
@@ -21,16 +22,32 @@ from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise, severity_of
 from fl_epe.seeding import generator
 
-_GAMES, _NOISE, _RULE = 0.7, 0.2, 0.05  # shares of the level
-_PROBES, _SENSITIVITY, _RANDOM = 0.03, 0.01, 0.01
-_RUNS, _CALLS = (
-    16_000,
-    4000,
-)  # of noise alone, at most, and those compared with each other
-_TIMES = 4  # as many runs of noise alone as trials of a game
-_OTHER = 1.1  # times the noise of another entry, from which on entries have noise of their own
-_OF_ALL = ("scale", "scale by array", "shape", "tails", "grid", "values used once")
-_CLIP_RUNS, _CLIP_STEPS = 20, 20
+# Shares of the level.
+_GAMES = 0.7
+_NOISE = 0.2
+_CLIP_RULE = 0.05
+_PROBES = 0.03
+_SENSITIVITY = 0.01
+_RANDOM_ROUNDING = 0.01
+
+_MAX_NOISE_RUNS = 16_000  # of noise alone
+_NOISE_RUNS_PER_TRIAL = 4
+_COMPARED_CALLS = 4000  # whose noise is compared with that of each other call
+_UNEVEN_NOISE = (
+    1.1  # ratio of two entries' noise, from which on each has noise of its own
+)
+
+# The checks of noise that are made of all calls together.
+_OF_ALL_CALLS = (
+    "scale",
+    "scale by array",
+    "shape",
+    "tails",
+    "grid",
+    "values used once",
+)
+_CLIP_RUNS = 20
+_CLIP_STEPS = 20
 
 
 def conform(
@@ -38,8 +55,8 @@ def conform(
 ) -> ConformanceResult:
     """Check whether a mechanism does what its claim says.
 
-    A mechanism that is right fails with probability ``level`` at most, all checks together: what
-    is measured at random has a share of it each, and what is exact needs none.
+    A mechanism that is right fails with probability ``level`` at most, all checks together: each
+    random measurement has a share of it, and exact ones need none.
 
     Args:
         target: the mechanism and its claim.
@@ -50,59 +67,64 @@ def conform(
     Raises:
         ValueError: if an argument is out of range, or the target fails with ordinary updates.
     """
-    target = target if trials is None else dataclasses.replace(target, trials=trials)
+    if trials is not None:
+        target = dataclasses.replace(target, trials=trials)
     check_probability("level", level)
     _try(target, seed)
-    profile, found = Profile.of(target), list(_accounted(target))
-    quiet, spread, alone = 0, 0.0, None
-    if not target.categories:
-        alone = _noise_alone(target, seed)
-        quiet, spread = _quietest(target, alone.std(axis=(0, 1)))
-    games = games_of(target, quiet, seed)
-    if alone is not None:
-        change, sensitive = probes.sensitivity(
+    profile = Profile.of(target)
+    checks = list(_accounted(target))
+    if target.categories:
+        spread = 0.0
+        games = games_of(target, 0, seed)
+        game_level = (_GAMES + _NOISE) * level / len(games)
+    else:
+        noise = _noise_alone(target, seed)
+        stds = noise.std(axis=(0, 1))
+        spread = float(stds.max())
+        games = games_of(target, _quiet_entry(target, stds), seed)
+        game_level = _GAMES * level / len(games)
+        change, sensitivity_check = probes.sensitivity(
             target, games, profile, _SENSITIVITY * level, seed
         )
-        found += [
-            *_noise_checks(target, alone, change, seed, _NOISE * level),
-            sensitive,
-        ]
-        found += probes.changed_at_random(target, alone, _RANDOM * level, seed)
-    found += probes.probes(target, spread, profile, _PROBES * level, seed)
+        checks += _noise_checks(target, noise, change, seed, _NOISE * level)
+        checks.append(sensitivity_check)
+        checks += probes.changed_at_random(
+            target, noise, _RANDOM_ROUNDING * level, seed
+        )
+    checks += probes.probes(target, spread, profile, _PROBES * level, seed)
     if target.clip_rule is not None:
-        found.append(_clip_rule(target, *target.clip_rule, _RULE * level, seed))
-    share = _GAMES if alone is not None else _GAMES + _NOISE
-    each = share * level / len(games)
+        checks.append(_clip_rule(target, *target.clip_rule, _CLIP_RULE * level, seed))
     for i, game in enumerate(games):
-        found.append(judge_game(target, game, profile, each, generator(seed, 2, i)))
-    again = (
+        rng = generator(seed, 2, i)
+        checks.append(judge_game(target, game, profile, game_level, rng))
+    command = (
         f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
     )
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"
-        again = f"fl-epe conform {target.where} {options}"
-    shown = [
-        dataclasses.replace(x, reproduce=again) if x.outcome == "failed" else x
-        for x in found
-    ]
-    proving = target.trials - quarters(target.trials)[1]
-    least = detectable(target, profile, proving, each)
+        command = f"fl-epe conform {target.where} {options}"
+    proving_trials = target.trials - quarters(target.trials)[1]
     return ConformanceResult(
-        target.where,
-        target.claimed,
-        target.delta,
-        shown,
-        least,
-        target.trials,
-        target.law.capitalize(),
-        target.categories,
+        target=target.where,
+        claimed=target.claimed,
+        delta=target.delta,
+        checks=[
+            dataclasses.replace(check, reproduce=command)
+            if check.outcome == "failed"
+            else check
+            for check in checks
+        ],
+        detectable_epsilon=detectable(target, profile, proving_trials, game_level),
+        trials=target.trials,
+        noise=target.law.capitalize(),
+        categories=target.categories,
     )
 
 
 def _try(target: Target, seed: int) -> None:
-    """Refuse a target that cannot be run at all: refusing odd inputs is right, all is not."""
-    present = games_of(target, 0, seed)[0].worlds(target)[0]
-    for name, updates in (("ordinary updates", present), ("zeros", target.zeros)):
+    """Refuse a target that cannot be run: it may refuse odd inputs, but not all."""
+    ordinary, _ = games_of(target, 0, seed)[0].worlds(target)
+    for name, updates in (("ordinary updates", ordinary), ("zeros", target.zeros)):
         try:
             target.restart()
             released = target(updates.copy(), generator(seed, 8))
@@ -111,19 +133,19 @@ def _try(target: Target, seed: int) -> None:
                 f"Expected a target that releases something of {updates.shape} {name}"
             )
             raise ValueError(f"{wanted}, got {describe(error)}.") from error
-        if not np.isfinite(released).all() or (
-            target.categories and released.size != 1
-        ):
+        has_one_category = not target.categories or released.size == 1
+        if not (has_one_category and np.isfinite(released).all()):
             raise ValueError(
                 f"Expected finite numbers or one category of {name}, got {released}."
             )
 
 
 def _accounted(target: Target) -> Iterator[Check]:
-    """The claimed ε against that of the claimed noise by theory."""
+    """Compare the claimed ε with that of the claimed noise by theory."""
     if target.theory is None or target.epsilon is None:
         return
-    claim, measured = f"ε = {target.epsilon:.4g}", f"{target.theory:.4g} by theory"
+    claim = f"ε = {target.epsilon:.4g}"
+    measured = f"{target.theory:.4g} by theory"
     if target.theory <= 1.001 * target.epsilon:
         yield Check("accountant", "passed", claim, measured)
     else:
@@ -134,8 +156,9 @@ def _accounted(target: Target) -> Iterator[Check]:
 
 def _noise_alone(target: Target, seed: int) -> Floats:
     """What runs release of zeros, shape (m, s, d)."""
-    rng, runs = generator(seed, 6), []
-    for _ in range(min(_RUNS, _TIMES * target.trials)):
+    rng = generator(seed, 6)
+    runs = []
+    for _ in range(min(_MAX_NOISE_RUNS, _NOISE_RUNS_PER_TRIAL * target.trials)):
         target.restart()
         runs.append([target(target.zeros.copy(), rng) for _ in range(target.steps)])
     return np.array(runs)
@@ -149,90 +172,114 @@ def _noise_checks(
     Args:
         target: with its claim.
         noise: what it releases of zeros, shape (m, s, d).
-        change: of a release between neighbours that was seen, 0 if none was.
+        change: the largest change of a release between neighbours; 0 if it is not known.
         seed: of random numbers.
         level: of a false alarm.
     """
     rows = noise.reshape(-1, noise.shape[2])
-    different = len(np.unique(rows, axis=0))
     added = probes.added(target, seed)
-    name, claim = "noise: fresh in each call", "no two releases share their noise"
-    measured = f"{different} different ones of {len(rows)} releases of zeros"
-    again = target.noise is not None and added.to_noise and different < len(rows)
-    if different == 1 and added.moves:
-        yield Check(
+    fresh = _fresh_check(target, rows, added)
+    yield fresh
+    largest_change = target.allowed
+    if target.sensitivity is None and change > 0:
+        largest_change = min(change, largest_change)
+    std = target.noise_std(largest_change)
+    if fresh.infinite or target.noise is None or std is None:
+        return
+    if added.to_noise:
+        yield from _law_checks(target, rows, std, level)
+        return
+    claim = f"the noise is {target.noise}"
+    measured = "releases of zeros are not the noise"
+    why = (
+        "what is released is not a sum and its noise alone, as after rounding or averaging"
+        " over steps, or noise does not cancel: games are played instead"
+    )
+    yield Check("noise: law", "unknown", claim, measured, why)
+
+
+def _fresh_check(target: Target, rows: Floats, added: probes.Added) -> Check:
+    """Whether each release of zeros has noise of its own."""
+    distinct = len(np.unique(rows, axis=0))
+    name = "noise: fresh in each call"
+    claim = "no two releases share their noise"
+    measured = f"{distinct} different ones of {len(rows)} releases of zeros"
+    if distinct == 1 and added.moves:
+        return Check(
             name, "failed", claim, measured, NO_NOISE, "critical", infinite=True
         )
-        return
-    if again:
+    if target.noise is not None and added.to_noise and distinct < len(rows):
         why = (
             "the difference of two releases with the same noise has none: ε is infinite"
         )
-        yield Check(name, "failed", claim, measured, why, "critical")
-    else:
-        yield Check(name, "passed", claim, measured)
-    most = target.allowed
-    if target.sensitivity is None and change > 0:
-        most = min(change, most)
-    std, spread = target.noise_std(most), rows.std(axis=0)
-    if target.noise is None or std is None:
-        return
-    if not added.to_noise:
-        claim = f"the noise is {target.noise}"
-        why = (
-            "what is released is not a sum and its noise alone, as after rounding or averaging"
-            " over steps, or noise does not cancel: games are played instead"
-        )
-        yield Check(
-            "noise: law", "unknown", claim, "releases of zeros are not the noise", why
-        )
-        return
-    if target.noise_multiplier is None and spread.max() > _OTHER * spread.min():
-        rows = (
-            rows[:, spread > 0] / spread[spread > 0]
-        )  # each entry has noise for its own change
-        std, spread = 1.0, spread[spread > 0]
-    cuts = np.cumsum(target.arrays)[:-1] if target.dim == rows.shape[1] else []  # type: ignore[var-annotated]
-    by_call = [np.split(row, cuts) for row in rows[:_CALLS]]
-    whole = [np.ravel(part) for part in np.split(rows, cuts, axis=1)]
-    each, of_all = (
-        check_noise(parts, std, distribution=target.noise, level=level / 2)
-        for parts in (by_call, [whole])
+        return Check(name, "failed", claim, measured, why, "critical")
+    return Check(name, "passed", claim, measured)
+
+
+def _law_checks(
+    target: Target, rows: Floats, std: float, level: float
+) -> Iterator[Check]:
+    """Whether noise has the law of the claim.
+
+    Args:
+        target: with its claim.
+        rows: the noise of calls, shape (m, d).
+        std: standard deviation of an entry that the claim needs.
+        level: of a false alarm.
+    """
+    spread = rows.std(axis=0)
+    if target.noise_multiplier is None and spread.max() > _UNEVEN_NOISE * spread.min():
+        # Each entry has noise for a change of its own.
+        rows = rows[:, spread > 0] / spread[spread > 0]
+        std = 1.0
+    cuts: Any = []
+    if rows.shape[1] == target.dim:
+        cuts = np.cumsum(target.arrays)[:-1]
+    by_call = [np.split(row, cuts) for row in rows[:_COMPARED_CALLS]]
+    all_calls = [np.ravel(part) for part in np.split(rows, cuts, axis=1)]
+    of_calls, of_all_calls = (
+        check_noise(calls, std, distribution=target.law, level=level / 2)
+        for calls in (by_call, [all_calls])
     )
-    found = [check for check in each if check.name not in _OF_ALL]
-    found += [check for check in of_all if check.name in _OF_ALL]
-    for one in found:
-        short = one.name == "tails" and one.outcome == "failed"  # in one world alone
-        severity = "critical" if short else one.severity
-        yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
+    checks = [check for check in of_calls if check.name not in _OF_ALL_CALLS]
+    checks += [check for check in of_all_calls if check.name in _OF_ALL_CALLS]
+    for check in checks:
+        severity = check.severity
+        if check.name == "tails" and check.outcome == "failed":
+            severity = "critical"  # one world alone releases some values
+        yield dataclasses.replace(check, name=f"noise: {check.name}", severity=severity)
 
 
-def _quietest(target: Target, spread: Floats) -> tuple[int, float]:
-    """An entry of the array with the least noise, and the deviation of all noise."""
+def _quiet_entry(target: Target, stds: Floats) -> int:
+    """An entry of the array with the least noise."""
+    if len(stds) != target.dim:
+        return 0
     ends = np.cumsum(target.arrays)
-    if len(spread) != target.dim:
-        return 0, float(spread.max())
-    stds = [part.mean() for part in np.split(spread, ends[:-1])]
-    return int(ends[np.argmin(stds)]) - 1, float(spread.max())
+    means = [part.mean() for part in np.split(stds, ends[:-1])]
+    return int(ends[np.argmin(means)]) - 1
 
 
 def _clip_rule(
     target: Target, quantile: float, read: Callable[[], float], level: float, seed: int
 ) -> Check:
-    """Whether the clip norm comes nearer to its quantile in more than half of the runs."""
-    rng, strayed = generator(seed, 7), 0
-    goal = np.log(np.quantile(np.linalg.norm(target.rows, axis=1), quantile))
+    """Whether the clip norm approaches its quantile in more than half of the runs."""
+    rng = generator(seed, 7)
+    norms = np.linalg.norm(target.rows, axis=1)
+    log_goal = np.log(np.quantile(norms, quantile))
+    diverged = 0
     for _ in range(_CLIP_RUNS):
         target.restart()
-        before = abs(np.log(read()) - goal)
+        before = abs(np.log(read()) - log_goal)
         for _ in range(_CLIP_STEPS):
             target(target.rows.copy(), rng)
-        strayed += abs(np.log(read()) - goal) > before
-    name, claim = "clip norm", f"comes nearer to the {quantile:g} quantile of norms"
+        if abs(np.log(read()) - log_goal) > before:
+            diverged += 1
+    name = "clip norm"
+    claim = f"comes nearer to the {quantile:g} quantile of norms"
     measured = (
-        f"went away from it in {strayed} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
+        f"went away from it in {diverged} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
     )
-    if scipy.stats.binom.sf(strayed - 1, _CLIP_RUNS, 0.5) > level:
+    if scipy.stats.binom.sf(diverged - 1, _CLIP_RUNS, 0.5) > level:
         return Check(name, "passed", claim, measured)
     why = "no leak, as noise follows the clip norm, but training drowns in noise or stands still"
     return Check(name, "failed", claim, measured, why, "theoretical")

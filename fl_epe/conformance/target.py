@@ -35,20 +35,23 @@ from fl_epe.conformance import games
 Norm = Literal["l1", "l2", "linf"]
 Inputs = Literal["any", "finite", "clipped"]
 Pair = tuple[Any, Any]
-_CHOICES = ("norm", "inputs", "adjacency", "noise", "adversary")
+
+# The norms in which the scale of a law's noise follows from the sensitivity.
 _NORMS = {"gaussian": ("l1", "l2"), "laplace": ("l1",)}
 
-
-_LITTLE = 1e-5  # relative difference of the noise, so that no claim asks for too much
+# Relative difference of the noise multiplier, so that no claim needs too much noise.
+_NOISE_TOLERANCE = 1e-5
 
 
 @functools.lru_cache(maxsize=64)
-def _needed(epsilon: float, delta: float, rate: float, steps: int) -> float:
+def _needed_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """The noise multiplier that gives this ε, or slightly less."""
     noise = noise_at(
-        lambda z: poisson_epsilon(z, rate, steps, delta), epsilon, close=_LITTLE / 10
+        lambda z: poisson_epsilon(z, rate, steps, delta),
+        epsilon,
+        close=_NOISE_TOLERANCE / 10,
     )
-    return noise * (1 - _LITTLE)
+    return noise * (1 - _NOISE_TOLERANCE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,36 +59,37 @@ class Target:
     """A mechanism with its claim.
 
     Attributes:
-        release: from the updates of one step, shape (n, d), to what is released: numbers, shape
+        release: a function from the updates of one step, shape (n, d), to a release: numbers, shape
             (d,), or with ``categories`` a whole number. With a second argument it gets a
-            `numpy.random.Generator` for all its noise; without, it draws its own.
+            `numpy.random.Generator` for all its noise. Without one, it draws its own noise.
         epsilon: claimed ε of all steps (default: that of the noise multiplier).
         delta: claimed δ, in [0, 1).
         clip_norm: the norm to which updates are clipped.
         norm: of updates and of what is released: "l1", "l2" or "linf".
-        inputs: which updates the mechanism must stand: "any", also NaN and infinite ones, "finite",
-            or "clipped", as its caller clips them.
+        inputs: which updates the mechanism must handle: "any", which includes NaN and infinity,
+            "finite", or "clipped", where its caller clips them.
         nonnegative: whether no entry of an update is below 0, as of votes.
-        adjacency: "add-or-remove", "zero-out" or "substitute": what the claim's neighbours are.
-        nothing: length, in clip norms, of the update that stands for none in "zero-out": above 0
-            for a mechanism that fails with zeros.
+        adjacency: how neighbouring data sets differ: "add-or-remove", "zero-out" or "substitute".
+        zero_update_norm: length, in clip norms, of the update of an absent record in "zero-out":
+            above 0 for a mechanism that fails with zeros.
         arrays: number of entries of each array of an update; they add up to d.
         others: updates of the other records, shape (n, d) (default: nine random ones).
         categories: whether a category is released.
-        noise: law of the noise in each entry, independent between entries and steps; left out
-            if it is another or there is none to be had alone. Its scale follows from the claim:
-            Gaussian noise hides a change in L2 (norms "l1" and "l2"), Laplace noise one in L1.
+        noise: law of the noise in each entry, independent between entries and steps. It is left out
+            if the law is another one, or if no release has noise alone. Its scale follows from the
+            claim: Gaussian noise hides a change in L2 (norms "l1" and "l2"), Laplace noise one in
+            L1.
         noise_multiplier: z of a claim of Gaussian mechanisms, sampled or not.
         sensitivity: claimed change of a step's release between neighbours, in the same norm as
             updates (default: the clip norm, and twice that for "substitute").
-        steps: of one run, which is what ε is of.
+        steps: number of steps of a run; ε is of all of them.
         participations: in how many of these steps a record may be (default: all).
         sampling_rate: probability of a record to be in a step.
-        draws_batches: whether the mechanism samples the updates itself; if not, its caller does,
-            which is played here. It has to be said where the sampling rate is below 1.
+        draws_batches: whether the mechanism samples the updates itself. If not, the suite samples
+            them in the place of its caller. It must be set if the sampling rate is below 1.
         adversary: sees the release of "every" step, or of the "last" one alone.
         reset: called before each run, for a mechanism with a state.
-        probes: odd inputs of its own by name: the input of `release` with something odd and that
+        probes: further odd inputs by name: the input of `release` with something odd, and the input
             without it.
         clip_rule: for an adaptive clip norm: the quantile of the updates' norms that it should
             follow, and a function that returns the present clip norm.
@@ -101,7 +105,7 @@ class Target:
     inputs: Inputs = "any"
     nonnegative: bool = False
     adjacency: games.Adjacency = "add-or-remove"
-    nothing: float = 0.0
+    zero_update_norm: float = 0.0
     arrays: tuple[int, ...] = (6, 6)
     others: ArrayLike | None = None
     categories: bool = False
@@ -120,27 +124,20 @@ class Target:
     where: str = ""
 
     def __post_init__(self) -> None:
-        kinds = typing.get_type_hints(Target)
-        for name in _CHOICES:
-            checked_type(name, getattr(self, name), kinds[name])
+        types = typing.get_type_hints(Target)
+        for name in ("norm", "inputs", "adjacency", "noise", "adversary"):
+            checked_type(name, getattr(self, name), types[name])
         if self.delta != 0:
             check_probability("delta", self.delta)
-        if self.epsilon is None and self.noise_multiplier is None:
+        z = self.noise_multiplier
+        if self.epsilon is None and z is None:
             raise_invalid(
                 "epsilon", None, "to be claimed, or a noise multiplier with δ > 0"
             )
-        if self.noise_multiplier is not None and not (
-            self.noise_multiplier > 0 and self.delta
-        ):
-            raise_invalid(
-                "noise_multiplier", self.noise_multiplier, "> 0, with delta > 0"
-            )
-        if (
-            not self.clip_norm > 0
-            or not self.arrays
-            or min(self.arrays) < 1
-            or self.trials < 40
-        ):
+        if z is not None and not (z > 0 and self.delta):
+            raise_invalid("noise_multiplier", z, "> 0, with delta > 0")
+        has_arrays = bool(self.arrays) and min(self.arrays) >= 1
+        if not (self.clip_norm > 0 and has_arrays and self.trials >= 40):
             raise_invalid(
                 "clip_norm", self.clip_norm, "> 0, arrays >= 1 and trials >= 40"
             )
@@ -179,7 +176,7 @@ class Target:
 
     @property
     def has_clipped_inputs(self) -> bool:
-        """Whether updates come no longer than the clip norm."""
+        """Whether no update is longer than the clip norm."""
         match self.inputs:
             case "any" | "finite":
                 return False
@@ -187,18 +184,18 @@ class Target:
                 return True
         assert_never(self.inputs)
 
-    def seen(self, steps: Floats) -> Floats:
-        """The rows of those steps that the adversary sees, of rows of all of them."""
+    def observed_steps(self, rows: Floats) -> Floats:
+        """The rows of the steps that the adversary sees, of one row for each step."""
         match self.adversary:
             case "every":
-                return steps
+                return rows
             case "last":
-                return steps[-1:]
+                return rows[-1:]
         assert_never(self.adversary)
 
     @property
-    def taken(self) -> int:
-        """Steps in which the canary is."""
+    def canary_steps(self) -> int:
+        """Number of steps in which the canary takes part."""
         return min(self.participations or self.steps, self.steps)
 
     @functools.cached_property
@@ -207,21 +204,23 @@ class Target:
         if self.noise_multiplier is None:
             return None
         return poisson_epsilon(
-            self.noise_multiplier, self.sampling_rate, self.taken, self.delta
+            self.noise_multiplier, self.sampling_rate, self.canary_steps, self.delta
         )
 
     @functools.cached_property
     def multiplier(self) -> float | None:
-        """The claimed z, or that which the claimed ε needs of Gaussian noise; else ``None``."""
+        """The claimed z, or the one of Gaussian noise with the claimed ε; else ``None``."""
         if self.noise_multiplier is not None or self.noise != "gaussian":
             return self.noise_multiplier
         if not self.delta or not 0 < self.claimed < math.inf:
             return None
-        return _needed(self.claimed, self.delta, self.sampling_rate, self.taken)
+        return _needed_multiplier(
+            self.claimed, self.delta, self.sampling_rate, self.canary_steps
+        )
 
     @property
     def law(self) -> Literal["gaussian", "laplace"]:
-        """Of the noise; where the claim says none, Gaussian with δ > 0, and else Laplace."""
+        """The law of the noise. Without a claim, it is Gaussian with δ > 0, and else Laplace."""
         if self.noise is not None:
             return self.noise
         return "gaussian" if self.delta else "laplace"
@@ -234,32 +233,34 @@ class Target:
     @property
     def allowed(self) -> float:
         """The claimed sensitivity of a step's release, in ``norm``."""
-        twice = 1 + (self.adjacency == "substitute")
-        return self.clip_norm * twice if self.sensitivity is None else self.sensitivity
+        if self.sensitivity is not None:
+            return self.sensitivity
+        return self.clip_norm * (2 if self.adjacency == "substitute" else 1)
 
     def noise_std(self, sensitivity: float) -> float | None:
-        """Standard deviation of the noise in each entry that the claim needs, if its law is told.
+        """Standard deviation of each entry's noise that the claim needs; ``None`` if not known.
 
         Args:
             sensitivity: change of a step's release between neighbours, in ``norm``.
         """
         match self.noise:
             case "gaussian":
-                return (
-                    None if self.multiplier is None else self.multiplier * sensitivity
-                )
+                if self.multiplier is None:
+                    return None
+                return self.multiplier * sensitivity
             case "laplace":
                 if self.epsilon and self.sampling_rate == 1:
-                    return math.sqrt(2) * sensitivity * self.taken / self.epsilon
+                    return math.sqrt(2) * sensitivity * self.canary_steps / self.epsilon
                 return None
             case None:
                 return None
         assert_never(self.noise)
 
     @functools.cached_property
-    def none(self) -> Floats:
-        """The update that stands for none, shape (1, d)."""
-        return np.full((1, self.dim), self.nothing * self.clip_norm / self.dim)
+    def zero_update(self) -> Floats:
+        """The update of an absent record, shape (1, d)."""
+        entry = self.zero_update_norm * self.clip_norm / self.dim
+        return np.full((1, self.dim), entry)
 
     @functools.cached_property
     def rows(self) -> Floats:
@@ -267,28 +268,27 @@ class Target:
         if self.others is not None:
             return np.array(self.others, np.float64).reshape(-1, self.dim)
         rows = np.random.default_rng(2022).standard_normal((9, self.dim))
-        rows = np.abs(rows) if self.nonnegative else rows
-        length = np.linalg.norm(rows, self.order, axis=1, keepdims=True)
+        if self.nonnegative:
+            rows = np.abs(rows)
+        norms = np.linalg.norm(rows, self.order, axis=1, keepdims=True)
         scale = self.clip_norm * (0.9 if self.has_clipped_inputs else 3)
-        return np.asarray(rows / length * scale)
+        return np.asarray(rows / norms * scale)
 
     @functools.cached_property
     def zeros(self) -> Floats:
-        """Updates of which what is released is noise alone, shape (n, d)."""
-        rows = len(self.rows) + (self.adjacency != "add-or-remove")
-        return np.repeat(self.none, max(rows, 1), axis=0)
+        """Updates whose release is noise alone, shape (n, d)."""
+        count = len(self.rows)
+        if self.adjacency != "add-or-remove":
+            count += 1
+        return np.repeat(self.zero_update, max(count, 1), axis=0)
 
     @functools.cached_property
     def draws_its_own(self) -> bool:
         """Whether `release` takes no generator."""
         try:
             second = list(inspect.signature(self.release).parameters.values())[1]
-        except (
-            TypeError,
-            ValueError,
-            IndexError,
-        ):  # some compiled functions have no signature
-            return True
+        except (TypeError, ValueError, IndexError):
+            return True  # one argument, or a compiled function without a signature
         return second.name != "rng" and second.default is not second.empty
 
     def restart(self) -> None:
@@ -298,7 +298,5 @@ class Target:
 
     def __call__(self, updates: Any, rng: np.random.Generator) -> Floats:
         """What one step releases of updates that it may change, shape (d,) or (1,)."""
-        made = (
-            self.release(updates) if self.draws_its_own else self.release(updates, rng)
-        )
-        return np.asarray(made, np.float64).reshape(-1)
+        arguments = (updates,) if self.draws_its_own else (updates, rng)
+        return np.asarray(self.release(*arguments), np.float64).reshape(-1)

@@ -1,6 +1,6 @@
-"""`DPSGDAudit`: how much a run of DP-SGD tells about one example, measured in that run.
+"""`DPSGDAudit`: how much a run of DP-SGD leaks of one example, measured in that run.
 
-No exception of the audit ends training: it is told once, and the run goes on without.
+No exception of the audit ends training: it is reported once, and the run goes on without the audit.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from fl_epe.mechanism import norm
 from fl_epe.noise import Check, sentences
 from fl_epe.schedules import Cohort, Coins, Events, ParticipationLaw
 
-logger = logging.getLogger("fl_epe.dp_sgd")
+logger = logging.getLogger(__name__)
 
-_MUCH = 0.1  # share of canaries that a user must hear of
+_LARGE_SHARE = 0.1  # of canaries in a batch, which is a warning
 _UNTOUCHED_EVERY = (
-    50  # steps: one in which canaries leave entries alone that no example touches
+    50  # steps: in one of them no canary moves entries without a gradient
 )
 
 
@@ -37,8 +37,8 @@ class DPSGDAudit:
     """What `audit_dp_sgd` returns: a context for training, and then its results.
 
     The noisy gradient of every step is scored against all canaries. As everywhere a released mean
-    points where the model goes, it is less the mean gradient; a canary's own gradient points away
-    from its direction.
+    points where the model goes, it is minus the mean gradient; a canary's own gradient is minus its
+    direction.
 
     Attributes:
         delta: target δ.
@@ -53,9 +53,12 @@ class DPSGDAudit:
         plan: str,
         loggers: Loggers,
     ) -> None:
+        self._steps = steps
+        self._auditor = auditor
+        self._cohorts = cohorts
+        self._design = design
+        self._plan = plan
         self._loggers = loggers
-        self._steps, self._auditor, self._cohorts = steps, auditor, cohorts
-        self._design, self._plan = design, plan
         self.delta = auditor.delta
         self._active = False
         self._stopped: str | None = None
@@ -77,15 +80,18 @@ class DPSGDAudit:
                 " federation use fl_epe.audit_records."
             )
         self._auditor.begin(self._steps.model())
-        self._active = self._has_begun = True
-        hooks = hooked(
-            self._steps.optimizer,
-            clip=self._clip,
-            add_noise=self._add_noise,
-            step=self._step,
+        self._active = True
+        self._has_begun = True
+        self._hooks.enter_context(
+            hooked(
+                self._steps.optimizer,
+                clip=self._clip,
+                add_noise=self._add_noise,
+                step=self._step,
+            )
         )
-        self._hooks.enter_context(hooks)
-        level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
+        is_large = self._design["share"] > _LARGE_SHARE
+        level = logging.WARNING if is_large else logging.INFO
         logger.log(level, "Audit: %s", self._plan)
         return self
 
@@ -99,17 +105,15 @@ class DPSGDAudit:
                 logger.warning("Audit: %s", fault)
 
     @contextlib.contextmanager
-    def _standing_back(self, what: str) -> Iterator[None]:
-        """Stand back for the rest of the run after an error, and say so."""
+    def _standing_back(self, failure: str) -> Iterator[None]:
+        """End the audit after an error, and report it as this failure."""
         try:
             yield
         except Exception as error:
-            text = f"{what}: {error_text(error)}"
+            text = f"{failure}: {error_text(error)}"
             step = self._auditor.rounds
-            self._stopped, self._active = (
-                self._stopped or f"step {step + 1}, {text}",
-                False,
-            )
+            self._stopped = self._stopped or f"step {step + 1}, {text}"
+            self._active = False
             text += "; the run goes on without the audit"
             self._auditor.faults.add(step, auditing.FaultKind.AUDIT_STOOD_BACK, text)
             logger.warning("Audit, step %d, %s", step + 1, text)
@@ -129,7 +133,7 @@ class DPSGDAudit:
         return outcome
 
     def _add_noise(self, add_noise: Callable[[], None]) -> None:
-        """In the place of the optimizer's ``add_noise``: canaries join before it."""
+        """Replaces the optimizer's ``add_noise``: canaries join before the noise."""
         undo = None
         if self._active:
             with self._standing_back("canaries could not join"):
@@ -137,7 +141,7 @@ class DPSGDAudit:
                 clipped = self._seen.take_batches()
                 cohort = self._cohorts(facts.batches)
                 gradient = self._gradient(cohort, facts.clip_norm)
-                # Whether noise is added where no gradient is, canaries must not hide.
+                # Canaries must not hide whether noise is added to entries without a gradient.
                 untouched = self._steps.clipped() == 0
                 untouched &= self._auditor.rounds % _UNTOUCHED_EVERY == 0
                 gradient[untouched] = 0
@@ -147,14 +151,16 @@ class DPSGDAudit:
             with self._standing_back("the step could not be scored"):
                 self._score(facts, cohort, clipped, gradient, summed, untouched)
                 if self._loggers:
-                    values = self._auditor.metrics_so_far() | {
-                        "clip_norm": facts.clip_norm
+                    values = self._auditor.metrics_so_far()
+                    values |= {
+                        "clip_norm": facts.clip_norm,
+                        "canaries_seen": self._auditor.canaries_seen,
+                        "fault_count": self._auditor.faults.total,
                     }
-                    values["canaries_seen"] = self._auditor.canaries_seen
-                    values["fault_count"] = self._auditor.faults.total
                     self._loggers.log(self._auditor.rounds, values, resumed=False)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> Vector:
+        """The sum of the cohort's gradients, ``(dim,)``."""
         ones = np.ones((1, len(cohort)))
         total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())
         return np.asarray(np.float32(-clip_norm) * total[0])
@@ -169,38 +175,43 @@ class DPSGDAudit:
         untouched: Booleans,
     ) -> None:
         """Score what the adversary does not know: the noise, or all but the canaries."""
-        noisy, n = self._steps.noisy(), self._steps.batch_size
+        noisy = self._steps.noisy()
+        batch_size = self._steps.batch_size
         noise = noisy - summed
-        unknown = noise if self._design["full_knowledge"] else noisy - gradient
-        mean = np.asarray(unknown, np.float32) / np.float32(-n)
-        present, lost = cohort.tolist(), 0
-        if not (finite := math.isfinite(norm(mean))):  # the step counts as lost
-            mean, present, lost = np.zeros_like(mean), [], len(cohort)
-        seen = auditing.RoundFacts(
-            present, facts.clip_norm / n, facts.clip_norm, n, lost
+        residual = noise if self._design["full_knowledge"] else noisy - gradient
+        mean = np.asarray(residual, np.float32) / np.float32(-batch_size)
+        is_finite = math.isfinite(norm(mean))
+        present = cohort.tolist()
+        lost = 0
+        if not is_finite:  # the step counts as lost
+            mean = np.zeros_like(mean)
+            present = []
+            lost = len(cohort)
+        round_facts = auditing.RoundFacts(
+            present, facts.clip_norm / batch_size, facts.clip_norm, batch_size, lost
         )
-        self._auditor.observe(None, seen, released={"others": mean})
+        self._auditor.observe(None, round_facts, released={"others": mean})
         self._facts.append(facts)
-        if not finite:
+        if is_finite:
+            self._seen.add(self._steps, facts, clipped, noise, untouched)
+        else:
             self._auditor.faults.add(
                 self._auditor.rounds - 1,
                 auditing.FaultKind.NO_MODEL_RELEASED,
                 "the noisy gradient has NaN or infinite entries",
             )
-            return
-        self._seen.add(self._steps, facts, clipped, noise, untouched)
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong so far, in sentences."""
+        """Faults so far, in sentences."""
         return self._auditor.faults.messages
 
     @property
     def findings(self) -> StepFindings:
         """How the steps so far differ from what the privacy accounting assumes: `check_steps`."""
-        return self._found(self._seen.noise)
+        return self._findings(self._seen.noise)
 
-    def _found(self, noise: list[Check]) -> StepFindings:
+    def _findings(self, noise: list[Check]) -> StepFindings:
         steps = self._steps
         return self._seen.findings(
             steps.sample_rate or self._design["sample_rate"],
@@ -210,7 +221,7 @@ class DPSGDAudit:
         )
 
     def record(self) -> auditing.AuditRecord:
-        """What the run leaves behind so far, for every estimate and bound.
+        """The record of the run so far, for every estimate and bound.
 
         Raises:
             ValueError: before the audit was entered.
@@ -219,58 +230,62 @@ class DPSGDAudit:
             raise ValueError(
                 "Expected `with audit_dp_sgd(…) as audit:` around training first."
             )
-        mechanism, noise = self._mechanism(), self._seen.noise
-        found = self._found(noise)
-        unbounded, knowing = None, self._design["full_knowledge"]
-        if knowing and found.unbounded:
-            unbounded = f"{found.unbounded}, so ε of every round is infinite"
+        mechanism = self._mechanism()
+        noise = self._seen.noise
+        findings = self._findings(noise)
+        unbounded = None
+        has_fresh_noise = self._design["full_knowledge"]
+        if has_fresh_noise and findings.unbounded:
+            unbounded = f"{findings.unbounded}, so ε of every round is infinite"
+            has_fresh_noise = False
+        unseen = [f"Not checked: {text}." for text in findings.unseen]
         record = self._auditor.record(
             final=self._steps.model() if self._final is None else self._final,
             mechanism=mechanism,
             design=auditing.Design.of(self._design),
             findings=auditing.Findings(
-                plan=(self._plan, *(f"Not checked: {text}." for text in found.unseen)),
+                plan=(self._plan, *unseen),
                 not_measured=self._stopped,
-                step_faults=found.faults,
+                step_faults=findings.faults,
                 noise=sentences(noise),
                 unbounded=unbounded,
-                unseen=found.unseen,
+                unseen=findings.unseen,
             ),
         )
-        fresh = np.ones((record.rounds, 1)) if knowing and not unbounded else None
-        rates, momentum = mechanism.server.learning_rates, self._steps.momentum
-        scale = np.ones(len(self._facts)) if rates is None or momentum else rates
+        fresh = np.ones((record.rounds, 1)) if has_fresh_noise else None
+        rates = mechanism.server.learning_rates
+        if rates is None or self._steps.momentum:
+            rates = np.ones(len(self._facts))
         return dataclasses.replace(
             record,
-            correlation=auditing.RoundCorrelation(fresh),  # the noise of a step is
-            norms=dataclasses.replace(record.norms, deltas=scale * record.norms.means),
+            correlation=auditing.RoundCorrelation(fresh),
+            norms=dataclasses.replace(record.norms, deltas=rates * record.norms.means),
         )
 
     def _mechanism(self) -> auditing.Mechanism:
-        steps, facts, rate = self._steps, self._facts, self._design["sample_rate"]
+        steps = self._steps
+        facts = self._facts
+        rate = self._design["sample_rate"]
+        participations = self._design["participations"]
         rates = np.array([step.learning_rate for step in facts])
         server = auditing.ServerStep(steps.description)
-        if (
-            self._stopped is None
-            and steps.momentum is not None
-            and np.isfinite(rates).all()
-        ):
-            server = auditing.ServerStep("sgd", rates, steps.momentum)
-        participations, count = self._design["participations"], len(facts)
+        momentum = None if self._stopped else steps.momentum
+        if momentum is not None and np.isfinite(rates).all():
+            server = auditing.ServerStep("sgd", rates, momentum)
         if rate is None:
             law = ParticipationLaw(
-                count, participations, math.ceil(participations), unit="example"
+                len(facts), participations, math.ceil(participations), unit="example"
             )
         else:
             chances = np.array([min(1.0, step.batches * rate) for step in facts])
             participations = float(chances.sum())
             law = ParticipationLaw(
-                count,
+                len(facts),
                 participations,
                 unit="example",
                 hidden=bool(chances.min(initial=1.0) < 1),
                 adjacency="add-or-remove",
-                coins=Coins(count, float(chances.max(initial=0.0))),
+                coins=Coins(len(facts), float(chances.max(initial=0.0))),
                 events=Events.coins(chances),
             )
         return auditing.Mechanism(
@@ -300,7 +315,7 @@ class DPSGDAudit:
     ) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
-        Never raises: what goes wrong is said in the text.
+        It never raises: the text names an error.
 
         Args:
             directory: where to write.
@@ -314,18 +329,20 @@ class DPSGDAudit:
             )  # slow to import
 
             record = self.record()
-            summary, page = summarize(record), list[str]()
+            summary = summarize(record)
+            lines = [as_text(summary, details=details).rstrip()]
+            folder = None
             if directory is not None:
-                record.save(Path(directory) / "record.npz")
-                write_report(summary, Path(directory))
-                page.append(f"Report: {Path(directory) / 'report.html'}")
-            self._loggers.close(
-                summary.metrics(), Path(directory) if directory else None
-            )
-            return "\n".join([as_text(summary, details=details).rstrip(), *page])
+                folder = Path(directory)
+                record.save(folder / "record.npz")
+                write_report(summary, folder)
+                lines.append(f"Report: {folder / 'report.html'}")
+            self._loggers.close(summary.metrics(), folder)
+            return "\n".join(lines)
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
             return "\n".join([f"The report is incomplete: {error}", *self.faults])
 
 
 def _constant(values: list[float]) -> float | None:
+    """The value, if all are the same."""
     return values[0] if len(set(values)) == 1 else None

@@ -1,8 +1,8 @@
 """How long each example's gradient was in a clipped sum, from the gradients and the sum.
 
-If the sum is not that of gradients cut to the clip norm, each gradient has some factor in it, which
-follows by least squares where there are more entries than examples: one factor of the whole
-gradient, or else one of each tensor.
+If the sum is not that of gradients clipped to the clip norm, each gradient has some factor in it.
+The factors follow by least squares where there are more entries than examples: one factor of the
+whole gradient, or else one of each tensor.
 
 Examples:
     >>> gradients = torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.6, 0.8, 0.0]])
@@ -22,11 +22,9 @@ from fl_epe.checks import Floats
 
 ROUNDING = 1e-3  # relative difference of norms
 
-_MOST_PRODUCTS = (
-    10**10
-)  # of a batch's Gram matrix: no factors are sought in larger batches
-_STANDARD_ERRORS = 4  # of a norm, which is then at least the estimate less these
-_SURE = 0.01  # of the clip norm: those errors of a norm that is known, at most
+_MAX_PRODUCTS = 10**10  # of a batch's Gram matrix: larger batches have unknown factors
+_STANDARD_ERRORS = 4  # subtracted from the estimate of a norm
+_MAX_ERROR = 0.01  # of the clip norm: those errors of a norm that counts as known
 _SINGULAR = 1e40  # variance of what does not follow from the sum
 
 Tensors = Sequence[torch.Tensor]
@@ -34,7 +32,7 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class BatchSeen:
-    """What was seen of a batch, or of a physical part of it.
+    """Observations of a batch, or of a physical part of it.
 
     Attributes:
         examples: how many; NaN if it is not known.
@@ -56,29 +54,29 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
     Args:
         samples: the gradients of a batch, ``(n, entries)`` for each tensor.
         totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
-        clip_norm: to which they should have been cut.
+        clip_norm: of each gradient.
     """
     examples = len(samples[0])
     unseen = (
         "how gradients of single examples are clipped does not follow from their sum"
     )
     if not examples:
-        return BatchSeen(
-            0, unseen=unseen if any(total.any() for total in totals) else ""
-        )
+        has_sum = any(total.any() for total in totals)
+        return BatchSeen(0, unseen=unseen if has_sum else "")
     with torch.no_grad():
         rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
         clipped = _clipped_norms(rows, totals, clip_norm)
         if not np.isnan(clipped).any():
             factor = _common_factor(clipped, _norms(rows))
             return BatchSeen(examples, float(clipped.max()) / clip_norm, factor)
-        pairs = zip(rows, totals, strict=True)
-        parts = np.array(
-            [_clipped_norms([part], [total], clip_norm) for part, total in pairs]
+        tensors = zip(rows, totals, strict=True)
+        by_tensor = np.array(
+            [_clipped_norms([part], [total], clip_norm) for part, total in tensors]
         )
-    by_tensor = np.sqrt(np.nansum(parts**2, axis=0))
-    largest = float(max(by_tensor.max(), np.nan_to_num(clipped).max())) / clip_norm
-    return BatchSeen(examples, largest, unseen=unseen if np.isnan(parts).any() else "")
+    norms = np.sqrt(np.nansum(by_tensor**2, axis=0))
+    largest = float(max(norms.max(), np.nan_to_num(clipped).max())) / clip_norm
+    is_known = not np.isnan(by_tensor).any()
+    return BatchSeen(examples, largest, unseen="" if is_known else unseen)
 
 
 def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
@@ -94,47 +92,49 @@ def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
 def _solved(rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float) -> Floats:
     """`_clipped_norms` by least squares.
 
-    A norm is its estimate less some standard errors, and not known where these are large.
+    A norm is its estimate less some standard errors. It is not known where these are large.
     """
     unknown = np.full(len(norms), math.nan)
     entries = sum(len(total) for total in totals)
-    if entries < 2 * len(norms) or len(norms) ** 2 * entries > _MOST_PRODUCTS:
+    if entries < 2 * len(norms) or len(norms) ** 2 * entries > _MAX_PRODUCTS:
         return unknown
-    whole = torch.cat([part.double() for part in rows], dim=1)
+    gradients = torch.cat([part.double() for part in rows], dim=1)
+    total = torch.cat([part.double() for part in totals])
     scale = np.where(norms > 0, norms, 1.0)
-    gram = _host(whole @ whole.T) / np.outer(scale, scale)
-    along = _host(whole @ torch.cat([total.double() for total in totals])) / scale
+    gram = _host(gradients @ gradients.T) / np.outer(scale, scale)
+    products = _host(gradients @ total) / scale
     values, vectors = np.linalg.eigh(gram)
     is_singular = values < 1e-10 * values.max()  # as of two equal gradients
-    estimates = vectors @ np.where(is_singular, 0, vectors.T @ along / values)
+    estimates = vectors @ np.where(is_singular, 0, vectors.T @ products / values)
     distance = _distance(rows, totals, estimates, norms)
     if distance > ROUNDING * np.linalg.norm(estimates):
         return unknown
     deviation = distance / math.sqrt(entries - len(norms))
     variances = vectors**2 @ np.where(is_singular, _SINGULAR, 1 / values)
     errors = _STANDARD_ERRORS * deviation * np.sqrt(variances)
-    is_known = (errors <= _SURE * clip_norm) | (norms == 0)
+    is_known = (errors <= _MAX_ERROR * clip_norm) | (norms == 0)
     return np.where(is_known, np.maximum(np.abs(estimates) - errors, 0), math.nan)
 
 
 def _distance(rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats) -> float:
-    """Norm of the sum less that of gradients which have the norms ``clipped``."""
+    """Distance of the sum from that of gradients which have the norms ``clipped``."""
     factors = torch.from_numpy(clipped / np.where(norms > 0, norms, 1.0))
-    apart = [
-        total - factors.to(total) @ part
+    distances = [
+        float((total - factors.to(total) @ part).norm())
         for total, part in zip(totals, rows, strict=True)
     ]
-    return math.hypot(*(float(one.norm()) for one in apart))
+    return math.hypot(*distances)
 
 
 def _common_factor(clipped: Floats, norms: Floats) -> float:
     """The factor of all gradients, if it is one though their norms differ; else NaN."""
-    is_long = norms > 0
-    clipped, norms = clipped[is_long], norms[is_long]
+    is_positive = norms > 0
+    clipped = clipped[is_positive]
+    norms = norms[is_positive]
     if len(norms) < 2 or np.ptp(norms) < 0.1 * norms.max():
         return math.nan
     factors = clipped / norms
-    is_common = np.ptp(factors) <= _SURE * factors.max()
+    is_common = np.ptp(factors) <= _MAX_ERROR * factors.max()
     return float(np.median(factors)) if is_common else math.nan
 
 

@@ -1,11 +1,11 @@
 """How far SGD moves a model by some of its gradients: exactly, as each step is linear in them.
 
 Examples:
-    >>> how = LinearStep(learning_rate=0.1, momentum=0.5)
-    >>> moved = Response(np.zeros(1))
+    >>> step = LinearStep(learning_rate=0.1, momentum=0.5)
+    >>> response = Response(np.zeros(1))
     >>> for gradient in (1.0, 0.0):
-    ...     moved.step(how, np.array([gradient]))
-    >>> moved.position.round(3)  # 0.1 · (1 + 0.5), downhill
+    ...     response.step(step, np.array([gradient]))
+    >>> response.position.round(3)  # 0.1 · (1 + 0.5), downhill
     array([-0.15])
 """
 
@@ -17,11 +17,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-
-_OF_GROUP = {
-    "learning_rate": "lr",
-    **{name: name for name in ("momentum", "dampening", "nesterov", "weight_decay")},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +34,17 @@ class LinearStep:
         """By the parameter groups of SGD; ``None`` if it goes uphill, or groups differ."""
         if any(group.get("maximize") for group in groups):
             return None
-        found = {
-            cls(**{name: group[key] for name, key in _OF_GROUP.items() if key in group})
+        steps = {
+            cls(
+                group["lr"],
+                group.get("momentum", 0.0),
+                group.get("dampening", 0.0),
+                group.get("nesterov", False),
+                group.get("weight_decay", 0.0),
+            )
             for group in groups
         }
-        return found.pop() if len(found) == 1 else None
+        return steps.pop() if len(steps) == 1 else None
 
     @property
     def is_plain(self) -> bool:
@@ -52,7 +53,7 @@ class LinearStep:
 
 
 class Response:
-    """Where a model is by gradients that are given one after another.
+    """The position of a model that some gradients move, one after the other.
 
     Attributes:
         position: an array of NumPy or torch, which is the initial one before the first step.
@@ -62,28 +63,31 @@ class Response:
         self.position = position
         self._velocity: Any = None
 
-    def step(self, how: LinearStep, gradient: Any, scale: float = 1.0) -> None:
+    def step(self, step: LinearStep, gradient: Any, scale: float = 1.0) -> None:
         """Move by ``scale`` times a gradient of the position's shape."""
-        if how.is_plain and isinstance(gradient, torch.Tensor):
-            self.position.sub_(gradient, alpha=how.learning_rate * scale)  # one pass
+        if step.is_plain and isinstance(gradient, torch.Tensor):
+            self.position.sub_(gradient, alpha=step.learning_rate * scale)  # one pass
             return
         gradient = scale * gradient
-        if how.is_plain:
-            self.position -= how.learning_rate * gradient
+        if step.is_plain:
+            self.position -= step.learning_rate * gradient
             return
-        gradient = gradient + how.weight_decay * self.position
-        if how.momentum:
+        gradient = gradient + step.weight_decay * self.position
+        if step.momentum:
             if self._velocity is None:
                 self._velocity = 1.0 * gradient
             else:
-                kept = how.momentum * self._velocity
-                self._velocity = kept + (1 - how.dampening) * gradient
-            ahead = gradient + how.momentum * self._velocity
-            gradient = ahead if how.nesterov else self._velocity
-        self.position = self.position - how.learning_rate * gradient
+                self._velocity = (
+                    step.momentum * self._velocity + (1 - step.dampening) * gradient
+                )
+            if step.nesterov:
+                gradient = gradient + step.momentum * self._velocity
+            else:
+                gradient = self._velocity
+        self.position = self.position - step.learning_rate * gradient
 
     def append_zero(self) -> None:
-        """One more entry of a NumPy array, which nothing has moved so far."""
+        """Append an entry to a NumPy array, which no gradient has moved so far."""
         self.position = np.append(self.position, 0.0)
         if self._velocity is not None:
             self._velocity = np.append(self._velocity, 0.0)

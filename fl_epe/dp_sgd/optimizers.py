@@ -1,6 +1,6 @@
 """The optimizers that can be audited: `PlainDPSGD`, to read or to copy, and Opacus's.
 
-`Steps` shows an audit what both do: the clipped sum, into which canaries join before the
+`Steps` is an audit's interface to both: the clipped sum, into which canaries join before the
 optimizer's own ``add_noise``, and the noisy sum after it.
 """
 
@@ -42,8 +42,8 @@ class PlainDPSGD:
     Guarantee: with batches by Poisson sampling each step is a subsampled Gaussian mechanism with
     noise multiplier ``noise_multiplier`` under add-or-remove adjacency.
 
-    It has the attributes of an Opacus ``DPOptimizer`` that an audit looks at; its one parameter is
-    the model.
+    It has the attributes of an Opacus ``DPOptimizer`` that an audit uses; its one parameter is the
+    model.
 
     Args:
         theta: the initial model, shape ``(dim,)``.
@@ -71,18 +71,16 @@ class PlainDPSGD:
         seed: int | None = None,
     ) -> None:
         check_noise_multiplier("noise_multiplier", noise_multiplier)
-        self.learning_rate, self.noise_multiplier = learning_rate, noise_multiplier
-        self.max_grad_norm, self.expected_batch_size = (
-            max_grad_norm,
-            expected_batch_size,
-        )
+        self.learning_rate = learning_rate
+        self.noise_multiplier = noise_multiplier
+        self.max_grad_norm = max_grad_norm
+        self.expected_batch_size = expected_batch_size
         for name in ("learning_rate", "max_grad_norm", "expected_batch_size"):
             check_positive(name, getattr(self, name))
         if theta.ndim != 1 or not len(theta):
             raise_invalid("theta.shape", theta.shape, "to be (dim,)")
-        self._model: Any = torch.nn.Parameter(
-            torch.from_numpy(np.array(theta, np.float64))
-        )
+        initial = torch.from_numpy(np.array(theta, np.float64))
+        self._model: Any = torch.nn.Parameter(initial)
         self.params = [self._model]
         self.grad_samples = [torch.zeros(0, len(theta))]
         self._noise = noise_generator(seed)
@@ -94,7 +92,7 @@ class PlainDPSGD:
 
     @property
     def param_groups(self) -> list[dict[str, float]]:
-        """What moves the model, as of a torch optimizer."""
+        """The options of the step, as those of a torch optimizer."""
         return [{"lr": self.learning_rate, "momentum": 0.0}]
 
     def step(self, gradients: Reals) -> Floats:
@@ -111,8 +109,8 @@ class PlainDPSGD:
             raise_invalid(
                 "gradients.shape", gradients.shape, f"to be (batch, {len(theta)})"
             )
-        kind = np.float32 if gradients.dtype == np.float32 else np.float64
-        self.grad_samples = [torch.from_numpy(np.array(gradients, kind))]
+        dtype = np.float32 if gradients.dtype == np.float32 else np.float64
+        self.grad_samples = [torch.from_numpy(np.array(gradients, dtype))]
         self._model.summed_grad = None
         self.clip_and_accumulate()
         self.add_noise()
@@ -121,27 +119,26 @@ class PlainDPSGD:
         return self.theta
 
     def clip_and_accumulate(self) -> None:
-        """Make the ``summed_grad`` of the parameter: that of the clipped gradients."""
+        """Set the ``summed_grad`` of the parameter: the sum of the clipped gradients."""
         gradients = self.grad_samples[0].numpy()
         norms = np.linalg.norm(gradients, axis=1)
         clipped = np.minimum(1.0, self.max_grad_norm / (norms + 1e-12)) @ gradients
         self._model.summed_grad = torch.from_numpy(clipped)
 
     def add_noise(self) -> None:
-        """Make the ``grad`` of the parameter, which is its ``summed_grad`` with noise."""
+        """Set the ``grad`` of the parameter, which is its ``summed_grad`` with noise."""
         deviation = self.noise_multiplier * self.max_grad_norm
-        self._model.grad = self._model.summed_grad + deviation * torch.from_numpy(
-            self._noise.standard_normal(len(self._model))
-        )
+        noise = torch.from_numpy(self._noise.standard_normal(len(self._model)))
+        self._model.grad = self._model.summed_grad + deviation * noise
 
 
 @dataclasses.dataclass(frozen=True)
 class StepFacts:
-    """What a step does to the clipped sum.
+    """The parameters of a step.
 
     Attributes:
         clip_norm: C.
-        noise_multiplier: z that the privacy accounting is for.
+        noise_multiplier: z of the privacy accounting.
         sum_noise_multiplier: z of the noise on the sum; smaller than that of the run where a count
             of clipped gradients is released as well (adaptive clipping).
         learning_rate: how far the model moves for a mean of length 1.
@@ -154,18 +151,19 @@ class StepFacts:
     sum_noise_multiplier: float
     learning_rate: float
     batches: int
-    scale: float = 1.0
+    scale: float
 
 
 class Steps:
-    """The steps of a `PlainDPSGD` or an Opacus ``DPOptimizer``, with any clipping of the whole.
+    """The steps of a `PlainDPSGD` or an Opacus ``DPOptimizer``, with any clipping but per layer.
 
     Attributes:
-        optimizer: whose steps these are.
+        optimizer: takes the steps.
         inner: the optimizer that moves the model by noisy gradients.
         description: of the optimizer, for reports.
+        parameters: the trainable tensors, in the order of the vectors here.
         tensor_sizes: number of entries of each trainable tensor.
-        batch_size: by which a noisy sum is divided; 1 if nothing says.
+        batch_size: by which a noisy sum is divided; 1 if the optimizer has none.
 
     Raises:
         TypeError: if the optimizer is neither.
@@ -184,21 +182,20 @@ class Steps:
                 raise ValueError(f"Expected {wanted}, got optimizer={names[0]}.")
         self.optimizer = optimizer
         self.inner = getattr(optimizer, "original_optimizer", optimizer)
-        self._params: list[Any] = list(optimizer.params)  # keep their ``summed_grad``
-        self.tensor_sizes = np.array([p.numel() for p in self._params])
+        self.parameters: list[Any] = list(optimizer.params)
+        self.tensor_sizes = np.array([p.numel() for p in self.parameters])
         if not self.tensor_sizes.sum():
             raise ValueError(
                 f"Expected an optimizer with trainable parameters, got {names[0]}."
             )
         self.batch_size = float(optimizer.expected_batch_size or 1)
-        inner = (
-            "" if self.inner is optimizer else f" around {type(self.inner).__name__}"
-        )
-        self.description = names[0] + inner
+        self.description = names[0]
+        if self.inner is not optimizer:
+            self.description += f" around {type(self.inner).__name__}"
 
     @property
     def momentum(self) -> float | None:
-        """That of SGD whose model is a weighted sum of gradients; ``None`` for any other."""
+        """Momentum of SGD whose model is a weighted sum of gradients; ``None`` of any other."""
         step = self.linear_step
         if step is None or step.dampening or step.nesterov or step.weight_decay:
             return None
@@ -213,7 +210,7 @@ class Steps:
 
     @property
     def _of_engine(self) -> dict[str, Any]:
-        """What ``PrivacyEngine`` tells its accountant after each step; empty if nothing says."""
+        """The variables of ``PrivacyEngine``'s hook after each step; empty without that hook."""
         hook: Any = getattr(self.optimizer, "step_hook", None)
         with contextlib.suppress(TypeError, ValueError):  # another function, or none
             return dict(inspect.getclosurevars(hook).nonlocals)
@@ -221,31 +218,35 @@ class Steps:
 
     @property
     def sample_rate(self) -> float | None:
-        """What ``PrivacyEngine`` told its accountant; ``None`` if nothing says."""
-        with contextlib.suppress(
-            TypeError, ValueError, KeyError
-        ):  # of another function
+        """The sampling rate of ``PrivacyEngine``'s accountant; ``None`` without one."""
+        with contextlib.suppress(TypeError, ValueError, KeyError):  # another function
             return float(self._of_engine["sample_rate"])
         return None
 
     def facts(self) -> StepFacts:
-        """Of the step that is going on."""
+        """The parameters of the present step."""
         optimizer = self.optimizer
         z = float(optimizer.noise_multiplier)
-        of_sum = float(getattr(optimizer, "_adjusted_noise_multiplier", z))
-        if (
-            deviation := getattr(optimizer, "unclipped_num_std", None)
-        ) and of_sum == z > 0:
-            of_sum = (z**-2 - (2 * float(deviation)) ** -2) ** -0.5
+        sum_z = float(getattr(optimizer, "_adjusted_noise_multiplier", z))
+        count_std = getattr(optimizer, "unclipped_num_std", None)
+        if count_std and sum_z == z > 0:
+            # Adaptive clipping spends a part of z on the count (Andrew et al. 2021, theorem 1).
+            sum_z = (z**-2 - (2 * float(count_std)) ** -2) ** -0.5
         rates = {float(group["lr"]) for group in optimizer.param_groups}
         rate = rates.pop() if len(rates) == 1 else math.nan
         batches = int(optimizer.accumulated_iterations)
         scale = 1 / batches if optimizer.loss_reduction == "mean" else self.batch_size
-        clip_norm = float(optimizer.max_grad_norm)
-        return StepFacts(clip_norm, z, of_sum, rate * scale, batches, scale)
+        return StepFacts(
+            clip_norm=float(optimizer.max_grad_norm),
+            noise_multiplier=z,
+            sum_noise_multiplier=sum_z,
+            learning_rate=rate * scale,
+            batches=batches,
+            scale=scale,
+        )
 
     def clip(self, clip: Callable[[], None], *, look: bool = True) -> BatchSeen:
-        """Let the optimizer clip a batch, and look at it; what cannot be read is unseen.
+        """Let the optimizer clip a batch, and observe how; what cannot be read is unseen.
 
         Without ``look`` only its examples are counted.
         """
@@ -256,40 +257,43 @@ class Steps:
             return BatchSeen()
         before: dict[Any, Any] | None = None
         with contextlib.suppress(Exception):  # such as no memory
-            sums = {p: getattr(p, "summed_grad", None) for p in self._params}
-            before = {
-                p: total.clone() for p, total in sums.items() if total is not None
-            }
+            sums = {p: getattr(p, "summed_grad", None) for p in self.parameters}
+            before = {p: s.clone() for p, s in sums.items() if s is not None}
         clip()
-        batch = BatchSeen(unseen="the sums before it could not be read")
+        examples = math.nan
         try:
-            batch = dataclasses.replace(batch, examples=self._examples())
+            examples = self._examples()
             if before is not None:
-                batch = self._clipped(batch.examples, before)
+                return self._clipped(examples, before)
         except Exception as error:  # noqa: BLE001 - somebody's optimizer
-            batch = dataclasses.replace(batch, unseen=error_text(error))
-        return batch
+            return BatchSeen(examples, unseen=error_text(error))
+        return BatchSeen(examples, unseen="the sums before it could not be read")
 
     def _examples(self) -> float:
-        """Number of examples of the batch that was just clipped; NaN if nothing says."""
+        """Number of examples of the batch that was just clipped; NaN if it is not known."""
         gradients = self.optimizer.grad_samples[0]
         if gradients is None:  # ghost clipping keeps their norms
-            gradients = getattr(self._params[0], "_norm_sample", None)
+            gradients = getattr(self.parameters[0], "_norm_sample", None)
         return math.nan if gradients is None else float(len(gradients))
 
     def _clipped(self, examples: float, before: dict[Any, Any]) -> BatchSeen:
+        """How a batch was clipped, from the sums before it."""
         gradients = self.optimizer.grad_samples
         if gradients[0] is None:
             return BatchSeen(
                 examples, unseen="ghost clipping keeps no gradients of single examples"
             )
-        pairs = zip(gradients, self._params, strict=True)
-        samples = [part.reshape(len(part), p.numel()) for part, p in pairs]
-        totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
+        samples = [
+            part.reshape(len(part), p.numel())
+            for part, p in zip(gradients, self.parameters, strict=True)
+        ]
+        totals = [
+            (p.summed_grad - before.get(p, 0)).reshape(-1) for p in self.parameters
+        ]
         return clipping(samples, totals, float(self.optimizer.max_grad_norm))
 
     def replay(self) -> Vector:
-        """The model after the step that is going on, if the noisy sum alone moves it.
+        """The model after the present step, if the noisy sum alone moves it.
 
         A copy of the optimizer takes that step. Call it after noise was added, and before anything
         divides the sum.
@@ -297,98 +301,100 @@ class Steps:
         Raises:
             Exception: whatever an optimizer raises that cannot be copied.
         """
-        optimizer, inner = self.optimizer, self.inner
+        optimizer = self.optimizer
+        inner = self.inner
         if inner is optimizer:  # PlainDPSGD
             moved = optimizer.learning_rate * self.noisy() / self.batch_size
             return np.asarray(self.model() - moved)
         divisor = 1.0
         if optimizer.loss_reduction == "mean":
             divisor = optimizer.expected_batch_size * optimizer.accumulated_iterations
-        # A parameter that is not trained has no gradient, and need not be copied.
-        parameters = [p for group in inner.param_groups for p in group["params"]]
+        # A parameter that is not trained has no gradient, and an empty copy.
         copies: dict[int, Any] = {
-            id(p): torch.nn.Parameter(torch.empty(0)) for p in parameters
+            id(p): torch.nn.Parameter(torch.empty(0))
+            for group in inner.param_groups
+            for p in group["params"]
         }
-        for p in self._params:
-            copies[id(p)] = torch.nn.Parameter(p.detach().clone())
-            copies[id(p)].grad = p.grad / divisor
-        replica = copy.deepcopy(inner, dict(copies))
+        for p in self.parameters:
+            replica = torch.nn.Parameter(p.detach().clone())
+            replica.grad = p.grad / divisor
+            copies[id(p)] = replica
+        inner_copy = copy.deepcopy(inner, dict(copies))
         step = type(inner).step
-        step = getattr(
-            step, "__wrapped__", step
-        )  # without hooks, which are not for replicas
-        devices = {p.device.index for p in self._params if p.device.type == "cuda"}
+        # Without hooks, which are not for copies.
+        step = getattr(step, "__wrapped__", step)
+        devices = {p.device.index for p in self.parameters if p.device.type == "cuda"}
         with torch.no_grad(), torch.random.fork_rng(devices):
-            step(replica)
-        return flat(copies[id(p)] for p in self._params)
+            step(inner_copy)
+        return flat(copies[id(p)] for p in self.parameters)
+
+    def _split(self, vector: Vector) -> tuple[torch.Tensor, ...]:
+        """A vector of shape ``(dim,)`` by the trainable tensors."""
+        return torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
 
     def join(self, vector: Vector) -> tuple[Vector, Callable[[], None]]:
         """Add a vector of shape ``(dim,)`` to the clipped sum.
 
         Returns:
-            The sum, shape ``(dim,)``; and what takes the vector out again, bit for bit.
+            The sum, shape ``(dim,)``; and a function that restores the sum, bit for bit.
 
         Raises:
             ValueError: if other parameters are trained than at the beginning.
         """
-        if [id(p) for p in self.optimizer.params] != [id(p) for p in self._params]:
+        if [id(p) for p in self.optimizer.params] != [id(p) for p in self.parameters]:
             raise ValueError(
-                f"Expected the {len(self._params)} trainable tensors of the start."
+                f"Expected the {len(self.parameters)} trainable tensors of the start."
             )
-        sums = [p.summed_grad for p in self._params]
-        parts = torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
-        pairs = zip(sums, parts, strict=True)
-        after = [total + part.view_as(total).to(total) for total, part in pairs]
-        undo = functools.partial(_put, sums, [total.data for total in sums])
-        whole = flat(after)
-        _put(sums, after)
-        return whole, undo
+        sums = [p.summed_grad for p in self.parameters]
+        joined = [
+            total + part.view_as(total).to(total)
+            for total, part in zip(sums, self._split(vector), strict=True)
+        ]
+        undo = functools.partial(_set_values, sums, [total.data for total in sums])
+        joined_sum = flat(joined)
+        _set_values(sums, joined)
+        return joined_sum, undo
 
     def shift(self, vector: Vector) -> None:
         """Add a vector of shape ``(dim,)`` to the model."""
-        parts = torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
         with torch.no_grad():
-            for p, part in zip(self._params, parts, strict=True):
+            for p, part in zip(self.parameters, self._split(vector), strict=True):
                 p.add_(part.view_as(p).to(p))
-
-    def parameters(self) -> list[Any]:
-        """The trainable tensors, in the order of the vectors here."""
-        return self._params
 
     @property
     def has_velocity(self) -> bool:
-        """Whether the optimizer goes on with the momentum of earlier steps."""
+        """Whether the optimizer has momentum of earlier steps."""
         states = getattr(self.inner, "state", {}).values()
         return any(state.get("momentum_buffer") is not None for state in states)
 
     @property
     def accounted_steps(self) -> int | None:
-        """How many steps the accountant of ``PrivacyEngine`` counts; ``None`` if there is none."""
+        """Number of steps of ``PrivacyEngine``'s accountant; ``None`` without one."""
         with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
             return sum(int(steps) for _, _, steps in self._of_engine["self"].history)
         return None
 
     def clipped(self) -> Vector:
         """The clipped sum, shape ``(dim,)``."""
-        return flat(p.summed_grad for p in self._params)
+        return flat(p.summed_grad for p in self.parameters)
 
     def noisy(self) -> Vector:
         """The noisy sum, shape ``(dim,)``; not yet divided by anything."""
-        return flat(p.grad for p in self._params)
+        return flat(p.grad for p in self.parameters)
 
     def model(self) -> Vector:
         """The trainable parameters, shape ``(dim,)``; a copy."""
-        return flat(self._params)
+        return flat(self.parameters)
 
 
-def _put(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """Let tensors hold other values; what else is known of them stays."""
+def _set_values(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Replace the values of tensors, and none of their other attributes."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.data = value
 
 
 def flat(tensors: Iterable[Any]) -> Vector:
-    """In float64 if one tensor is, else in float32; a copy."""
+    """A copy of tensors as one vector: in float64 if one tensor is, else in float32."""
     parts = [t.detach().reshape(-1).cpu() for t in tensors]
     return np.asarray(
         torch.cat([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts])

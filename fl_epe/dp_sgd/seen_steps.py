@@ -1,4 +1,4 @@
-"""`SeenSteps`: what an audit has seen of a run's steps, and `hooked`, by which it sees them."""
+"""`SeenSteps`: an audit's observations of a run's steps; `hooked` lets the audit make them."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.hooks import stand_in
 from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth
 
-_KEPT = 1024  # coordinates of the noise of a step
+_NOISE_COORDINATES = 1024  # of a step, which are stored
 _NOT_CLIPPED = BatchSeen(
     unseen="the optimizer does not clip by its method clip_and_accumulate"
 )
@@ -32,26 +32,26 @@ def hooked(
     add_noise: Callable[..., Any],
     step: Callable[..., Any],
 ) -> Iterator[None]:
-    """While this lasts, functions of an audit are called in the place of an optimizer's.
+    """Within this context, functions of an audit replace an optimizer's.
 
-    Each is given the optimizer's own function, and its arguments.
+    Each is called with the optimizer's own function, and its arguments.
     """
-    around = {
+    functions = {
         "add_noise": add_noise,
         "clip_and_accumulate": clip,
-        "accumulate": clip,  # what ghost clipping calls instead
+        "accumulate": clip,  # its name for ghost clipping
         "step": step,
     }
     with contextlib.ExitStack() as hooks:
-        for name, function in around.items():
+        for name, function in functions.items():
             if hasattr(optimizer, name):
-                mine = _method(optimizer, getattr(optimizer, name), function)
-                hooks.enter_context(stand_in(optimizer, name, mine))
+                method = _method(optimizer, getattr(optimizer, name), function)
+                hooks.enter_context(stand_in(optimizer, name, method))
         yield
 
 
 def call_or_undo(call: Callable[[], None], undo: Callable[[], None] | None) -> None:
-    """Call a function; if it raises an error, undo first what was done for it."""
+    """Call a function; if it raises an error, call ``undo`` first."""
     try:
         call()
     except BaseException:
@@ -61,35 +61,38 @@ def call_or_undo(call: Callable[[], None], undo: Callable[[], None] | None) -> N
 
 
 def _method(
-    optimizer: Any, method: Callable[..., Any], around: Callable[..., Any]
+    optimizer: Any, method: Callable[..., Any], function: Callable[..., Any]
 ) -> types.MethodType:
-    """A bound method, as schedulers of the learning rate expect: ``around`` in its place."""
+    """A function in a method's place; it is bound, as schedulers of the learning rate expect."""
 
     @functools.wraps(method)
     def replaced(_: Any, *args: Any, **options: Any) -> Any:
-        return around(method, *args, **options)
+        return function(method, *args, **options)
 
     return types.MethodType(replaced, optimizer)
 
 
 class SeenSteps:
-    """The steps of a run, as `check_steps` looks at them.
+    """The steps of a run, as `check_steps` checks them.
 
     Args:
         tensor_sizes: number of entries of each trainable tensor.
-        kept: coordinates of the noise of a step that are kept, about.
+        coordinates: of the noise of a step that are stored, about.
 
     Attributes:
         movement: of the model by these steps.
     """
 
-    def __init__(self, tensor_sizes: Integers, kept: int = _KEPT) -> None:
+    def __init__(
+        self, tensor_sizes: Integers, coordinates: int = _NOISE_COORDINATES
+    ) -> None:
         self.movement = Movement(int(tensor_sizes.sum()))
-        self._sizes, self._kept = tensor_sizes, kept
-        self._batches: list[BatchSeen] = []  # of the step that is going on
-        self._seen: list[StepSeen] = []
+        self._sizes = tensor_sizes
+        self._coordinates = coordinates
+        self._batches: list[BatchSeen] = []  # of the present step
+        self._steps: list[StepSeen] = []
         sizes = {f"tensor {i}": size for i, size in enumerate(tensor_sizes.tolist(), 1)}
-        self._noise = NoiseHealth(sizes, level=RUN_LEVEL, kept=kept)
+        self._noise = NoiseHealth(sizes, level=RUN_LEVEL, kept=coordinates)
 
     def clip(
         self, steps: Steps, clip: Callable[[], None], *, look: bool = True
@@ -98,13 +101,14 @@ class SeenSteps:
         self._batches.append(steps.clip(clip, look=look))
 
     def take_batches(self) -> list[BatchSeen]:
-        """The batches that were clipped for this step; the next one begins with none."""
-        taken, self._batches = self._batches, []
-        return taken
+        """Remove and return the batches that were clipped for this step."""
+        batches = self._batches
+        self._batches = []
+        return batches
 
     def count(self, facts: StepFacts, batches: list[BatchSeen]) -> None:
-        """Take in a step of which only the size is looked at."""
-        self._seen.append(StepSeen(facts.batches, tuple(batches), looked_at=False))
+        """Add a step of which only the batch sizes are checked."""
+        self._steps.append(StepSeen(facts.batches, tuple(batches), looked_at=False))
 
     def add(
         self,
@@ -114,10 +118,10 @@ class SeenSteps:
         noise: Vector,
         untouched: Booleans,
     ) -> None:
-        """Take in a step.
+        """Add a step.
 
         Args:
-            steps: whose.
+            steps: of the optimizer.
             facts: of the step.
             batches: that were clipped for it.
             noise: on their sum, ``(dim,)``.
@@ -125,14 +129,16 @@ class SeenSteps:
         """
         deviation = facts.sum_noise_multiplier * facts.clip_norm
         self._noise.add(noise, deviation)
-        there = noise[untouched] / deviation if deviation > 0 else noise[:0]
-        self._seen.append(
+        in_units: Vector = np.empty(0)
+        if deviation > 0:
+            in_units = noise[untouched] / deviation
+        self._steps.append(
             StepSeen(
                 batches=facts.batches,
                 parts=tuple(batches) or (_NOT_CLIPPED,),
                 silent=deviation == 0 and not noise.any(),
-                untouched=len(there),
-                untouched_square=float(np.dot(there, there)),
+                untouched=len(in_units),
+                untouched_square=float(np.dot(in_units, in_units)),
             )
         )
         self.movement.begin(steps.model(), noise, steps.replay)
@@ -157,11 +163,11 @@ class SeenSteps:
             rate: sampling rate; ``None`` if it is not known.
             batch_size: expected number of examples of a batch; NaN if it is not known.
             is_sampled: whether the accounting is for Poisson sampling.
-            tells_sizes: whether a fault may tell sizes of batches and the rate.
-            noise: `noise`, if it is at hand.
+            tells_sizes: whether the text of a fault may contain batch sizes and the rate.
+            noise: `noise`, if it has been computed.
         """
         return check_steps(
-            self._seen,
+            self._steps,
             self.noise if noise is None else noise,
             self.movement,
             rate=rate,
@@ -174,20 +180,19 @@ class SeenSteps:
         """Named arrays, from which `of_state` goes on."""
         return {
             "tensor_sizes": self._sizes,
-            "kept": np.array(self._kept),
-            "steps": packed_json([dataclasses.asdict(step) for step in self._seen]),
+            "kept": np.array(self._coordinates),
+            "steps": packed_json([dataclasses.asdict(step) for step in self._steps]),
             "movement": self.movement.state(),
             **put_under("noise.", self._noise.state()),
         }
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
-        """From what `state` returned."""
-        found = cls(state["tensor_sizes"], int(state["kept"]))
-        rows = unpacked_json(state["steps"])
-        for row in rows:
+        """The steps that were in `state`."""
+        steps = cls(state["tensor_sizes"], int(state["kept"]))
+        for row in unpacked_json(state["steps"]):
             row["parts"] = tuple(BatchSeen(**part) for part in row["parts"])
-        found._seen = [StepSeen(**row) for row in rows]
-        found.movement.restore(state["movement"])
-        found._noise.restore(under(state, "noise."))
-        return found
+            steps._steps.append(StepSeen(**row))
+        steps.movement.restore(state["movement"])
+        steps._noise.restore(under(state, "noise."))
+        return steps

@@ -20,10 +20,8 @@ from fl_epe.seeding import generator
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
-_SHARE, _MOST_CANARIES = (
-    0.1,
-    1000,
-)  # of an expected batch, by default; canaries of a run
+_CANARY_SHARE = 0.1  # of an expected batch, by default
+_MAX_CANARIES = 1000  # of a run, by default
 _SCHEDULE = 0  # stream of the canaries' steps
 
 
@@ -51,46 +49,44 @@ def audit_dp_sgd(
         optimizer: an Opacus ``DPOptimizer`` (as ``PrivacyEngine().make_private`` returns it), with
             flat, adaptive or ghost clipping, in one process; or a `PlainDPSGD`.
         delta: target δ.
-        num_canaries: canaries that may take part, at least 2. By default as many as are a tenth of
-            the expected batch of a step, at most 1,000.
-        sample_rate: probability of a canary to be in a step; by default that which
-            ``PrivacyEngine`` told its accountant.
+        num_canaries: canaries that may take part, at least 2. By default a tenth of the expected
+            batch of a step, divided by the sampling rate, at most 1,000.
+        sample_rate: probability of a canary to be in a step; by default that of ``PrivacyEngine``.
         steps: of the run; instead of coins each canary then takes part in ``participations`` steps.
         participations: see ``steps``.
-        unobserved: canaries that are only scored; by default a quarter of the others, or as many
-            where ``full_knowledge=False``, as the null is then not known.
-        full_knowledge: whether the adversary knows the gradients of all real examples and takes
-            them out of every step, as the definition of DP allows. Otherwise they hide canaries.
+        unobserved: canaries that are only scored; by default a quarter of ``num_canaries``, or as
+            many where ``full_knowledge=False``, as the null is then not known.
+        full_knowledge: whether the adversary knows the gradients of all real examples and subtracts
+            them from every step, as the definition of DP allows. Otherwise they hide canaries.
         seed: of the canaries and their steps; the operating system's entropy by default. Keep it
             secret until training has ended.
-        log_to: where to log each step, see `fl_epe.loggers`; what they keep is under ``runs``.
+        log_to: where to log each step, see `fl_epe.loggers`; their files are under ``runs``.
 
     Raises:
         TypeError: if ``optimizer`` is none of these.
         ValueError: for an argument out of range, or an optimizer that cannot be audited.
     """
-    found, planned = Steps(optimizer), None
+    audited_steps = Steps(optimizer)
+    batch_size = audited_steps.batch_size
+    schedule: ShuffledEpochs | None = None
     if steps is None:
-        rate = _sampling_rate(found, sample_rate, participations)
+        rate = _sampling_rate(audited_steps, sample_rate, participations)
     elif sample_rate is not None:
         raise ValueError(
             f"Expected steps={steps} or sample_rate={sample_rate}, not both."
         )
     else:
         with rename_arguments(rounds="steps", epochs="participations"):
-            planned = ShuffledEpochs(steps, participations)
+            schedule = ShuffledEpochs(steps, participations)
         rate = participations / steps
-    if (
-        num_canaries is None
-    ):  # a tenth of the examples of an expected batch, over their rate
-        num_canaries = int(
-            min(max(_SHARE * found.batch_size / rate, 2), _MOST_CANARIES)
-        )
+    if num_canaries is None:
+        count = max(_CANARY_SHARE * batch_size / rate, 2)
+        num_canaries = int(min(count, _MAX_CANARIES))
     if unobserved is None:
-        unobserved = max(
-            LEAST_FOR_NULL, num_canaries // 4 if full_knowledge else num_canaries
-        )
-    seed = secrets.randbits(128) if seed is None else seed
+        count = num_canaries // 4 if full_knowledge else num_canaries
+        unobserved = max(LEAST_FOR_NULL, count)
+    if seed is None:
+        seed = secrets.randbits(128)
     auditor = RunAuditor(
         num_canaries,
         unobserved,
@@ -102,48 +98,56 @@ def audit_dp_sgd(
         faults=FaultBook("step"),
     )
     expected = num_canaries * rate
+    also_known = "every real example's gradient in every step"
     design = {
-        "task": f"DP-SGD with {found.description}",
-        "participations": participations if planned else None,
-        "sample_rate": None if planned else rate,
-        "share": expected / found.batch_size,
+        "task": f"DP-SGD with {audited_steps.description}",
+        "participations": None if schedule is None else participations,
+        "sample_rate": rate if schedule is None else None,
+        "share": expected / batch_size,
         "num_canaries": num_canaries,
         "unobserved": unobserved,
         "full_knowledge": full_knowledge,
-        "also_known": "every real example's gradient in every step"
-        if full_knowledge
-        else None,
+        "also_known": also_known if full_knowledge else None,
     }
-    cohorts = _cohorts(planned, rate, num_canaries, generator(seed, _SCHEDULE))
-    loggers = Loggers(log_to, run_folder("dp-sgd"), logger.warning)
+    rng = generator(seed, _SCHEDULE)
     plan = (
         f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
-        f" batch of {found.batch_size:g} examples: {design['share']:.1%} of its size."
+        f" batch of {batch_size:g} examples: {design['share']:.1%} of its size."
     )
-    return DPSGDAudit(found, auditor, cohorts, design, plan, loggers)
+    return DPSGDAudit(
+        audited_steps,
+        auditor,
+        cohorts=_cohorts(schedule, rate, num_canaries, rng),
+        design=design,
+        plan=plan,
+        loggers=Loggers(log_to, run_folder("dp-sgd"), logger.warning),
+    )
 
 
 def _sampling_rate(
-    found: Steps, sample_rate: float | None, participations: float
+    steps: Steps, sample_rate: float | None, participations: float
 ) -> float:
-    """Probability of a canary to be in a step, as it is given or as the optimizer says."""
+    """Probability of a canary to be in a step: the argument, or that of the optimizer."""
     if participations != 1:
         raise ValueError(f"Expected steps=… with participations={participations}.")
-    rate = found.sample_rate if sample_rate is None else sample_rate
+    rate = steps.sample_rate if sample_rate is None else sample_rate
     if rate is None:
         raise ValueError(
             "Expected sample_rate=… (the probability of an example to be in a batch) or steps=…"
-            f" (of the run): {found.description} does not say how batches are drawn."
+            f" (of the run): {steps.description} does not say how batches are drawn."
         )
     check_rate("sample_rate", rate)
     return rate
 
 
 def _cohorts(
-    planned: ShuffledEpochs | None, rate: float, canaries: int, rng: np.random.Generator
+    schedule: ShuffledEpochs | None,
+    rate: float,
+    canaries: int,
+    rng: np.random.Generator,
 ) -> Callable[[int], Cohort]:
     """The canaries of the next step, by the number of batches that are accumulated for it."""
-    if planned is None:
+    if schedule is None:
         return lambda n: next(Poisson(1, min(1.0, n * rate)).cohorts(canaries, rng))
-    turns = planned.cohorts(canaries, rng)
-    return lambda _: next(turns, np.empty(0, np.int64))
+    cohorts = schedule.cohorts(canaries, rng)
+    return lambda _: next(cohorts, np.empty(0, np.int64))

@@ -2,7 +2,7 @@
 
 `check_steps` compares clipped gradients with the clip norm, batch sizes with Poisson sampling, the
 noise where no example has a gradient with that elsewhere, and the model's movement with the noisy
-gradient; `fl_epe.noise` checks the noise itself. What cannot be seen is named.
+gradient; `fl_epe.noise` checks the noise itself. The findings name what could not be checked.
 
 Examples:
     >>> steps = [StepSeen(batches=1, parts=(BatchSeen(examples=50, largest=2.0),))] * 20
@@ -25,20 +25,20 @@ from fl_epe.noise import Check, fault, faults
 _LEVEL = 1e-4
 """Probability of a false alarm of a right run, at most: of the batch sizes; of untouched rows."""
 
-_MUCH_APART = 0.02  # relative difference of the factors of two batches
+_FACTOR_SPREAD = 0.02  # relative difference of the factors of two batches
 
 
 @dataclasses.dataclass(frozen=True)
 class StepSeen:
-    """What was seen of a step.
+    """Observations of a step.
 
     Attributes:
         batches: that were accumulated for the step.
-        parts: what was clipped for it, one after the other.
+        parts: the batches that were clipped for it, in order.
         silent: whether no noise was claimed, and none added.
         untouched: number of entries where neither an example nor a canary had a gradient.
         untouched_square: sum of their squared noise, over the claimed variance.
-        looked_at: whether more than the batch sizes was.
+        looked_at: whether more than the batch sizes was observed.
     """
 
     batches: int
@@ -51,7 +51,7 @@ class StepSeen:
 
 @dataclasses.dataclass(frozen=True)
 class StepFindings:
-    """What `check_steps` found.
+    """The result of `check_steps`.
 
     Attributes:
         faults: how steps differ from what the accounting assumes.
@@ -76,137 +76,156 @@ def check_steps(
 ) -> StepFindings:
     """How steps differ from what the privacy accounting of DP-SGD assumes.
 
-    A right run is found fault with in at most one of 1,000 runs
-    (`simulations/audits/dp_sgd_claims.py`, part 3).
+    At most one of 1,000 right runs has a fault (`simulations/audits/dp_sgd_claims.py`, part 3).
 
     Args:
         steps: of the run.
         noise: checks of their noise.
-        movement: how they moved the model.
+        movement: of the model by the steps.
         rate: sampling rate of the accounting; ``None`` if it is not known.
-        batch_size: examples of a batch that the rate makes one expect, rounded down.
+        batch_size: expected examples of a batch at that rate, rounded down.
         is_sampled: whether the accounting is for Poisson sampling, and so assumes batch sizes.
-        tells_sizes: whether a fault may tell sizes of batches and the rate.
+        tells_sizes: whether the text of a fault may contain batch sizes and the rate.
     """
     if not steps:
         return StepFindings()
-    looked_at = [step for step in steps if step.looked_at]
+    checked = [step for step in steps if step.looked_at]
     silent = sum(step.silent for step in steps)
-    infinite = [f"{silent} of {len(looked_at)} steps had no noise"] if silent else []
-    # Who seeds an experiment hides its noise from all who do not know of that.
-    failed = (one for one in faults(noise) if one.infinite and one.name != "seed")
-    infinite += [f"the noise: {one.measured}" for one in failed]
-    clipping, unseen_clipping = _clipping(looked_at)
-    sampling, unseen_sizes = (
-        _sampling(steps, rate, batch_size) if is_sampled else ([], [])
-    )
-    if any(sampling) and not tells_sizes:
-        sampling = [
-            "batch sizes are not those of Poisson sampling at the rate of the accounting"
-        ]
-    untouched, is_silent = ([], False) if infinite else _untouched(steps)
+    infinite = [f"{silent} of {len(checked)} steps had no noise"] if silent else []
+    infinite += [
+        f"the noise: {check.measured}"
+        for check in faults(noise)
+        # An experiment's seed leaks its noise only to those who know of the seed.
+        if check.infinite and check.name != "seed"
+    ]
+    found_faults, unseen = _clipping(checked)
+    if is_sampled:
+        fault_of_sizes, unseen_sizes = _sampling(steps, rate, batch_size)
+        unseen += unseen_sizes
+        if fault_of_sizes and not tells_sizes:
+            fault_of_sizes = (
+                "batch sizes are not those of Poisson sampling at the rate of the"
+                " accounting"
+            )
+        found_faults.append(fault_of_sizes)
+    found_faults.append(fault(noise))
+    if not infinite:
+        too_little, is_silent = _untouched(steps)
+        found_faults.append(too_little)
+        if is_silent:
+            infinite.append(too_little)
     unmoved, unseen_movement = _movement(movement)
-    if is_silent:
-        infinite += untouched
-    if movement.has_no_noise:
-        infinite += unmoved
-    found = [*clipping, *sampling, fault(noise), *untouched, *unmoved]
+    found_faults.append(unmoved)
+    unseen += unseen_movement
+    if unmoved:
+        infinite.append(unmoved)
     return StepFindings(
-        tuple(filter(None, found)),
-        (*unseen_clipping, *unseen_sizes, *unseen_movement),
+        tuple(text for text in found_faults if text),
+        tuple(unseen),
         infinite[0] if infinite else None,
     )
 
 
 def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
-    """Of clipping that is not as claimed, and of clipping that is not known."""
-    found = []
+    """Faults of clipping, and clipping that is not known."""
+    clipping_faults = []
     largest = np.array([max(part.largest for part in step.parts) for step in steps])
-    if longer := int(np.sum(largest > 1 + ROUNDING)):
-        found.append(
+    longer = int(np.sum(largest > 1 + ROUNDING))
+    if longer:
+        clipping_faults.append(
             f"clipped gradients are up to {largest.max():.3g} times as long as the clip norm,"
             f" in {longer} of {len(steps)} steps"
         )
     parts = [part for step in steps for part in step.parts]
     factors = [part.common_factor for part in parts if part.common_factor > 0]
-    if factors and min(factors) < (1 - _MUCH_APART) * max(factors):
-        found.append(
+    if factors and min(factors) < (1 - _FACTOR_SPREAD) * max(factors):
+        clipping_faults.append(
             "not each gradient is clipped, but the sum or the mean of a batch: all its gradients"
             f" have one factor, from {min(factors):.3g} to {max(factors):.3g} by batch"
         )
+    unseen = []
     reasons = [part.unseen for part in parts if part.unseen]
-    if not reasons:
-        return found, []
-    return found, [f"clipping of {len(reasons)} of {len(parts)} batches: {reasons[0]}"]
+    if reasons:
+        count = f"{len(reasons)} of {len(parts)}"
+        unseen.append(f"clipping of {count} batches: {reasons[0]}")
+    return clipping_faults, unseen
 
 
 def _sampling(
     steps: Sequence[StepSeen], rate: float | None, batch_size: float
-) -> tuple[list[str], list[str]]:
-    """Of batch sizes that are not those of Poisson sampling, and of those that are not known."""
+) -> tuple[str, list[str]]:
+    """A fault of batch sizes for Poisson sampling, or "", and sizes that are not known."""
     if rate is None or not np.isfinite(batch_size):
-        return [], [
+        return "", [
             "batch sizes, as they or the sampling rate of the accounting are not known"
         ]
     examples = np.array([sum(part.examples for part in step.parts) for step in steps])
     batches = np.array([step.batches for step in steps])
     unseen = []
-    if unknown := int(np.isnan(examples).sum()):
+    unknown = int(np.isnan(examples).sum())
+    if unknown:
         unseen.append(f"batch sizes in {unknown} of {len(steps)} steps")
-    law = examples, batches, rate, batch_size
-    return [_average(*law) or _fixed(*law)], unseen
+    size_fault = _average(examples, batches, rate, batch_size)
+    return size_fault or _fixed(examples, batches, rate, batch_size), unseen
 
 
-def _untouched(steps: Sequence[StepSeen]) -> tuple[list[str], bool]:
-    """Of too little noise where no gradient is; and whether there is none."""
+def _untouched(steps: Sequence[StepSeen]) -> tuple[str, bool]:
+    """The fault of too little noise where no gradient is, or ""; and whether there is no noise."""
     entries = sum(step.untouched for step in steps)
     square = sum(step.untouched_square for step in steps)
     if not entries or scipy.stats.chi2.cdf(square, entries) >= _LEVEL:
-        return [], False
+        return "", False
     share = math.sqrt(square / entries)
     text = f"the noise has {share:.3g} times its scale in {entries:,} entries where no gradient is"
-    return [text], not square
+    return text, not square
 
 
-def _movement(movement: Movement) -> tuple[list[str], list[str]]:
-    """Of a model that does not move by the noisy gradient, and of movement that is not known."""
+def _movement(movement: Movement) -> tuple[str, list[str]]:
+    """The fault of a model that moves without noise, or "", and movement that is not known."""
     unseen = []
     if movement.changes:
         unseen.append(f"what changed the model between steps, {movement.changes} times")
     if not movement.unexplained:
-        return [], unseen
-    which = f"in {movement.unexplained} of {movement.steps} steps"
+        return "", unseen
+    steps = f"in {movement.unexplained} of {movement.steps} steps"
     if movement.has_no_noise:
-        return [f"the model moves by a gradient without noise, {which}"], unseen
-    return [], [*unseen, f"what moves the model {which}: {movement.reason}"]
+        return f"the model moves by a gradient without noise, {steps}", unseen
+    unseen.append(f"what moves the model {steps}: {movement.reason}")
+    return "", unseen
 
 
 def _average(examples: Floats, batches: Integers, rate: float, size: float) -> str:
-    """The sum of the batch sizes against the binomial law that Poisson sampling gives it.
+    """Test the sum of the batch sizes against its binomial law under Poisson sampling.
 
     Batches of unknown size may be empty or large.
     """
-    total, count = np.nansum(examples), batches.sum()
-    few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
-    less = 1.0 if np.isnan(examples).any() else scipy.stats.binom.cdf(total, few, rate)
-    more = scipy.stats.binom.sf(total - 1, many, rate)
-    text = (
+    total = np.nansum(examples)
+    count = batches.sum()
+    smallest_population = np.floor(size * count / rate)
+    largest_population = np.floor((size + 1) * count / rate)
+    lower = 1.0
+    if not np.isnan(examples).any():
+        lower = scipy.stats.binom.cdf(total, smallest_population, rate)
+    upper = scipy.stats.binom.sf(total - 1, largest_population, rate)
+    if min(lower, upper) >= _LEVEL / 4:
+        return ""
+    return (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
         f" {rate:.3g} makes one expect {size:g}"
     )
-    return "" if min(less, more) >= _LEVEL / 4 else text
 
 
 def _fixed(examples: Floats, batches: Integers, rate: float, size: float) -> str:
-    """How many batches have the same size, against the most likely one of the binomial law."""
+    """Test how many batches have the same size, against the mode of the binomial law."""
     population = np.floor(batches.min() * size / rate)
     mode = min(np.floor((population + 1) * rate), population)
     likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
     sizes, counts = np.unique(examples, return_counts=True, equal_nan=False)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
-    possible = 1 + 12 * math.sqrt(size * (1 - rate))  # other sizes hardly occur
-    text = (
+    possible_sizes = 1 + 12 * math.sqrt(size * (1 - rate))  # others hardly occur
+    if chance * possible_sizes >= _LEVEL / 2:
+        return ""
+    return (
         f"{counts.max()} of {len(examples)} batches have {sizes[counts.argmax()]:g} examples: they"
         " are not drawn by Poisson sampling, as the accounting assumes"
     )
-    return "" if chance * possible >= _LEVEL / 2 else text

@@ -1,4 +1,4 @@
-"""What a silo says once it has the last model: `final_answer`, and `answer_records` for Flower."""
+"""A silo's answer once it has the last model: `final_answer`, and `answer_records` for Flower."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,68 +18,65 @@ def final_answer(
     model: Mapping[str, Any] | Iterable[Any],
     facts: FederationFacts | None = None,
 ) -> SiloAnswer:
-    """What a silo says at the end, with the last model of the federation.
+    """A silo's answer at the end, with the last model of the federation.
 
     Args:
         where: as for `audit_records`.
-        model: the arrays of the last model by the names that `SiloAudit.sent` knew, or the
-            trainable tensors in their order.
-        facts: of the federation. By default the silo took part in every round, and the model was
-            moved as `audit_records` was told.
+        model: the arrays of the last model under the names of `SiloAudit.sent`, or the trainable
+            tensors in their order.
+        facts: of the federation. By default the silo took part in every round, and the server is
+            that of `audit_records`.
 
     Raises:
-        LookupError: if nothing is kept there.
+        LookupError: if no audit is stored there.
         ValueError: for a model of another shape.
     """
     place = place_of(where)
     state = place.load()
     if state is None:
-        kind = type(where).__name__  # what a context holds stays in the silo
+        kind = type(where).__name__  # its content stays in the silo
         raise LookupError(
             f"Expected a {kind} that holds the audit of a silo, found none in it."
         )
     if "plan" not in state:
         return SiloAnswer.from_json(state[UNMEASURED].tobytes().decode())
     memory = SiloMemory.of_state(state)
-    if not (memory.told.unsent and isinstance(model, Mapping)):  # else no name is known
+    has_unknown_names = memory.history.unsent and isinstance(model, Mapping)
+    if not has_unknown_names:
         memory.receive(_flat(memory, model))
     if facts is None:
-        plan, averages = memory.plan, memory.told.averages
-        seen = sum(average.share > 0 for average in averages)
+        server = memory.plan.server
+        rounds = sum(average.share > 0 for average in memory.history.averages)
         facts = FederationFacts(
-            rounds=seen,
-            taken=tuple(range(1, seen + 1)),
-            silos=plan.silos,
-            momentum=plan.server.momentum,
-            learning_rate=plan.server.learning_rate,
+            rounds=rounds,
+            taken=tuple(range(1, rounds + 1)),
+            silos=memory.plan.silos,
+            momentum=server.momentum,
+            learning_rate=server.learning_rate,
         )
     place.save(memory.state())
     return answer_of(memory, facts)
 
 
 def _flat(memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]) -> Vector:
+    tensors: Iterable[Any] = model
     if isinstance(model, Mapping):
-        names = memory.told.names
+        names = memory.history.names
         if not names or any(name not in model for name in names):
             raise_invalid(
                 "model", sorted(model), f"to have the arrays that were sent, {names}"
             )
-        model = [model[name] for name in names]
-    parts = [_array(part).reshape(-1) for part in model]
-    whole = (
-        np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
-    )
-    if whole.shape != (memory.plan.dim,):
-        raise_invalid("model", whole.shape, f"to have {memory.plan.dim:,} parameters")
-    return whole
-
-
-def _array(part: Any) -> np.ndarray:
-    """Of an array, or of a tensor of torch on any device."""
-    tensor = (
-        part.detach().cpu().float() if hasattr(part, "detach") else part
-    )  # NumPy has no bfloat16
-    return np.asarray(tensor)
+        tensors = [model[name] for name in names]
+    parts = [np.empty(0, np.float32)]
+    for part in tensors:
+        is_tensor = hasattr(part, "detach")
+        # A tensor becomes float32, as NumPy has no bfloat16.
+        array = part.detach().cpu().float() if is_tensor else part
+        parts.append(np.asarray(array).reshape(-1))
+    vector = np.concatenate(parts).astype(np.float32)
+    if vector.shape != (memory.plan.dim,):
+        raise_invalid("model", vector.shape, f"to have {memory.plan.dim:,} parameters")
+    return vector
 
 
 def answer_records(message: Any, context: Any) -> Any:
@@ -89,11 +86,11 @@ def answer_records(message: Any, context: Any) -> Any:
 
     Args:
         message: from the server.
-        context: the handler's, or what else `audit_records` was told as ``where``.
+        context: the handler's, or another ``where`` of `audit_records`.
     """
     from flwr.app import ConfigRecord, Message, RecordDict
 
     facts = FederationFacts.from_json(str(message.content[RECORDS]["facts"]))
-    found = final_answer(context, arrays_of(message.content), facts)
-    content = RecordDict({RECORDS: ConfigRecord({"answer": found.to_leave()})})
+    answer = final_answer(context, arrays_of(message.content), facts)
+    content = RecordDict({RECORDS: ConfigRecord({"answer": answer.to_leave()})})
     return Message(content, reply_to=message)

@@ -1,4 +1,4 @@
-"""`SiloMemory`: what a silo remembers of its audit from round to round.
+"""`SiloMemory`: what a silo stores of its audit from round to round.
 
 It holds scores, some vectors as large as the model, and the seed of the canaries. It never leaves
 the silo.
@@ -18,11 +18,10 @@ from fl_epe.auditing import AuditRecord, RoundCorrelation, RoundFacts, RunAudito
 from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.silos.upload import Upload
-from fl_epe.wording import unit_of_records
 
-_COMPARED = 1 << 16  # entries of an upload by which it is found in an average
-_SURE = 5.0  # standard errors of an upload's share of an average
-_LAGGED = 6.0  # and of that of the upload before
+_MAX_COMPARED = 1 << 16  # entries of an upload by which it is detected in an average
+_STANDARD_ERRORS = 5.0  # of an upload's share of an average
+_LAGGED_ERRORS = 6.0  # and of the share of the upload before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,7 @@ class SiloPlan:
     """What was decided before the first round; `audit_records` explains the names.
 
     Attributes:
-        too_small: why no canary joins; empty if they do.
+        too_small: why no canary joins; empty if canaries join.
     """
 
     dim: int
@@ -48,19 +47,14 @@ class SiloPlan:
     share_design: bool
     too_small: str
 
-    @property
-    def unit(self) -> str:
-        """Whose privacy, in words."""
-        return unit_of_records(self.records)
-
 
 @dataclasses.dataclass
 class UploadFacts:
-    """Of a round's upload: see `Upload` for the names.
+    """Numbers about a round's upload; see `Upload` for further names.
 
     Attributes:
         energy: ``‖hidden‖²``.
-        canaries: that of the canaries' part, as far as their directions are orthogonal.
+        canaries: energy of the canaries' part, as if their directions were orthogonal.
     """
 
     unit: float
@@ -73,11 +67,11 @@ class UploadFacts:
 
 @dataclasses.dataclass
 class AverageFacts:
-    """Of the difference of two models that the silo was sent, one after the other.
+    """Numbers about an average: the difference of two successive models that the silo was sent.
 
     Attributes:
         upload: index of the silo's last upload before it.
-        share: how much of that upload is in it; 0 if none of it can be seen there.
+        share: of that upload in the average; 0 if it is not detected there.
     """
 
     upload: int
@@ -85,20 +79,20 @@ class AverageFacts:
 
 
 @dataclasses.dataclass
-class Told:
-    """What else is remembered, as JSON.
+class SiloHistory:
+    """Facts of the rounds, which are stored as JSON.
 
     Attributes:
         trained: of each round in which DP-SGD trained the number of steps, their sampling rate and
-            the least noise multiplier.
-        accounted: steps that the silo's accountant counts; ``None`` if there is none.
+            the smallest noise multiplier.
+        accounted: steps that the silo's accountant counts; ``None`` without an accountant.
         uploads: of the rounds that are scored.
-        averages: that the silo saw.
+        averages: that the silo was sent.
         received: hashes of the models that it was sent, and how many averages there were then.
         reasons: why uploads are not scored, with their number of rounds.
-        not_private: what trained in rounds without DP-SGD, and in how many.
+        not_private: what trained in rounds without DP-SGD, with the number of rounds.
         rewound: whether the server went back to an earlier model than the last.
-        momentum: whether averages hold earlier uploads, beyond what the server was said to do.
+        momentum: whether averages hold earlier uploads, beyond the announced server.
         names: of the arrays of an upload, in the model's order; empty if they are not known.
         unsent: why what was sent is not the model that was trained; empty if it is.
         stood_back: what ended the audit of a round.
@@ -120,7 +114,7 @@ class Told:
     @property
     def with_steps(self) -> list[tuple[int, float, float]]:
         """``trained``, without rounds that had no step."""
-        return [one for one in self.trained if one[0]]
+        return [facts for facts in self.trained if facts[0]]
 
     def state(self) -> NamedArrays:
         """A named array, from which `of_state` goes on."""
@@ -128,12 +122,12 @@ class Told:
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
-        """From what `state` returned, among other arrays."""
+        """The history that was in `state`, among other arrays."""
         values = unpacked_json(state["told"])
-        values["uploads"] = [UploadFacts(**each) for each in values["uploads"]]
-        values["averages"] = [AverageFacts(**each) for each in values["averages"]]
+        values["uploads"] = [UploadFacts(**facts) for facts in values["uploads"]]
+        values["averages"] = [AverageFacts(**facts) for facts in values["averages"]]
         for name in ("received", "trained"):
-            values[name] = [tuple(each) for each in values[name]]
+            values[name] = [tuple(facts) for facts in values[name]]
         return cls(**values)
 
 
@@ -145,67 +139,73 @@ class SiloMemory:
         state: what `state` returned after some; none by default.
 
     Attributes:
-        told: facts of the rounds.
+        plan: see above.
+        history: facts of the rounds.
         uploads: scores of the canaries with each upload.
-        averages: with each average.
-        steps: what `SeenSteps` has seen; ``None`` before the first round.
+        averages: scores of the canaries with each average.
+        steps: state of `SeenSteps`; ``None`` before the first round.
     """
 
     def __init__(self, plan: SiloPlan, state: NamedArrays | None = None) -> None:
-        self.plan, state = plan, state or {}
-        self.told = Told.of_state(state) if state else Told()
+        state = state or {}
+        self.plan = plan
+        self.history = SiloHistory.of_state(state) if state else SiloHistory()
         # The noise of steps is fresh in each upload; averages have drift, which is not.
-        uploads = under(state, "uploads."), len(self.told.uploads)
         self.uploads = _auditor(
-            plan, *uploads, server="an average of uploads", window=1
+            plan,
+            under(state, "uploads."),
+            len(self.history.uploads),
+            server="an average of uploads",
+            window=1,
         )
-        averages = under(state, "averages."), len(self.told.averages)
-        self.averages = _auditor(plan, *averages, server=plan.server)
+        self.averages = _auditor(
+            plan,
+            under(state, "averages."),
+            len(self.history.averages),
+            server=plan.server,
+        )
         self.steps = under(state, "steps.") or None
         self._vectors = under(state, "vectors.") or _no_vectors(plan)
 
     def receive(self, model: Vector) -> None:
-        """Take in a model that the silo was sent, ``(dim,)``: it shows the average before it."""
-        told, vectors = self.told, self._vectors
+        """Note a model that the silo was sent, ``(dim,)``, and the average before it."""
+        history = self.history
+        vectors = self._vectors
         mark = digest(model)
-        known = [i for i, (other, _) in enumerate(told.received) if other == mark]
-        if not told.received:
+        received = [received_mark for received_mark, _ in history.received]
+        is_new = mark not in received
+        if not received:
             vectors["first"] = model
-        elif known:
-            self._go_back(known[-1])
-        else:
+        elif is_new:
             self._average(model - vectors["last"])
-        if not known:
-            told.received.append((mark, len(told.averages)))
+        else:  # the server goes on from an earlier model, without those after it
+            del history.received[received.index(mark) + 1 :]
+            if len(history.averages) > history.received[-1][1]:
+                history.rewound = True
+        if is_new:
+            history.received.append((mark, len(history.averages)))
         vectors["last"] = model
         vectors["real"] = np.zeros_like(vectors["real"])
-        vectors["hidden before"], vectors["hidden"] = (
-            vectors["hidden"],
-            vectors["hidden"][:0],
-        )
-
-    def _go_back(self, index: int) -> None:
-        """The server goes on from an earlier model: what came after it is in none that follows."""
-        told = self.told
-        del told.received[index + 1 :]
-        told.rewound = told.rewound or len(told.averages) > told.received[-1][1]
+        vectors["hidden before"] = vectors["hidden"]
+        vectors["hidden"] = vectors["hidden"][:0]
 
     def _average(self, difference: Vector) -> None:
-        told, vectors, server = self.told, self._vectors, self.plan.server
-        rate, momentum = np.float32(server.learning_rate), np.float32(server.momentum)
-        mean = np.asarray(difference / rate)
+        history = self.history
+        vectors = self._vectors
+        server = self.plan.server
+        rate = np.float32(server.learning_rate)
+        momentum = np.float32(server.momentum)
         if momentum:
             vectors["velocity"], mean = server.undo(vectors["velocity"], difference)
+        else:
+            mean = np.asarray(difference / rate)
         share = self._share(mean)
         removed: Vector = np.float32(share) * vectors["real"]
         facts = RoundFacts((), 0.0)
         if share:
-            times = vectors["times"]
-            present = np.flatnonzero(times).tolist()
-            unit = share * told.uploads[-1].unit
-            facts = RoundFacts(present, unit, weights=times[present].tolist())
+            facts = _round_facts(share * history.uploads[-1].unit, vectors["times"])
         self.averages.observe(None, facts, released={"mean": mean - removed})
-        told.averages.append(AverageFacts(len(told.uploads) - 1, share))
+        history.averages.append(AverageFacts(len(history.uploads) - 1, share))
         if momentum:
             removed = removed + momentum * vectors["removed velocity"]
             vectors["removed velocity"] = removed
@@ -213,11 +213,12 @@ class SiloMemory:
 
     def _share(self, mean: Vector) -> float:
         """How much of the last upload is in an average: by regression on its noise."""
-        here = mean[self._compared]
-        share, error = _slope(here, self._vectors["hidden"])
-        lagged, its_error = _slope(here, self._vectors["hidden before"])
-        self.told.momentum = self.told.momentum or abs(lagged) > _LAGGED * its_error
-        return share if share > _SURE * error else 0.0
+        entries = mean[self._compared]
+        share, error = _slope(entries, self._vectors["hidden"])
+        lagged, lagged_error = _slope(entries, self._vectors["hidden before"])
+        if abs(lagged) > _LAGGED_ERRORS * lagged_error:
+            self.history.momentum = True
+        return share if share > _STANDARD_ERRORS * error else 0.0
 
     @property
     def last(self) -> Vector:
@@ -227,20 +228,21 @@ class SiloMemory:
     @property
     def rounds(self) -> int:
         """Rounds in which the silo trained."""
-        return len(self.told.trained) + sum(self.told.not_private.values())
+        return len(self.history.trained) + sum(self.history.not_private.values())
 
     @functools.cached_property
     def _compared(self) -> np.ndarray:
+        """The indices of the entries by which an upload is detected in an average."""
         dim = self.plan.dim
-        return np.unique(np.linspace(0, dim - 1, min(dim, _COMPARED)).astype(np.int64))
+        indices = np.linspace(0, dim - 1, min(dim, _MAX_COMPARED))
+        return np.unique(indices.astype(np.int64))
 
     def note_upload(self, upload: Upload) -> None:
         """Score the canaries against an upload."""
-        told, vectors = self.told, self._vectors
-        present = np.flatnonzero(upload.times).tolist()
-        facts = RoundFacts(present, upload.unit, weights=upload.times[present].tolist())
+        vectors = self._vectors
+        facts = _round_facts(upload.unit, upload.times)
         self.uploads.observe(None, facts, released={"mean": upload.hidden})
-        told.uploads.append(
+        self.history.uploads.append(
             UploadFacts(
                 unit=upload.unit,
                 weights=upload.weights.tolist(),
@@ -250,68 +252,67 @@ class SiloMemory:
                 canaries=upload.unit**2 * float(upload.times @ upload.times),
             )
         )
-        vectors["real"], vectors["times"] = upload.real, upload.times
+        vectors["real"] = upload.real
+        vectors["times"] = upload.times
         vectors["hidden"] = upload.hidden[self._compared]
-
-    def final(self) -> Vector:
-        """The last model that the silo was sent less the first one and the silo's own records."""
-        vectors = self._vectors
-        return np.asarray(vectors["last"] - vectors["first"] - vectors["removed"])
 
     def record(self, *, averages: bool, **facts: Any) -> AuditRecord:
         """The record of the averages, or of the uploads."""
         if averages:
-            return self.averages.record(final=self.final(), **facts)
+            vectors = self._vectors
+            # The last model less the first one and the silo's own records.
+            final = np.asarray(vectors["last"] - vectors["first"] - vectors["removed"])
+            return self.averages.record(final=final, **facts)
         record = self.uploads.record(**facts)
         fresh = RoundCorrelation(np.ones((record.rounds, 1)))  # the noise of steps
         return dataclasses.replace(record, correlation=fresh)
 
     def state(self) -> NamedArrays:
         """Named arrays, from which `of_state` goes on."""
-        packed = {
+        return {
             "plan": packed_json(dataclasses.asdict(self.plan)),
-            **self.told.state(),
-        }
-        parts = {
-            "uploads.": self.uploads.state(),
-            "averages.": self.averages.state(),
-            "vectors.": self._vectors,
-            "steps.": self.steps or {},
-        }
-        named = (put_under(prefix, arrays) for prefix, arrays in parts.items())
-        return packed | {
-            name: array for arrays in named for name, array in arrays.items()
+            **self.history.state(),
+            **put_under("uploads.", self.uploads.state()),
+            **put_under("averages.", self.averages.state()),
+            **put_under("vectors.", self._vectors),
+            **put_under("steps.", self.steps or {}),
         }
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
-        """From what `state` returned.
+        """The memory that was in `state`.
 
         Raises:
             Exception: of any kind, if it is something else.
         """
         values = unpacked_json(state["plan"])
-        return cls(
-            SiloPlan(**(values | {"server": ServerSGD(**values["server"])})), state
-        )
+        values["server"] = ServerSGD(**values["server"])
+        return cls(SiloPlan(**values), state)
+
+
+def _round_facts(unit: float, times: Floats) -> RoundFacts:
+    """Of a release in which canaries are as many times ``unit``, ``(count,)``."""
+    present = np.flatnonzero(times).tolist()
+    return RoundFacts(present, unit, weights=times[present].tolist())
 
 
 def _no_vectors(plan: SiloPlan) -> NamedArrays:
-    nothing = np.zeros(plan.dim, np.float32)
+    zeros = np.zeros(plan.dim, np.float32)
     names = ["first", "last", "real", "removed"]
-    names += ["velocity", "removed velocity"] if plan.server.momentum else []
+    if plan.server.momentum:
+        names += ["velocity", "removed velocity"]
     return {
-        **dict.fromkeys(names, nothing),
-        "hidden": nothing[:0],  # some entries of the last upload
-        "hidden before": nothing[:0],  # and of that before it
-        "times": np.zeros(plan.num_canaries),  # how often canaries are in it
+        **dict.fromkeys(names, zeros),
+        "hidden": zeros[:0],  # some entries of the last upload
+        "hidden before": zeros[:0],  # and of the upload before it
+        "times": np.zeros(plan.num_canaries),  # of canaries in the last upload
     }
 
 
 def _auditor(
-    plan: SiloPlan, kept: NamedArrays, rounds: int, **options: Any
+    plan: SiloPlan, state: NamedArrays, rounds: int, **options: Any
 ) -> RunAuditor:
-    """Of some rounds, whose state is ``kept``."""
+    """An auditor of some rounds, with the state that it had after them."""
     auditor = RunAuditor(
         plan.num_canaries,
         plan.unobserved,
@@ -320,19 +321,19 @@ def _auditor(
         series=("mean",),
         **options,
     )
-    nothing = np.zeros(plan.dim)
-    if kept:
-        auditor.restore(kept, rounds, start=nothing, last=nothing)
+    zeros = np.zeros(plan.dim)
+    if state:
+        auditor.restore(state, rounds, start=zeros, last=zeros)
     else:
-        auditor.begin(nothing)
+        auditor.begin(zeros)
     return auditor
 
 
-def _slope(values: Floats, along: Floats) -> tuple[float, float]:
-    """Of a regression through the origin, with its standard error; 0 without anything to go by."""
-    square = float(np.dot(along, along)) if len(along) else 0.0
+def _slope(values: Floats, regressor: Floats) -> tuple[float, float]:
+    """Slope of a regression through the origin, and its standard error; 0 without a regressor."""
+    square = float(np.dot(regressor, regressor)) if len(regressor) else 0.0
     if not square > 0:
         return 0.0, math.inf
-    slope = float(np.dot(values, along)) / square
-    rest = norm(values - np.float32(slope) * along)
-    return slope, rest / math.sqrt(len(along) * square)
+    slope = float(np.dot(values, regressor)) / square
+    residual = norm(values - np.float32(slope) * regressor)
+    return slope, residual / math.sqrt(len(regressor) * square)

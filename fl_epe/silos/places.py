@@ -1,4 +1,4 @@
-"""Where a silo keeps its audit from round to round: a Flower context, a folder or a dictionary."""
+"""Places that store a silo's audit between rounds: a Flower context, a folder, a dictionary."""
 
 import dataclasses
 import re
@@ -13,28 +13,28 @@ from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
 
 UNMEASURED = "unmeasured"
-"""Of a state: what a silo says that has no plan for an audit, as text."""
+"""Key of the answer, as text, of a silo without a plan for an audit."""
 
 _SCHEMA = 1
 _FILE = "records.npz"
-_WHAT = "the audit of a silo"
-_LONGEST = 200  # characters of an error
+_CONTENT = "the audit of a silo"
+_MAX_CHARACTERS = 200  # of an error
 _FOLDERS = re.compile(r"[^\s'\"]*[/\\](?=[^/\\\s])")
 
 
 class Place(Protocol):
-    """Where named arrays are kept."""
+    """A place that stores named arrays."""
 
     def load(self) -> NamedArrays | None:
-        """What was saved; ``None`` if nothing was."""
+        """The arrays that were saved, or ``None``."""
 
     def save(self, state: NamedArrays) -> None:
-        """Keep these in the place of what was saved."""
+        """Replace the arrays that were saved."""
 
 
 @dataclasses.dataclass(frozen=True)
 class InFolder:
-    """A file of a folder, which is its owner's alone."""
+    """A file in a folder, which only its owner can read."""
 
     folder: Path
 
@@ -45,7 +45,10 @@ class InFolder:
             ValueError: if the file is not what `save` wrote.
         """
         path = self.folder / _FILE
-        return read_archive(path, _WHAT, schema=_SCHEMA)[1] if path.exists() else None
+        if not path.exists():
+            return None
+        _, arrays = read_archive(path, _CONTENT, schema=_SCHEMA)
+        return arrays
 
     def save(self, state: NamedArrays) -> None:
         """See `Place`."""
@@ -90,10 +93,10 @@ class InContext:
 
 
 def place_of(where: Any) -> Place:
-    """Where an audit is kept: a Flower ``Context``, a folder or a dictionary.
+    """The place that stores an audit: a Flower ``Context``, a folder or a dictionary.
 
     Raises:
-        TypeError: if it is none of these.
+        TypeError: if ``where`` is none of these.
     """
     if hasattr(where, "state") and hasattr(where, "node_id"):
         return InContext(where)
@@ -108,5 +111,5 @@ def place_of(where: Any) -> Place:
 
 
 def reason_of(error: Exception) -> str:
-    """An error in words that may leave the silo: without the folders of a path."""
-    return one_line(_FOLDERS.sub("", error_text(error)), _LONGEST)
+    """The text of an error that may leave the silo: without the folders of a path."""
+    return one_line(_FOLDERS.sub("", error_text(error)), _MAX_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Which arrays of a reply are the model that was trained, so that it is known again."""
+"""The names of the trained model's arrays in a reply, by which later models are read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,9 @@ def arrays_of(content: Any) -> dict[str, np.ndarray]:
 def names_of_sent(
     arrays: Mapping[str, Any], model: Vector, start: Vector, sizes: np.ndarray
 ) -> tuple[list[str], str]:
-    """The names of a model's tensors in a reply, and what is wrong with it; empty if nothing is.
+    """The names of a model's tensors in a reply, and what is wrong with the reply.
+
+    The second is empty if nothing is wrong; otherwise there are no names.
 
     Args:
         arrays: of the reply, by name.
@@ -29,20 +31,19 @@ def names_of_sent(
         sizes: numbers of entries of the model's tensors, in a row.
     """
     ends = np.cumsum(sizes)[:-1]
-    parts = np.split(model, ends), np.split(model - start, ends)
-    left = {name: np.asarray(array) for name, array in arrays.items()}
-    found: list[str] = []
-    for trained, moved in zip(*parts, strict=True):
-        name = next(
-            (n for n, a in left.items() if _is(a, trained) or _is(a, moved)), None
-        )
-        if name is None:
-            continue
-        del left[name]
-        found.append(name)
-    missing = len(sizes) - len(found)
+    candidates = {name: np.asarray(array) for name, array in arrays.items()}
+    names: list[str] = []
+    models = np.split(model, ends)
+    updates = np.split(model - start, ends)
+    for trained, update in zip(models, updates, strict=True):
+        for name, array in candidates.items():
+            if _is(array, trained) or _is(array, update):
+                names.append(name)
+                del candidates[name]
+                break
+    missing = len(sizes) - len(names)
     if not missing:
-        return found, ""
+        return names, ""
     return [], (
         f"{missing} of {len(sizes)} trained tensors are not in what the silo sends, or not as they"
         " were trained: they stay in the silo, or something (local DP, compression) changes them"
@@ -50,6 +51,7 @@ def names_of_sent(
 
 
 def _is(array: np.ndarray, part: Vector) -> bool:
+    """Whether an array has a vector's entries, in the array's own precision."""
     if array.size != part.size or array.dtype.kind != "f":
         return False
     return bool(np.array_equal(array.reshape(-1), part.astype(array.dtype)))

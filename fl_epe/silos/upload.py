@@ -1,4 +1,4 @@
-"""`Upload`: what a silo's round uploads, split into its residual and what is known."""
+"""`Upload`: what a silo's round uploads, split into its residual and the known part."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from fl_epe.checks import Floats, Vector
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Upload:
-    """What a round of a silo uploads: its model less the one that it was sent.
+    """The upload of a silo's round: its model less the one that it was sent.
 
     Attributes:
         hidden: noise and canaries, ``(dim,)``: the upload less ``real``.

@@ -205,7 +205,7 @@ def test_facts_that_do_not_fit_are_no_number():
 def test_the_server_went_back_to_an_earlier_model():
     silo = Silo(rounds=4)
     first = silo.run()
-    assert len(silo.audit._memory.told.averages) == 3
+    assert len(silo.audit._memory.history.averages) == 3
     later = Silo(rounds=8, seed=1, where=silo.where)
     later.run(first, first=4)  # another server, from the model after round 4
     again = Silo(rounds=6, seed=2, where=silo.where)
