@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "data": {"datasets", "pyarrow", "h5py", "google"},
     "dp_sgd": {"torch", "opacus"},
     "flower": {"flwr"},
+    "messages": {"flwr"},
     "models": {"torch"},
     "reporting": {"matplotlib", "jinja2"},
     "limit": {"matplotlib", "jinja2"},

@@ -17,11 +17,11 @@ from fl_epe.auditing import AuditRecord, EarlyStop, FaultKind, RoundFacts, RunAu
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
 from fl_epe.flower import free_arrays
-from fl_epe.flower.arrays import Layout, ReplyKind, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit
 from fl_epe.flower.client_noise import announce_promise, check_replies, restore_promise
 from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
+from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.replies import base_of, readable
 from fl_epe.flower.seen_clients import SeenClients
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
@@ -31,6 +31,7 @@ from fl_epe.flower.watching import averaging_of, note_noise
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
+from fl_epe.messages import pack
 from fl_epe.noise import RUN_LEVEL, NoiseHealth, PromisedNoise
 
 _WARN_ABOVE = 0.101  # share of a round's replies

@@ -33,9 +33,10 @@ from fl_epe.archive import (
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import ArgumentError, NamedArrays
 from fl_epe.files import inside, locked
-from fl_epe.flower.arrays import Layout, read_only
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.settings import SettingsError
 from fl_epe.flower.state import AuditState, logger
+from fl_epe.messages import read_only
 
 if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun

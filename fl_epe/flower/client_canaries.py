@@ -28,9 +28,10 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import raise_invalid
-from fl_epe.flower.arrays import Layout, longest_norm, records_of
 from fl_epe.flower.free_arrays import leave_alone, not_free
+from fl_epe.flower.layout import Layout, longest_norm
 from fl_epe.mechanism import norm
+from fl_epe.messages import records_of
 from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")

@@ -11,8 +11,8 @@ from flwr.app import Message
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import NamedArrays
-from fl_epe.flower.arrays import Layout
 from fl_epe.flower.dominance import RoundUpdates
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import MOST_READ, are_noise, base_of, model_record
 from fl_epe.flower.state import RoundState, logger
 from fl_epe.noise import LocalDp, PromisedNoise

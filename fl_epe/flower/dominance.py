@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, Message
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Floats, NamedArrays, Vector
-from fl_epe.flower.arrays import Layout, ReplyKind
+from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.replies import (
     as_shares,
     base_of,

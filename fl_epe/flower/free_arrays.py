@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from fl_epe.checks import Vector
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.layout import Layout
 from fl_epe.mechanism import norm
 
 Arrays = Mapping[str, Vector]

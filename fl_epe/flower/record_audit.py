@@ -23,7 +23,6 @@ from fl_epe.archive import error_text, one_line, read_archive, write_archive
 from fl_epe.auditing import RECORDS, SiloAnswer
 from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
-from fl_epe.flower.arrays import Layout
 from fl_epe.flower.audited_strategy import AuditedStrategy
 from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.federation_log import (
@@ -33,6 +32,7 @@ from fl_epe.flower.federation_log import (
     fingerprint,
     read_answer,
 )
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import readable
 from fl_epe.flower.state import Aggregation, logger
 from fl_epe.flower.watching import arguments_of, shares_of

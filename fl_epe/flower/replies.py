@@ -16,10 +16,11 @@ from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Booleans, Floats, Vector
-from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.free_arrays import leave_alone
+from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
+from fl_epe.messages import records_of
 
 if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun

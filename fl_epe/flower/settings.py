@@ -16,8 +16,8 @@ from fl_epe.checks import (
     checked_type,
     raise_invalid,
 )
-from fl_epe.flower.arrays import ReplyKind
 from fl_epe.flower.client_canaries import ClientCanaries
+from fl_epe.flower.layout import ReplyKind
 from fl_epe.loggers import RunLogger
 from fl_epe.noise import LocalDp
 

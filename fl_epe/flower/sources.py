@@ -16,8 +16,8 @@ from flwr.app import Message
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Booleans, Floats, Vector
 from fl_epe.flower import client_canaries
-from fl_epe.flower.arrays import ReplyKind, longest_norm
 from fl_epe.flower.audit_record import noise_multipliers
+from fl_epe.flower.layout import ReplyKind, longest_norm
 from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,

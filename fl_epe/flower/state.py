@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
 
 import numpy as np
-from flwr.app import ArrayRecord, Error, Message, MetricRecord
-from flwr.common.constant import ErrorCode
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultBook, FaultKind, RoundFacts
 from fl_epe.checks import Floats32, Vector
-from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
+from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.plan import AuditPlan
+from fl_epe.messages import error_kind, records_of
 
 if TYPE_CHECKING:
     from fl_epe.flower.dominance import RoundUpdates
@@ -38,16 +38,6 @@ _ROUNDING = 1e-5  # shares that differ less are equal
 def _described(why: Exception | str) -> str:
     """An error's type and text, or a sentence, on one line."""
     return one_line(why if isinstance(why, str) else error_text(why))
-
-
-def error_kind(error: Error) -> FaultKind:
-    """The fault of a node that raised an error, or of one that a SuperLink says is gone."""
-    is_gone = error.code in (
-        ErrorCode.MESSAGE_UNAVAILABLE,
-        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-        ErrorCode.NODE_UNAVAILABLE,
-    )
-    return FaultKind.NO_ANSWER if is_gone else FaultKind.NODE_FAILED
 
 
 def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:

@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.checks import Vector
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import model_record, readable, weights
 from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped

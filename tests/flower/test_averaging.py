@@ -8,11 +8,12 @@ from flwr.app import MetricRecord, RecordDict
 
 from fl_epe import RoundFacts, RunAuditor
 from fl_epe.auditing import EVERY_ROUND, ladder_fit, seen_by
-from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import doubts
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import are_noise
 from fl_epe.flower.state import Aggregation
 from fl_epe.flower.watching import shares_of
+from fl_epe.messages import pack
 
 DIM = 2000
 LAYOUT = Layout.of(pack(w=np.zeros(500, "f4")))

@@ -27,6 +27,7 @@ from flwr.serverapp import (
 from flwr.serverapp import strategy as flower
 
 import fl_epe.flower
+import fl_epe.messages
 from fl_epe.flower import CanaryAudit, InProcessGrid, RecordAudit, canary_mod
 
 NODES, ROUNDS = 6, 2
@@ -34,7 +35,8 @@ PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": 
 SHAPES = {"weight": (8, 5), "bias": (5,)}
 MODULES = [
     importlib.import_module(info.name)
-    for info in pkgutil.iter_modules(fl_epe.flower.__path__, "fl_epe.flower.")
+    for room in (fl_epe.flower, fl_epe.messages)
+    for info in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")
 ]
 
 
@@ -51,10 +53,8 @@ class Place:
 
     @property
     def label(self) -> str:
-        where = getattr(self.owner, "__qualname__", self.owner.__name__).removeprefix(
-            "fl_epe.flower."
-        )
-        return f"{where}.{self.name}"
+        where = getattr(self.owner, "__qualname__", self.owner.__name__)
+        return f"{where.rpartition('.')[2]}.{self.name}"
 
     def replace(
         self, monkeypatch: pytest.MonkeyPatch, around: Callable[..., Any]

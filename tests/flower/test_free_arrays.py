@@ -9,8 +9,8 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe.auditing import EVERY_ROUND, answer, answer_metrics, answers
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
-from fl_epe.flower.arrays import Layout
 from fl_epe.flower.free_arrays import leave_alone, not_free, unmoved
+from fl_epe.flower.layout import Layout
 
 NODES, ROUNDS = 10, 20
 PLAIN = {

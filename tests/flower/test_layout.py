@@ -10,7 +10,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fl_epe.auditing import answers
-from fl_epe.flower.arrays import Layout, pack, read_only, share
+from fl_epe.flower.layout import Layout
+from fl_epe.messages import pack, read_only, share
 
 
 def mixed(**more):

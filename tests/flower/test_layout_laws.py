@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.layout import Layout
 
 FLOATS = ("float16", "float32", "float64")
 OTHERS = ("bool", "int8", "int32", "int64", "uint8")
