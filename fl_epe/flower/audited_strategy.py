@@ -1,7 +1,5 @@
 """What audits of a strategy share: they stand for it, and hook its own instance while it runs."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import functools
@@ -33,7 +31,6 @@ class AuditedStrategy(Strategy):
     ) -> None:
         self.strategy = strategy
         self._failed = failed
-        self._is_running = False
         names = ("configure_train", "aggregate_train")
         note = functools.partial(failed, "the strategy failed")
         self._hooks = Attachment(strategy, self, names, self._rescue, note)
@@ -74,16 +71,16 @@ class AuditedStrategy(Strategy):
         return []
 
     def _start_hooked(
-        self, own: Callable[..., Any], *arguments: Any, **named: Any
+        self, start: Callable[..., Any], *arguments: Any, **named: Any
     ) -> Any:
         """Call the strategy's own ``start`` while its instance is hooked."""
         with self._goes_on("the strategy cannot be hooked"):
             self.attach()
         try:
-            self._is_running = True
-            return own(*arguments, **named)
+            self._hooks.calling.add("start")
+            return start(*arguments, **named)
         finally:
-            self._is_running = False
+            self._hooks.calling.discard("start")
             with self._goes_on("the strategy keeps the audit's hooks"):
                 self._hooks.detach()
 

@@ -93,6 +93,22 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
     return max(most, min(room, clients) if math.isfinite(room) else 0.0)
 
 
+def check_rounds(settings: CanaryAuditSettings, rounds: int | None) -> int:
+    """The rounds of a run, over which canaries that the server makes are spread.
+
+    Raises:
+        ValueError: if they are not known, or the settings' participations do not fit into them.
+    """
+    if rounds is None:
+        raise ValueError(
+            "Expected rounds=… in CanaryAudit, those of all starts together: start() does not"
+            " tell them, or has a single round, which may be one of many (pass rounds=1, if"
+            " that is all)."
+        )
+    ShuffledEpochs(rounds, settings.participations or 1.0)  # raises
+    return rounds
+
+
 def spread(
     settings: CanaryAuditSettings,
     rounds: int,

@@ -25,6 +25,7 @@ from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
 from fl_epe.flower.audited_strategy import AuditedStrategy
 from fl_epe.flower.dominance import RoundUpdates
+from fl_epe.flower.fault_log import logger
 from fl_epe.flower.federation_log import (
     FederationLog,
     FederationRound,
@@ -34,7 +35,7 @@ from fl_epe.flower.federation_log import (
 )
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import readable
-from fl_epe.flower.state import Aggregation, logger
+from fl_epe.flower.round_state import Aggregation
 from fl_epe.flower.watching import arguments_of, shares_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers, RunLogger
@@ -116,7 +117,7 @@ class RecordAudit(AuditedStrategy):
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does."""
         own = self.strategy.start
-        if self._is_running:  # called by a function that was put in its place
+        if "start" in self._hooks.calling:  # by a function that was put in its place
             return type(self.strategy).start(self.strategy, *arguments, **named)
         if not self._is_enabled:
             self._fault("nothing is audited", "enabled=False")

@@ -490,7 +490,9 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
     assert again.record().presence.sum() == CANARIES
 
 
-@pytest.mark.parametrize("name", ["goes_on_after", "check", "go_on", "save", "_look"])
+@pytest.mark.parametrize(
+    "name", ["goes_on_after", "check", "take", "own", "save", "_look"]
+)
 def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, killed):
     kept = (tmp_path / "audit.npz").read_bytes()
     owner = SavedAudit if name in vars(SavedAudit) else Checkpoint

@@ -11,7 +11,7 @@ from fl_epe.auditing import EVERY_ROUND, ladder_fit, seen_by
 from fl_epe.flower.audit_record import doubts
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import are_noise
-from fl_epe.flower.state import Aggregation
+from fl_epe.flower.round_state import Aggregation
 from fl_epe.flower.watching import shares_of
 from fl_epe.messages import pack
 

@@ -71,7 +71,7 @@ def around_a_strategy():
     for name, found in zip(("final", "all"), answers(audit.record()), strict=True):
         epsilon = pytest.approx(found.estimate.epsilon, rel=1e-14)
         assert result.train_metrics_clientapp[6][f"epsilon-{name}"] == epsilon
-    return audit.record(), [*said[:-1], audit._run.auditor.epsilon_so_far()]
+    return audit.record(), [*said[:-1], audit._run.recording.auditor.epsilon_so_far()]
 
 
 def dp_sgd():

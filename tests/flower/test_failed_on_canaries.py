@@ -98,7 +98,7 @@ def test_undo_keeps_the_objects_by_which_replies_are_known():
     values = [
         read_only(reply.content["arrays"]["layer.bias"]).copy() for reply in replies
     ]
-    undo = Undo([], replies, deep=True)
+    undo = Undo([], replies, depth="deep")
     for reply in replies:
         reply.content.metric_records["metrics"].update({"loss": 7.0, "new": 1})
         ScalesBytes.change(None, reply)

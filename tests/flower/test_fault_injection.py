@@ -274,7 +274,7 @@ MARKS = {"clients": (), "records": (), "wrapped": pytest.mark.slow}
 ENTRY = {
     "CanaryAudit.start",
     "CanaryAudit.report",
-    "audit_record.report",
+    "run_report.report",
     "AuditedRun.goes_on",
 }
 ENTRY |= {"AuditedStrategy._start_hooked", "AuditedStrategy._goes_on"}

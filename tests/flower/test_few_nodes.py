@@ -126,13 +126,12 @@ def replaced(clients: int, known: dict[int, float]) -> set[int]:
     seen = SeenClients()
     seen.note(0, known)
     settings = types.SimpleNamespace(identity=None, participations=None)
-    source: Any = ServerCanaries(
-        types.SimpleNamespace(settings=settings, seen=seen), 20
-    )
+    source: Any = ServerCanaries(settings, None, None, 20)  # type: ignore[arg-type]
     nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
     messages = [types.SimpleNamespace(metadata=node) for node in nodes]
     drawn = [
-        source._replaced(messages, 1, np.random.default_rng(i)) for i in range(200)
+        source._replaced(messages, 1, seen, np.random.default_rng(i))
+        for i in range(200)
     ]
     found = set().union(*drawn)
     return {node for node in range(clients) if id(messages[node]) in found}

@@ -110,7 +110,7 @@ def test_what_a_failed_call_changed_is_brought_back(deep):
     history: list[int] = [1]
     strategy.history, strategy.by_node = history, {3: [0.5]}  # type: ignore[attr-defined]
     strategy.moment = np.zeros(2)  # type: ignore[attr-defined]
-    undo = Undo([strategy], deep=deep)
+    undo = Undo([strategy], depth="deep" if deep else "shallow")
     history.append(2)
     strategy.by_node[3].append(0.25)  # type: ignore[attr-defined]
     strategy.moment = strategy.moment + 1  # type: ignore[attr-defined]

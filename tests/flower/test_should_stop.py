@@ -78,7 +78,7 @@ def test_whatever_ends_a_run():
 def test_a_rule_never_ends_a_run_with_an_error():
     audit = CanaryAudit(flower.FedAvg(**PLAIN), delta=1e-3)
     assert audit.stop_when(epsilon=0.0)() is False  # before the first round
-    audit._run.auditor = None  # type: ignore[assignment]
+    audit._run.recording.auditor = None  # type: ignore[assignment]
     assert audit.stop_when(epsilon=0.0)(1, anything=np.ones(2)) is False
     assert "the rule to stop could not be asked" in audit.faults[0]
     for epsilon in (-1.0, float("nan"), float("inf")):
