@@ -232,7 +232,7 @@ class AuditedRun:
         if not plan.number:
             self.failed("no canary takes part", " ".join(plan.sentences()))
         else:
-            largest_share = plan.load.share if plan.load else plan.most
+            largest_share = plan.load.share if plan.load else plan.largest_share
             is_large = largest_share > _WARN_ABOVE or plan.reduced
             level = logging.WARNING if is_large else logging.INFO
             for sentence in plan.sentences():

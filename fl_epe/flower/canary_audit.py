@@ -179,7 +179,7 @@ class CanaryAudit(AuditedStrategy):
         with self._timed(), run.goes_on("the round cannot be audited"):
             if run.state.index == 0 and run.state.rounds is None:
                 self._prepare(watching.base_arguments(self.strategy))
-            return run.open_round(arrays, messages, grid)
+            messages = run.open_round(arrays, messages, grid)
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:

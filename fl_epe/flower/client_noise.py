@@ -89,8 +89,8 @@ class ClientNoise:
                 if base is not None:
                     update -= base  # a vector of its own
                 promised.add(node, update)
-        for node, text in promised.faults.items():
-            if node not in earlier_faults:
+        for sender, text in promised.faults.items():
+            if sender not in earlier_faults:
                 kind = FaultKind.NOISE_NOT_PROMISED
                 faults.observed(index, kind, text, "noise is not as promised: ")
 

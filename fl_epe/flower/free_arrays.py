@@ -64,8 +64,8 @@ def leave_alone(names: Collection[str], canary: Vector, layout: Layout) -> Vecto
     """
     if len(names) in (0, len(layout.moved)):
         return canary
-    rest = canary.copy()
-    parts = layout.split(rest)
+    remainder = canary.copy()
+    parts = layout.split(remainder)
     for name in names:
         parts[name][:] = 0
-    return np.divide(rest, norm(rest), dtype=rest.dtype)
+    return np.divide(remainder, norm(remainder), dtype=remainder.dtype)

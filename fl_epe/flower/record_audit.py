@@ -7,7 +7,6 @@ found. Hand ``RecordAudit(strategy, delta=1e-5)`` to Flower in place of the stra
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
 from fl_epe.flower.audited_strategy import AuditedStrategy
 from fl_epe.flower.dominance import RoundUpdates
-from fl_epe.flower.fault_log import logger
+from fl_epe.flower.fault_log import described, logger
 from fl_epe.flower.federation_log import (
     FederationLog,
     FederationRound,
@@ -109,25 +108,25 @@ class RecordAudit(AuditedStrategy):
 
     def _fault(self, what: str, why: Exception | str) -> None:
         """Keep and log what could not be done and why, the first time."""
-        fault = f"{what}: {one_line(why if isinstance(why, str) else error_text(why))}"
-        if not any(known.startswith(f"{what}: ") for known in self._log.faults):
+        fault = f"{what}: {described(why)}"
+        if not any(earlier.startswith(f"{what}: ") for earlier in self._log.faults):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does."""
-        own = self.strategy.start
         if "start" in self._hooks.calling:  # by a function that was put in its place
             return type(self.strategy).start(self.strategy, *arguments, **named)
+        start = self.strategy.start
         if not self._is_enabled:
             self._fault("nothing is audited", "enabled=False")
-            return own(*arguments, **named)
+            return start(*arguments, **named)
         self._has_begun = False
         with self._goes_on("the audit could not prepare"):
-            given = arguments_of(own, arguments, named)
-            if isinstance(given.get("initial_arrays"), ArrayRecord):
-                self._open(given["initial_arrays"], given["grid"])
-        result = self._start_hooked(own, *arguments, **named)
+            values = arguments_of(start, arguments, named)
+            if isinstance(values.get("initial_arrays"), ArrayRecord):
+                self._open(values["initial_arrays"], values["grid"])
+        result = self._start_hooked(start, *arguments, **named)
         with self._goes_on("the last model could not be sent to silos"):
             self.ask_silos()
             returned = getattr(result, "arrays", None)
@@ -151,22 +150,25 @@ class RecordAudit(AuditedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Any:
         """The strategy's messages."""
-        if (own := self._hooks.replaced("configure_train")) is not None:
-            return own(server_round, arrays, config, grid)
+        original = self._hooks.replaced("configure_train")
+        if original is not None:
+            return original(server_round, arrays, config, grid)
         with self._goes_on("the round cannot be audited"):
             self._open(arrays, grid)
         return self._hooks.call("configure_train", server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """What the strategy makes of the replies."""
-        if (own := self._hooks.replaced("aggregate_train")) is not None:
-            return own(server_round, replies)
+        original = self._hooks.replaced("aggregate_train")
+        if original is not None:
+            return original(server_round, replies)
         replies = list(replies)
         uploads = readable(replies)
         energies = dict[str, float | None]()
         with self._goes_on("silos' answers cannot be read"):
             for reply in uploads:
-                node, answer = reply.metadata.src_node_id, self._answer_in(reply)
+                node = reply.metadata.src_node_id
+                answer = self._answer_in(reply)
                 silo = self._log.name(node, answer, energies)
                 energies[silo] = None
                 if answer is not None:
@@ -183,13 +185,11 @@ class RecordAudit(AuditedStrategy):
     def _open(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Take the model that a round begins with; the first one says where the audit goes on."""
         self._grid = grid
-        is_known = arrays is self._newest
+        is_same = arrays is self._newest
         self._newest = arrays
-        if self._has_begun and is_known:
-            return
-        model = fingerprint(arrays)
         if self._has_begun:
-            self._is_changed |= model != self._log.model
+            if not is_same:
+                self._is_changed |= fingerprint(arrays) != self._log.model
             return
         self._has_begun = True
         with self._goes_on("the saved audit cannot be read"):
@@ -198,10 +198,12 @@ class RecordAudit(AuditedStrategy):
                     self._path, _WHAT, schema=_SCHEMA, texts=("silos",)
                 )
                 self._log = _JSON.validate_python(saved)
-        if (known := len(self._log.rounds)) and not self._log.go_back(model):
+        rounds = len(self._log.rounds)
+        remaining = self._log.go_back(fingerprint(arrays)) if rounds else 0
+        if rounds and not remaining:
             logger.warning(
                 "Audit of records: %d rounds are of another run: a new log begins",
-                known,
+                rounds,
             )
         self._is_resumed = bool(self._log.rounds)
         self._is_closed = False
@@ -267,11 +269,16 @@ class RecordAudit(AuditedStrategy):
             self._loggers.log(count, self.metrics(), resumed=self._is_resumed)
 
     def _is_average(self, uploads: Sequence[Message], arrays: ArrayRecord) -> bool:
-        key, preferred = self._wrapped.weighted_by(), self._wrapped.arrays_key()
-        with contextlib.suppress(ValueError):
-            seen = Aggregation(uploads, arrays)
-            return shares_of(seen, key, Layout.of(arrays), preferred) is not None
-        return False
+        try:
+            averaging = shares_of(
+                Aggregation(uploads, arrays),
+                self._wrapped.weighted_by(),
+                Layout.of(arrays),
+                self._wrapped.arrays_key(),
+            )
+        except ValueError:
+            return False
+        return averaging is not None
 
     def _server(self) -> dict[str, Any]:
         """What moves the model, as fields of `FederationFacts`."""
@@ -279,9 +286,8 @@ class RecordAudit(AuditedStrategy):
         name = self._wrapped.description
         if self._is_changed:
             return {"server": f"{name}, whose model is changed between rounds"}
-        if len(self._wrapped.layers) > 1 or not all(
-            one.averaged for one in self._log.rounds
-        ):
+        all_averaged = all(past.averaged for past in self._log.rounds)
+        if len(self._wrapped.layers) > 1 or not all_averaged:
             return {"server": name}
         if isinstance(server, str):
             return {}
@@ -308,12 +314,14 @@ class RecordAudit(AuditedStrategy):
             silo = self._log.names.get(node, f"node {node}")
             if reply.has_error():
                 reason = reply.error.reason or "no reason was given"
-                *_, last = reason.strip().splitlines() or [
-                    reason
-                ]  # of a traceback: the error
-                why = _HINT if _NO_HANDLER in reason else last
-                self._fault(f"{silo} did not answer the last model", why)
-            elif answer := self._answer_in(reply):
+                if _NO_HANDLER in reason:
+                    reason = _HINT
+                lines = reason.strip().splitlines() or [reason]
+                last_line = lines[-1]  # of a traceback: the error
+                self._fault(f"{silo} did not answer the last model", last_line)
+                continue
+            answer = self._answer_in(reply)
+            if answer is not None:
                 rounds = len(self._log.rounds)
                 self._log.heard[silo] = HeardAnswer(node, rounds, answer, saw_last=True)
 
@@ -351,7 +359,11 @@ class RecordAudit(AuditedStrategy):
         from fl_epe.reporting import silo_metrics  # slow to import
 
         return silo_metrics(
-            [one for one in self.answers().values() if one.delta == self._delta]
+            [
+                answer
+                for answer in self.answers().values()
+                if answer.delta == self._delta
+            ]
         )
 
     def report(self, directory: str | Path | None = None) -> str:

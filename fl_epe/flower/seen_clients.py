@@ -29,9 +29,12 @@ class SeenClients:
             index: of the round.
             weights: how many times as much as the median reply each client's replies added.
         """
-        clients, numbers = sorted(weights), self._numbers
-        found = [numbers.setdefault(client % 2**64, len(numbers)) for client in clients]
-        self._rounds[index] = np.array(found, np.int32)
+        clients = sorted(weights)
+        numbers = [
+            self._numbers.setdefault(client % 2**64, len(self._numbers))
+            for client in clients
+        ]
+        self._rounds[index] = np.array(numbers, np.int32)
         self._weights[index] = np.array(
             [weights[client] for client in clients], np.float32
         )
@@ -76,11 +79,12 @@ class SeenClients:
         """Know the first ``rounds`` of a state."""
         names = state["clients"].tolist()
         self._numbers = {name: number for number, name in enumerate(names)}
-        self._rounds, self._weights, self._last = {}, {}, {}
+        self._rounds = {}
+        self._weights = {}
+        self._last = {}
         ends = state["clients.offsets"][1:-1]
-        ids, weights = (
-            np.split(state[f"clients.{part}"], ends) for part in ("ids", "weights")
-        )
+        ids = np.split(state["clients.ids"], ends)
+        weights = np.split(state["clients.weights"], ends)
         for index in range(rounds):
             clients = [names[number] for number in ids[index]]
             self.note(index, dict(zip(clients, weights[index].tolist(), strict=True)))

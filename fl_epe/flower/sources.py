@@ -105,7 +105,9 @@ class ServerCanaries:
     @property
     def _largest_share(self) -> float:
         """That of a round: twice the usual one, as clients may be fewer in it."""
-        planned_share = max(self._settings.largest_share, self._state.plan.most)
+        planned_share = max(
+            self._settings.largest_share, self._state.plan.largest_share
+        )
         return max(planned_share, min(0.5, 2 * planned_share))
 
     def _thinned(self, cohort: list[int], share: float, index: int) -> list[int]:
@@ -214,9 +216,9 @@ class ServerCanaries:
         norms, clipped = self._norms(current, len(cohort), answers)
         vectors = recording.auditor.canaries.vectors(cohort)
         updates = CanaryUpdates(cohort, vectors, norms, clipped, weight)
-        made = make_replies(updates, answers, real, weighted_by, current, kind)
-        current.canaries = CanaryReplies(cohort, made, vectors)
-        return [*replies, *made]
+        synthetic = make_replies(updates, answers, real, weighted_by, current, kind)
+        current.canaries = CanaryReplies(cohort, synthetic, vectors)
+        return [*replies, *synthetic]
 
     def _beside(self, current: RoundState, replies: int) -> list[int]:
         """The canaries that stay where so many clients replied.
@@ -225,8 +227,7 @@ class ServerCanaries:
             ValueError: if they are too many, and answer in the place of clients.
         """
         cohort = current.cohort
-        most = self._largest_share * (len(cohort) + replies) + _ROUNDING
-        if len(cohort) <= most:
+        if len(cohort) <= self._largest_share * (len(cohort) + replies) + _ROUNDING:
             return cohort
         if current.withheld:
             check_share(len(cohort), replies, self._largest_share)
