@@ -85,11 +85,9 @@ class Evidence:
             ValueError: if no model was seen.
         """
         recording = self.recording
-        settings, wrapped, state = (
-            recording.settings,
-            recording.wrapped,
-            recording.state,
-        )
+        settings = recording.settings
+        wrapped = recording.wrapped
+        state = recording.state
         auditor = recording.auditor
         if wrapped.plain_layers and state.averages(wrapped):
             auditor.learn_server(ServerSGD())
@@ -175,11 +173,9 @@ class Evidence:
     def design(self) -> Design:
         """What was set, and what the audit decided."""
         recording = self.recording
-        settings, wrapped, state = (
-            recording.settings,
-            recording.wrapped,
-            recording.state,
-        )
+        settings = recording.settings
+        wrapped = recording.wrapped
+        state = recording.state
         plan = state.plan
         values: dict[str, object] = {
             "num_examples": settings.num_examples,

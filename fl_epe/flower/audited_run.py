@@ -150,7 +150,8 @@ class AuditedRun:
             self._use_rounds(num_rounds)
 
     def _use_rounds(self, rounds: int) -> None:
-        settings, state = self.settings, self.state
+        settings = self.settings
+        state = self.state
         if settings.rounds is not None:
             if state.index == 0 and rounds > settings.rounds:
                 raise SettingsError(
@@ -209,7 +210,8 @@ class AuditedRun:
     @functools.cached_property
     def _source(self) -> ServerCanaries | ClientAnswers:
         """Where the canaries come from, once there is a plan."""
-        settings, state = self.settings, self.state
+        settings = self.settings
+        state = self.state
         if settings.clients is not None:
             return ClientAnswers(settings, self.wrapped, state)
         rounds = check_rounds(settings, state.rounds)
@@ -254,10 +256,10 @@ class AuditedRun:
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid
-    ) -> list[Message]:
+    ) -> None:
         """Decide who takes part, and what is sent of the strategy's ``messages``.
 
-        All of them are if the audit is over, and the round is no longer part of it.
+        Afterwards the round is under way, unless the audit is over.
 
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
@@ -266,7 +268,7 @@ class AuditedRun:
         self._end_if_over(arrays)
         layout = self.state.layout
         if isinstance(self.phase, Over) or (layout is None and not messages):
-            return messages
+            return
         layout = layout or self._begin(arrays, len(messages), grid)
         current = RoundState(
             index=self.state.index,
@@ -287,7 +289,6 @@ class AuditedRun:
             self._source.configure(current, messages, self.recording.seen)
             phase = Training(current)
         self.enter(phase)
-        return current.sent
 
     def _end_if_over(self, arrays: ArrayRecord) -> None:
         """Find out whether more rounds are audited; if not, the reason is a fault."""
@@ -367,15 +368,15 @@ class AuditedRun:
                 logger.warning(
                     "Audit, round %d, an update hides the others: %s", number, text
                 )
-        whole = self.state.whole
-        if whole is not None:
+        layout = self.state.whole
+        if layout is not None:
             with self.goes_on("the noise of clients could not be tested", index):
                 self.recording.client_noise.test(
                     index,
                     updates,
                     real,
                     current.arrays,
-                    whole,
+                    layout,
                     self.wrapped.arrays_key(),
                     self.faults,
                 )
@@ -403,7 +404,8 @@ class AuditedRun:
         Raises:
             ValueError: if the model is not like the first one.
         """
-        state, recording = self.state, self.recording
+        state = self.state
+        recording = self.recording
         theta = None
         is_compared = not isinstance(self.phase, StartedAgain)
         self.enter(BetweenRounds() if is_compared else self.phase)
@@ -474,7 +476,8 @@ class AuditedRun:
     @property
     def evidence(self) -> Evidence:
         """What the run has shown so far."""
-        state, stop = self.state, self._stop
+        state = self.state
+        stop = self._stop
         if stop and (stop.after != state.index or state.index == state.rounds):
             stop = None  # the run went on, or was at its end
         return Evidence(

@@ -179,8 +179,9 @@ class CanaryAudit(AuditedStrategy):
         with self._timed(), run.goes_on("the round cannot be audited"):
             if run.state.index == 0 and run.state.rounds is None:
                 self._prepare(watching.base_arguments(self.strategy))
-            messages = run.open_round(arrays, messages, grid)
-        return messages
+            run.open_round(arrays, messages, grid)
+        current = current_round(run.phase)
+        return messages if current is None else current.sent
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """What the strategy makes of the replies and the canaries', and ε so far."""

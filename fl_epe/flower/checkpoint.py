@@ -201,7 +201,8 @@ class Checkpoint:
             model = digest(saved.whole.flatten(arrays))
         except ValueError:
             return None
-        rounds = [t for t, known in saved.audit.models.items() if known == model]
+        models = saved.audit.models
+        rounds = [t for t, earlier in models.items() if earlier == model]
         if not rounds:
             return None
         done = max(rounds)
@@ -260,12 +261,12 @@ class Checkpoint:
             start = ArrayRecord(
                 {name: Array(arrays[f"{i}"]) for i, name in enumerate(model["names"])}
             )
-            layout, whole = audit.layout, audit.whole
-            is_known = whole and digest(whole.flatten(start)) == audit.models[0]
-            if not layout or not whole or not is_known:
+            if audit.layout is None or audit.whole is None:
+                raise refusal(path, _WHAT, "it has no layout")
+            if digest(audit.whole.flatten(start)) != audit.models[0]:
                 reason = "it is not the initial model of audit.npz"
                 raise refusal(start_path, _WHAT, reason)
-            self._content = SavedAudit(audit, layout, whole, scores, start)
+            self._content = SavedAudit(audit, audit.layout, audit.whole, scores, start)
         except UNREADABLE as error:
             self._failed("the saved audit cannot be read, and a new one begins", error)
 

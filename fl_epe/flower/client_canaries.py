@@ -248,10 +248,11 @@ class ClientCanaries:
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""
         client = int((self.identity or int)(node_id))
-        is_share = isinstance(self.clients, (int, float))
-        if is_share and client not in self.numbers and len(self.numbers) < self.count:
+        share = self.clients
+        is_open = client not in self.numbers and len(self.numbers) < self.count
+        if isinstance(share, (int, float)) and is_open:
             coin = generator(self.seed, _SHARE_STREAM, client)
-            if coin.random() < self.clients:
+            if coin.random() < share:
                 self.numbers[client] = len(self.numbers)
         return self.numbers.get(client)
 

@@ -75,7 +75,8 @@ class Recording:
         self.contributions = NodeContributions(self.state.seed)
 
     def _new_auditor(self) -> RunAuditor:
-        settings, plan = self.settings, self.state.plan
+        settings = self.settings
+        plan = self.state.plan
         law = plan.law(self.state.rounds or 1) if settings.clients is None else None
         return RunAuditor(
             max(2, plan.number),
@@ -159,13 +160,14 @@ class Recording:
 
     def note_model(self, arrays: ArrayRecord | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
-        models, whole = self.state.models, self.state.whole
-        if models and whole is not None:
+        models = self.state.models
+        layout = self.state.whole
+        if models and layout is not None:
             model = models[max(models)]
             # It may lack arrays that canaries leave alone.
             with contextlib.suppress(ValueError):
                 if arrays is not None:
-                    model = digest(whole.flatten(arrays))
+                    model = digest(layout.flatten(arrays))
                 models[self.state.index] = model
 
     def release(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
@@ -194,8 +196,11 @@ class Recording:
 
     def noise_multipliers(self) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known."""
-        known = self.settings.noise_multiplier
-        return self.state.noise_multipliers(self.wrapped, known)
+        z = self.settings.noise_multiplier
+        if z is not None:
+            return z, z
+        averages = self.state.averages(self.wrapped)
+        return self.wrapped.noise_multipliers(averages=averages)
 
     def choose_arrays(
         self, current: RoundState, answers: Sequence[Vector], kind: ReplyKind | None

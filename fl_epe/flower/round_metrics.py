@@ -51,17 +51,19 @@ def rename_ours(run: AuditedRun, metrics: Any) -> Any:
     """A strategy's metrics, of which those with names of ours begin with "clients-"; a fault."""
     if not isinstance(metrics, MetricRecord):
         return metrics
-    taken = OURS & metrics.keys()
-    if not taken:
+    clashes = OURS & metrics.keys()
+    if not clashes:
         return metrics
-    text = f"clients have metrics with names of the audit's: {', '.join(sorted(taken))}"
+    text = (
+        f"clients have metrics with names of the audit's: {', '.join(sorted(clashes))}"
+    )
     if run.faults.is_new(text):
         index = run.state.index
         text = f"{text}; theirs begin with clients- now"
         run.faults.book.add(index, FaultKind.METRICS_RENAMED, text)
     return MetricRecord(
         {
-            f"clients-{name}" if name in taken else name: value
+            f"clients-{name}" if name in clashes else name: value
             for name, value in metrics.items()
         }
     )

@@ -94,19 +94,6 @@ class AuditState:
         ways = {note.averaged for note in self.notes.values()} - {None}
         return not wrapped.averages and bool(ways) and "" not in ways
 
-    def noise_multipliers(
-        self, wrapped: Wrapped, known: float | None
-    ) -> tuple[float | None, float | None]:
-        """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.
-
-        Args:
-            wrapped: the strategy.
-            known: the noise multiplier, if the settings have it.
-        """
-        if known is not None:
-            return known, known
-        return wrapped.noise_multipliers(averages=self.averages(wrapped))
-
     def after(self, done: int) -> AuditState:
         """A saved audit that goes on after its first ``done`` rounds."""
         is_cut = done < self.index
