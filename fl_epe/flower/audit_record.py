@@ -1,4 +1,4 @@
-"""`Evidence`: what an audit leaves behind, which is a record and why its ε is in doubt."""
+"""`RunOutcome`: what an audit leaves behind, which is a record and why its ε is in doubt."""
 
 import dataclasses
 import math
@@ -51,7 +51,7 @@ _OFTEN_DOMINATED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Evidence:
+class RunOutcome:
     """What a run has shown so far.
 
     Attributes:

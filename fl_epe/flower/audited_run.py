@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from fl_epe.auditing import AuditRecord, EarlyStop, FaultKind, RoundFacts
 from fl_epe.checks import Floats32
 from fl_epe.files import run_folder
-from fl_epe.flower.audit_record import Evidence
+from fl_epe.flower.audit_record import RunOutcome
 from fl_epe.flower.checkpoint import Checkpoint
 from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.fault_log import FaultLog, logger
@@ -337,8 +337,7 @@ class AuditedRun:
             try:
                 joined = self._source.join(current, replies, self.recording)
             finally:
-                what = "clients' updates could not be compared"
-                with self.goes_on(what, current.index):
+                with self.goes_on("clients' updates could not be compared"):
                     self._compare_updates(current, replies)
         copies = 2 * len(current.canaries.synthetic)  # as vectors, and in replies
         self.state.note(current.index).canary_bytes = copies * current.before.nbytes
@@ -359,26 +358,19 @@ class AuditedRun:
         current.updates = updates
         if updates is None:
             return
-        index = current.index
         dominant = updates.dominant()
         if dominant is not None:
-            text = str(dominant)
-            if self.faults.book.add(index, FaultKind.DOMINANT_UPDATE, text):
-                number = index + 1
-                logger.warning(
-                    "Audit, round %d, an update hides the others: %s", number, text
-                )
+            index = current.index
+            kind = FaultKind.DOMINANT_UPDATE
+            if self.faults.book.add(index, kind, str(dominant)):
+                text = "Audit, round %d, an update hides the others: %s"
+                logger.warning(text, index + 1, dominant)
         layout = self.state.whole
         if layout is not None:
-            with self.goes_on("the noise of clients could not be tested", index):
+            preferred = self.wrapped.arrays_key()
+            with self.goes_on("the noise of clients could not be tested"):
                 self.recording.client_noise.test(
-                    index,
-                    updates,
-                    real,
-                    current.arrays,
-                    layout,
-                    self.wrapped.arrays_key(),
-                    self.faults,
+                    current, updates, real, layout, preferred, self.faults
                 )
 
     def leave_round(self) -> RoundState | None:
@@ -474,13 +466,13 @@ class AuditedRun:
         return False
 
     @property
-    def evidence(self) -> Evidence:
+    def outcome(self) -> RunOutcome:
         """What the run has shown so far."""
         state = self.state
         stop = self._stop
         if stop and (stop.after != state.index or state.index == state.rounds):
             stop = None  # the run went on, or was at its end
-        return Evidence(
+        return RunOutcome(
             recording=self.recording,
             faults=self.faults,
             over=self.phase if isinstance(self.phase, Over) else None,
@@ -501,7 +493,7 @@ class AuditedRun:
                 pass
         if self._record is None:
             try:
-                self._record = self.evidence.record()
+                self._record = self.outcome.record()
             except ValueError as error:
                 messages = "; ".join(self.faults.book.messages[:3])
                 raise ValueError(f"{error} {messages}".strip()) from error

@@ -315,7 +315,7 @@ class CanaryAudit(AuditedStrategy):
     def faults(self) -> list[str]:
         """What went wrong so far: clients that failed, rounds that were not audited and why."""
         try:
-            return self._run.evidence.all_faults()
+            return self._run.outcome.all_faults()
         except Exception as error:  # noqa: BLE001 - what is known is said
             messages = self._run.faults.book.messages
             return [*messages, f"the faults are incomplete: {error}"]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import NamedArrays
@@ -12,6 +12,7 @@ from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.fault_log import FaultLog, logger
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import MOST_READ, are_noise, base_of, model_record
+from fl_epe.flower.round_state import RoundState
 from fl_epe.noise import LocalDp, PromisedNoise
 
 _LITTLE = (
@@ -45,10 +46,9 @@ class ClientNoise:
 
     def test(
         self,
-        index: int,
+        current: RoundState,
         updates: RoundUpdates,
         real: Sequence[Message],
-        arrays: ArrayRecord,
         layout: Layout,
         preferred: str,
         faults: FaultLog,
@@ -58,14 +58,14 @@ class ClientNoise:
         Replies that cannot be read are left out: they are faults elsewhere.
 
         Args:
-            index: of the round, from 0.
+            current: the round.
             updates: in the replies that can be read.
             real: all replies of clients.
-            arrays: the model that was sent.
-            layout: of all its arrays.
+            layout: of all arrays of the model.
             preferred: see `model_record`.
             faults: to which failures are added.
         """
+        index = current.index
         if self._promise is None:
             for node, times in less_noise(updates).items():
                 if node not in self._named:
@@ -76,7 +76,7 @@ class ClientNoise:
         promised = self.promised or self._begin(self._promise, layout)
         self.promised = promised
         earlier_faults = promised.faults
-        base = base_of(updates.kind, layout.flatten(arrays))
+        base = base_of(updates.kind, layout.flatten(current.arrays))
         readable = set(updates.contents)
         replies = {
             reply.metadata.src_node_id: reply

@@ -7,7 +7,6 @@ in each round, and in what each node added to the model over the whole run.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from fl_epe.checks import Floats, NamedArrays, Vector
+from fl_epe.checks import Floats, NamedArrays
 from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.replies import (
     as_shares,
     base_of,
+    entries_of,
     kind_of_replies,
-    model_record,
     weights,
 )
 from fl_epe.flower.wrapped import Wrapped
@@ -151,22 +150,17 @@ class RoundUpdates:
             entries: of an update, about, that are compared.
         """
         step = max(1, layout.dim // entries)
-        rows = list[Vector]()
-        replies = list[Message]()
-        for reply in real:
-            with contextlib.suppress(ValueError):
-                row = model_record(reply, layout, wrapped.arrays_key(), step)[1]
-                if np.isfinite(row).all():
-                    rows.append(row)
-                    replies.append(reply)
-        if not rows:
-            return None
         before = layout.flatten(arrays, step)
+        rows = entries_of(real, layout, wrapped.arrays_key(), step, len(before))
+        is_readable = np.isfinite(rows).all(axis=1)
+        updates = rows[is_readable]
+        replies = [real[row] for row in np.flatnonzero(is_readable).tolist()]
+        if not replies:
+            return None
         if kind is None:
-            kind = kind_of_replies(rows, before) if before.any() else "update"
+            kind = kind_of_replies(updates, before) if before.any() else "update"
         if kind is None:
             return None
-        updates = np.array(rows, np.float64)
         base = base_of(kind, before)
         if base is not None:
             updates -= base

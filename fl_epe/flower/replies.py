@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -142,6 +143,25 @@ def model_record(
     return next(iter(fits.items()))
 
 
+def entries_of(
+    replies: Sequence[Message], layout: Layout, preferred: str, step: int, count: int
+) -> Floats:
+    """The arrays of replies that fit the model, ``(n, count)``; a row of NaN where none do.
+
+    Args:
+        replies: n of them.
+        layout: of the model.
+        preferred: see `model_record`.
+        step: see `model_record`.
+        count: of the entries that are taken.
+    """
+    entries = np.full((len(replies), count), np.nan)
+    for row, reply in zip(entries, replies, strict=True):
+        with contextlib.suppress(ValueError):
+            row[:] = model_record(reply, layout, preferred, step)[1]
+    return entries
+
+
 @dataclasses.dataclass(frozen=True)
 class ReadableReply:
     """A real reply that can be read.
@@ -222,7 +242,7 @@ def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
     assert_never(kind)
 
 
-def kind_of_replies(answers: Sequence[Vector], before: Vector) -> ReplyKind | None:
+def kind_of_replies(answers: Iterable[Vector], before: Vector) -> ReplyKind | None:
     """What the replies are, from how much of the global model is in them; ``None`` if not clear.
 
     A trained model is the old one and an update: its share of the old one is 1 plus the update's

@@ -38,7 +38,7 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
         statuses = {status: status in warned for status in _STATUSES}
     elif not math.isnan(metrics["epsilon-all"]):
         statuses = {
-            "unreliable": any(run.evidence.doubts()),
+            "unreliable": any(run.outcome.doubts()),
             "faulty": recording.noise_fails(),
         }
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -2,8 +2,8 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import MetricRecord
@@ -28,19 +28,26 @@ def log_round(run: AuditedRun, current: RoundState | None, metrics: object) -> N
 def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
     """The report as text; with a folder, also record.npz, report.json and report.html."""
     problems: list[str] = []
-    for write, where in (
-        (_measured, folder),
-        (_unmeasured, folder),
-        (_unmeasured, None),
-    ):
-        try:
-            return "\n".join([write(run, where, details), *problems])
-        except Exception as error:  # noqa: BLE001 - the next one is written
-            index = run.state.index
-            if index > 0:  # else there is nothing to report
-                problems.append(f"The report is incomplete: {error_text(error)}")
-                run.failed("the report could not be made", error, index - 1)
+    try:
+        return _measured(run, folder, details)
+    except Exception as error:  # noqa: BLE001 - a report without ε is written
+        _note_problem(run, error, problems)
+    try:
+        return "\n".join([_unmeasured(run, folder, details), *problems])
+    except Exception as error:  # noqa: BLE001 - no file is written
+        _note_problem(run, error, problems)
+    try:
+        return "\n".join([_unmeasured(run, None, details), *problems])
+    except Exception as error:  # noqa: BLE001 - what is known is said
+        _note_problem(run, error, problems)
     return "\n".join(["ε: not measured", *problems, *run.faults.book.messages])
+
+
+def _note_problem(run: AuditedRun, error: Exception, problems: list[str]) -> None:
+    if run.state.index > 0:  # else there is nothing to report
+        problems.append(f"The report is incomplete: {error_text(error)}")
+        index = run.state.index - 1
+        run.failed("the report could not be made", error, index)
 
 
 def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
@@ -49,16 +56,19 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     record = run.record()
     summary = summarize(record)
     notes = list[str]()
+
+    def write(name: str, write_files: Callable[[], object]) -> None:
+        """What is measured is said, whatever the disk does."""
+        try:
+            write_files()
+        except OSError as error:
+            index = run.state.index - 1
+            run.failed(f"{name} could not be written", error, index)
+            notes.append(f"{name} could not be written: {error}")
+
     if folder is not None:
-        save = functools.partial(record.save, folder / "record.npz")
-        write = functools.partial(write_report, summary, folder)
-        for name, write_files in (("record.npz", save), ("the report's files", write)):
-            try:
-                write_files()
-            except OSError as error:  # what is measured is said, whatever the disk does
-                index = run.state.index - 1
-                run.failed(f"{name} could not be written", error, index)
-                notes.append(f"{name} could not be written: {error}")
+        write("record.npz", lambda: record.save(folder / "record.npz"))
+        write("the report's files", lambda: write_report(summary, folder))
     run.loggers.close(summary.metrics(), None if notes else folder)
     if folder is not None and not notes:
         notes.append(f"Report: {folder / 'report.html'}")
@@ -68,14 +78,14 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
 def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     from fl_epe.reporting import as_text, summarize_unmeasured, write_report
 
-    evidence = run.evidence
+    outcome = run.outcome
     values = {"delta": run.settings.delta} | run.faults.book.values()
     with contextlib.suppress(Exception):  # the reason is said without it
-        design = evidence.design().to_settings()
-        values["config"] = design | dataclasses.asdict(evidence.findings())
+        design = outcome.design().to_settings()
+        values["config"] = design | dataclasses.asdict(outcome.findings())
     reason = run.faults.first_failure
     if reason is None:
-        reason = evidence.over.reason if evidence.over else "the audit saw no round"
+        reason = outcome.over.reason if outcome.over else "the audit saw no round"
     summary = summarize_unmeasured(reason, **values)
     if folder is not None:
         write_report(summary, folder)

@@ -71,50 +71,42 @@ def check_share(
         )
 
 
+@dataclasses.dataclass(eq=False)
 class ServerCanaries:
     """Synthetic replies beside the real ones or in the place of some.
 
-    Args:
+    Attributes:
         settings: of the audit.
         wrapped: the strategy.
         state: of the audit.
         rounds: of the run, over which the canaries are spread.
     """
 
-    def __init__(
-        self,
-        settings: CanaryAuditSettings,
-        wrapped: Wrapped,
-        state: AuditState,
-        rounds: int,
-    ) -> None:
-        self._settings = settings
-        self._wrapped = wrapped
-        self._state = state
-        self._rounds = rounds
+    settings: CanaryAuditSettings
+    wrapped: Wrapped
+    state: AuditState
+    rounds: int
 
     @functools.cached_property
     def _presence(self) -> Booleans:
         """The rounds of each canary that is planned, ``(T, k)``."""
-        plan = self._state.plan
-        replaces = self._wrapped.room(plan.clients) < 1
+        plan = self.state.plan
+        replaces = self.wrapped.room(plan.clients) < 1
         return spread(
-            self._settings, self._rounds, plan.number, plan.load, replaces=replaces
+            self.settings, self.rounds, plan.number, plan.load, replaces=replaces
         )
 
     @property
     def _largest_share(self) -> float:
         """That of a round: twice the usual one, as clients may be fewer in it."""
-        planned_share = max(
-            self._settings.largest_share, self._state.plan.largest_share
-        )
+        planned_share = max(self.settings.largest_share, self.state.plan.largest_share)
         return max(planned_share, min(0.5, 2 * planned_share))
 
     def _thinned(self, cohort: list[int], share: float, index: int) -> list[int]:
         """A share of the cohort, drawn at random; over some rounds as many as that share says."""
         if share >= 1:
             return cohort
-        rng = generator(self._settings.canary_seed, _THINNED, index)
+        rng = generator(self.settings.canary_seed, _THINNED, index)
         count = math.floor(share * len(cohort) + index * _GOLDEN % 1)
         return sorted(rng.choice(cohort, count, replace=False).tolist())
 
@@ -135,24 +127,24 @@ class ServerCanaries:
         """
         clients = len(messages)
         cohort: list[int] = []
-        if current.index < self._rounds and self._state.inject != "none":
+        if current.index < self.rounds and self.state.inject != "none":
             cohort = np.flatnonzero(self._presence[current.index]).tolist()
-            if self._state.plan.load is not None:
-                share = clients / self._state.plan.clients
+            if self.state.plan.load is not None:
+                share = clients / self.state.plan.clients
                 cohort = self._thinned(cohort, share, current.index)
-        room = self._wrapped.room(clients)
-        if self._state.inject == "replace":
+        room = self.wrapped.room(clients)
+        if self.state.inject == "replace":
             room = 0
-        if self._rounds > 1 and not seen.count:  # nobody knows what a client weighs
+        if self.rounds > 1 and not seen.count:  # nobody knows what a client weighs
             cohort = cohort[: int(min(room, len(cohort)))]
         current.cohort = cohort
         replaced = int(min(max(len(cohort) - room, 0), clients))
         # A canary of a ladder that few clients leave in may be half of this round.
         largest_share = self._largest_share
-        if self._state.plan.load is not None:
+        if self.state.plan.load is not None:
             largest_share = max(largest_share, 0.5)
         check_share(len(cohort), clients - replaced, largest_share)
-        rng = generator(self._settings.canary_seed, _WITHHELD, current.index)
+        rng = generator(self.settings.canary_seed, _WITHHELD, current.index)
         withheld = self._replaced(messages, replaced, seen, rng)
         current.sent = [m for m in messages if id(m) not in withheld]
         current.withheld = [m for m in messages if id(m) in withheld]
@@ -170,7 +162,7 @@ class ServerCanaries:
         without one of them the others would weigh much more than in other rounds. So may a client
         that never answered before, who is drawn only where most are such clients.
         """
-        identity = self._settings.identity or int
+        identity = self.settings.identity or int
         by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)
         nodes = [message.metadata.dst_node_id for message in by_node]
         last_weights = np.array(
@@ -202,7 +194,7 @@ class ServerCanaries:
             ValueError: if a canary cannot join, with the reason.
         """
         real = readable(replies)
-        if not real or self._state.inject == "none":
+        if not real or self.state.inject == "none":
             return replies
         cohort = self._beside(current, len(real))
         if not cohort:
@@ -211,7 +203,7 @@ class ServerCanaries:
                 self._read(current, real, recording)
             return replies
         answers, kind = self._read(current, real, recording)
-        weighted_by = self._wrapped.weighted_by()
+        weighted_by = self.wrapped.weighted_by()
         weight = self._weight(weights(real, weighted_by), len(cohort))
         norms, clipped = self._norms(current, len(cohort), answers)
         vectors = recording.auditor.canaries.vectors(cohort)
@@ -241,7 +233,7 @@ class ServerCanaries:
         Raises:
             ValueError: if that is not known, with the reason.
         """
-        state = self._state
+        state = self.state
         layout = current.layout
         refuse = functools.partial(
             recording.faults.book.add, current.index, FaultKind.ANSWER_REFUSED
@@ -250,8 +242,8 @@ class ServerCanaries:
             real,
             layout,
             current.before,
-            self._wrapped.arrays_key(),
-            generator(self._settings.canary_seed, _NORMS, current.index),
+            self.wrapped.arrays_key(),
+            generator(self.settings.canary_seed, _NORMS, current.index),
             refuse,
         )
         vectors = [answer.vector for answer in answers]
@@ -274,7 +266,7 @@ class ServerCanaries:
         noisy = are_noise(vectors, before)
         state.note(current.index).noisy = noisy
         if math.isnan(current.clip_norm):
-            current.update_norm = self._settings.canary_norm or median_norm(
+            current.update_norm = self.settings.canary_norm or median_norm(
                 answers, before, noisy=noisy
             )
         else:
@@ -301,9 +293,9 @@ class ServerCanaries:
             ValueError: if the canaries would have more than their share at any weight.
         """
         share = self._largest_share
-        if self._settings.num_examples is not None:
-            check_share(self._settings.num_examples * count, sum(real), share)
-            return self._settings.num_examples
+        if self.settings.num_examples is not None:
+            check_share(self.settings.num_examples * count, sum(real), share)
+            return self.settings.num_examples
         positive = [weight for weight in real if 0 < weight < math.inf]
         if not positive:
             raise ValueError(
@@ -334,8 +326,8 @@ class ServerCanaries:
         if math.isnan(clip_norm) or current.update_norm < clip_norm:
             return np.full(count, current.update_norm), clipped
         sent = np.full(count, clip_norm)
-        target = self._wrapped.target_clipped()
-        if self._wrapped.clips_on_server or target is not None:
+        target = self.wrapped.target_clipped()
+        if self.wrapped.clips_on_server or target is not None:
             # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
             clipped_count = count if target is None else round(target * count)
             clipped = np.arange(count) < clipped_count
@@ -347,31 +339,29 @@ class ServerCanaries:
                 )
             far_above = min(client_canaries.FAR_ABOVE * clip_norm, longest)
             sent = np.where(clipped, far_above, _JUST_BELOW * sent)
-        if not self._wrapped.clips_on_server:
+        if not self.wrapped.clips_on_server:
             sent = np.minimum(sent, clip_norm)
         return sent, clipped
 
 
+@dataclasses.dataclass(eq=False)
 class ClientAnswers:
     """Clients that answer with a canary whenever they are asked to train, but in the first round.
 
-    Args:
+    Attributes:
         settings: of the audit.
         wrapped: the strategy.
         state: of the audit, which tells who has which canary.
     """
 
-    def __init__(
-        self, settings: CanaryAuditSettings, wrapped: Wrapped, state: AuditState
-    ) -> None:
-        self._settings = settings
-        self._wrapped = wrapped
-        self._state = state
+    settings: CanaryAuditSettings
+    wrapped: Wrapped
+    state: AuditState
 
     @functools.cached_property
     def _clients(self) -> client_canaries.ClientCanaries:
-        state = self._state
-        return self._settings.client_canaries(
+        state = self.state
+        return self.settings.client_canaries(
             state.plan.number, state.clients, state.plan.left_out
         )
 
@@ -379,16 +369,16 @@ class ClientAnswers:
         self, current: RoundState, messages: list[Message], seen: SeenClients
     ) -> None:
         """See `ServerCanaries.configure`; no canary before replies show what they may move."""
-        state = self._state
+        state = self.state
         if not state.settled:
             return
-        length = self._settings.canary_norm or 0.0
-        if self._wrapped.clips_on_server and math.isfinite(current.clip_norm):
+        length = self.settings.canary_norm or 0.0
+        if self.wrapped.clips_on_server and math.isfinite(current.clip_norm):
             length = client_canaries.FAR_ABOVE * current.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         cohort = [order.number for order in orders if order is not None]
         real = len(messages) - len(cohort)
-        share = self._settings.largest_share
+        share = self.settings.largest_share
         check_share(len(cohort), real, share, may_be_all=True)
         state.ordered.update(cohort)
         current.sent = [
@@ -400,7 +390,7 @@ class ClientAnswers:
         self, current: RoundState, replies: list[Message], recording: Recording
     ) -> list[Message]:
         """See `ServerCanaries.join`; reads who answered with a canary."""
-        state = self._state
+        state = self.state
         real = readable(replies)
         by_number = dict[int, Message]()
         has_duplicates = False  # then it is not known what a canary adds
@@ -435,7 +425,7 @@ class ClientAnswers:
         return replies
 
     def _vector(self, reply: Message, current: RoundState) -> Vector:
-        return model_record(reply, current.layout, self._wrapped.arrays_key())[1]
+        return model_record(reply, current.layout, self.wrapped.arrays_key())[1]
 
     def _missing(
         self,

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_epe.checks import Vector
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.replies import model_record, readable, weights
+from fl_epe.flower.replies import entries_of, readable, weights
 from fl_epe.flower.round_state import Aggregation, RoundState, Shares
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.hooks import stand_in
@@ -290,10 +290,7 @@ def shares_of(
         return None
     step = max(1, layout.dim // _ENTRIES)
     average = layout.flatten(aggregation.arrays, step).astype(np.float64)
-    models = np.full((len(replies), len(average)), np.nan)
-    for row, reply in zip(models, replies, strict=True):
-        with contextlib.suppress(ValueError):
-            row[:] = model_record(reply, layout, preferred, step)[1]
+    models = entries_of(replies, layout, preferred, step, len(average))
     is_readable = np.isfinite(models).all(axis=1)
     largest = np.abs(models[is_readable]).max(axis=0, initial=0.0)
     magnitude = np.maximum(largest, np.abs(average))
