@@ -64,7 +64,7 @@ class AuditedRun:
         self.wrapped = wrapped
         self.settings = settings
         self.faults = FaultLog()
-        kind = settings.replies or ("model" if wrapped.takes_models else None)
+        kind = settings.replies or wrapped.reply_kind
         state = AuditState(settings.canary_seed, settings.rounds, kind)
         self.recording = Recording(settings, wrapped, state, self.faults)
         self.phase: Phase = BeforeFirstRound()
@@ -399,8 +399,9 @@ class AuditedRun:
         state = self.state
         recording = self.recording
         theta = None
-        is_compared = not isinstance(self.phase, StartedAgain)
-        self.enter(BetweenRounds() if is_compared else self.phase)
+        if isinstance(self.phase, BeforeFirstRound):
+            self.enter(BetweenRounds())
+        self._record = None
         try:
             state.note(state.index).loss = loss
             layout = state.layout

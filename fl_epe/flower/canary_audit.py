@@ -20,7 +20,6 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import raise_invalid
-from fl_epe.flower import watching
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.audited_strategy import AuditedStrategy
 from fl_epe.flower.phase import Over, SittingOut, current_round
@@ -29,6 +28,14 @@ from fl_epe.flower.round_metrics import epsilons, rename_ours
 from fl_epe.flower.round_state import Aggregation, RoundState, StrategyCall
 from fl_epe.flower.run_report import log_round, report
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.watching import (
+    Depth,
+    Undo,
+    arguments_of,
+    base_arguments,
+    real_metrics_only,
+    watch_aggregation,
+)
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -87,7 +94,7 @@ class CanaryAudit(AuditedStrategy):
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         self._timeout: float = 3600
-        self._undo_depth: watching.Depth = "deep"  # until the strategy takes canaries
+        self._undo_depth: Depth = "deep"  # until the strategy takes canaries
         arguments = {"delta": None, **settings}  # without one the error names it
         self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**arguments))
         super().__init__(strategy, self._run.failed)
@@ -111,7 +118,7 @@ class CanaryAudit(AuditedStrategy):
         if not self._run.settings.enabled:
             return start(*arguments, **named)
         try:
-            self._prepare(watching.arguments_of(start, arguments, named))
+            self._prepare(arguments_of(start, arguments, named))
         except Exception as error:
             if isinstance(error, SettingsError) and self._run.state.index == 0:
                 raise
@@ -178,7 +185,7 @@ class CanaryAudit(AuditedStrategy):
         messages = list(messages)
         with self._timed(), run.goes_on("the round cannot be audited"):
             if run.state.index == 0 and run.state.rounds is None:
-                self._prepare(watching.base_arguments(self.strategy))
+                self._prepare(base_arguments(self.strategy))
             run.open_round(arrays, messages, grid)
         current = current_round(run.phase)
         return messages if current is None else current.sent
@@ -254,7 +261,7 @@ class CanaryAudit(AuditedStrategy):
         if not current.canaries.synthetic:
             return self._call(server_round, current, joined)
         failure: Exception | str = "it released no model"
-        undo = watching.Undo(self._run.wrapped.layers, real, depth=self._undo_depth)
+        undo = Undo(self._run.wrapped.layers, real, depth=self._undo_depth)
         try:
             result = self._call(server_round, current, joined)
             # An error of a client may be why there is no model.
@@ -284,14 +291,10 @@ class CanaryAudit(AuditedStrategy):
         with contextlib.ExitStack() as stack:
             with self._run.goes_on("the strategy cannot be watched"):
                 synthetic = current.canaries.synthetic
-                used = stack.enter_context(
-                    watching.real_metrics_only(wrapped.base, synthetic)
-                )
+                used = stack.enter_context(real_metrics_only(wrapped.base, synthetic))
                 noise_std = wrapped.noise_std()
                 if len(wrapped.layers) > 1:
-                    innermost = stack.enter_context(
-                        watching.watch_aggregation(wrapped.base)
-                    )
+                    innermost = stack.enter_context(watch_aggregation(wrapped.base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         answered = readable(replies)
         if innermost is None and isinstance(result, tuple):

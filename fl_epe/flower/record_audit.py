@@ -228,7 +228,7 @@ class RecordAudit(AuditedStrategy):
             Layout.of(self._newest),
             self._newest,
             uploads,
-            kind="model" if self._wrapped.takes_models else None,
+            kind=self._wrapped.reply_kind,
             entries=_ENTRIES,
         )
         if updates is None or len(updates.nodes) < len(uploads):

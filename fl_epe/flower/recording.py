@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord
 from fl_epe.archive import digest, put_under, under
 from fl_epe.auditing import FaultKind, RoundFacts, RunAuditor
 from fl_epe.checks import NamedArrays, Vector
-from fl_epe.flower import free_arrays
 from fl_epe.flower.checkpoint import SavedAudit
 from fl_epe.flower.client_noise import ClientNoise
 from fl_epe.flower.dominance import NodeContributions
 from fl_epe.flower.fault_log import FaultLog, logger
+from fl_epe.flower.free_arrays import not_free, unmoved
 from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.plan import AuditPlan
 from fl_epe.flower.replies import base_of
@@ -223,12 +223,12 @@ class Recording:
         before = layout.split(current.before)
         models = [layout.split(answer) for answer in answers]
         if not self.state.settled:
-            self._settle(current, free_arrays.not_free(before, models))
+            self._settle(current, not_free(before, models))
             return
-        unmoved = free_arrays.unmoved(before, models)
-        current.moved_part = math.sqrt(layout.without(unmoved).dim / layout.dim)
-        current.unmoved = unmoved
-        self.state.unmoved |= unmoved
+        names = unmoved(before, models)
+        current.moved_part = math.sqrt(layout.without(names).dim / layout.dim)
+        current.unmoved = names
+        self.state.unmoved |= names
 
     def _settle(self, current: RoundState, left_out: Collection[str]) -> None:
         """Leave these arrays alone from now on; canaries have the dimension of the others."""

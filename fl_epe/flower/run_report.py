@@ -84,9 +84,9 @@ def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
         design = outcome.design().to_settings()
         values["config"] = design | dataclasses.asdict(outcome.findings())
     reason = run.faults.first_failure
-    if reason is None:
-        reason = outcome.over.reason if outcome.over else "the audit saw no round"
-    summary = summarize_unmeasured(reason, **values)
+    if reason is None and outcome.over is not None:
+        reason = outcome.over.reason
+    summary = summarize_unmeasured(reason or "the audit saw no round", **values)
     if folder is not None:
         write_report(summary, folder)
     run.loggers.close(summary.metrics(), folder)

@@ -12,7 +12,13 @@ from flwr.app import Message
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Booleans, Floats, Vector
-from fl_epe.flower import client_canaries
+from fl_epe.flower.client_canaries import (
+    FAR_ABOVE,
+    Acknowledgement,
+    ClientCanaries,
+    take_acknowledgement,
+    with_order,
+)
 from fl_epe.flower.layout import ReplyKind, longest_norm
 from fl_epe.flower.plan import spread
 from fl_epe.flower.recording import Recording
@@ -337,7 +343,7 @@ class ServerCanaries:
                     f"Expected clip_norm={clip_norm:g} to be at most {longest:g}, as the"
                     " replies' numbers cannot hold the square of a longer update."
                 )
-            far_above = min(client_canaries.FAR_ABOVE * clip_norm, longest)
+            far_above = min(FAR_ABOVE * clip_norm, longest)
             sent = np.where(clipped, far_above, _JUST_BELOW * sent)
         if not self.wrapped.clips_on_server:
             sent = np.minimum(sent, clip_norm)
@@ -359,7 +365,7 @@ class ClientAnswers:
     state: AuditState
 
     @functools.cached_property
-    def _clients(self) -> client_canaries.ClientCanaries:
+    def _clients(self) -> ClientCanaries:
         state = self.state
         return self.settings.client_canaries(
             state.plan.number, state.clients, state.plan.left_out
@@ -374,7 +380,7 @@ class ClientAnswers:
             return
         length = self.settings.canary_norm or 0.0
         if self.wrapped.clips_on_server and math.isfinite(current.clip_norm):
-            length = client_canaries.FAR_ABOVE * current.clip_norm
+            length = FAR_ABOVE * current.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         cohort = [order.number for order in orders if order is not None]
         real = len(messages) - len(cohort)
@@ -382,7 +388,7 @@ class ClientAnswers:
         check_share(len(cohort), real, share, may_be_all=True)
         state.ordered.update(cohort)
         current.sent = [
-            message if order is None else client_canaries.with_order(message, order)
+            message if order is None else with_order(message, order)
             for message, order in zip(messages, orders, strict=True)
         ]
 
@@ -395,8 +401,8 @@ class ClientAnswers:
         by_number = dict[int, Message]()
         has_duplicates = False  # then it is not known what a canary adds
         for reply in real:
-            answer = client_canaries.take_acknowledgement(reply.content)
-            if answer is client_canaries.Acknowledgement.CANARY:
+            answer = take_acknowledgement(reply.content)
+            if answer is Acknowledgement.CANARY:
                 number = self._clients.number(reply.metadata.src_node_id)
                 if number is not None:
                     has_duplicates |= number in by_number

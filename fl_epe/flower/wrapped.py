@@ -8,6 +8,7 @@ from flwr.app import Array
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
+from fl_epe.flower.layout import ReplyKind
 from fl_epe.mechanism import ServerSGD
 
 _ADAPTIVE = (
@@ -48,7 +49,7 @@ class Wrapped:
         averages: whether the arrays are averaged by weight, so that a canary's share is known. What
             a subclass does that has an ``aggregate_train`` of its own is seen when it runs, see
             `shares_of`.
-        takes_models: whether it is known from its type that clients answer with models.
+        reply_kind: what clients answer with, as far as it is known from the strategy's type.
 
     Raises:
         TypeError: for something that is not a message-API strategy.
@@ -80,11 +81,10 @@ class Wrapped:
         self._averaging_base = type(self.base).aggregate_train in _AVERAGING
         self.averages = self.plain_layers and self._averaging_base
         is_flowers = type(self.base).__module__.startswith("flwr.")
-        self.takes_models = (
-            is_flowers
-            or self._averaging_base
-            or any(isinstance(layer, _FLOWER_DP) for layer in layers)
-        )
+        has_dp = any(isinstance(layer, _FLOWER_DP) for layer in layers)
+        self.reply_kind: ReplyKind | None = None
+        if is_flowers or self._averaging_base or has_dp:
+            self.reply_kind = "model"
 
     def _first(self, name: str, default: Any = None) -> Any:
         """The number that the outermost strategy with such an attribute has in it."""

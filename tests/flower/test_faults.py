@@ -129,9 +129,9 @@ def test_a_client_does_not_write_the_report(tmp_path):
     written = (tmp_path / "report.json").read_text() + (
         tmp_path / "report.html"
     ).read_text()
-    for said in (text, written, *audit.faults):
-        assert not set(said) & {"\x1b", "\x9b"}
-        assert "x" * 1000 not in said
+    for report_text in (text, written, *audit.faults):
+        assert not set(report_text) & {"\x1b", "\x9b"}
+        assert "x" * 1000 not in report_text
 
 
 def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):

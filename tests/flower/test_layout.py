@@ -155,9 +155,9 @@ def test_a_shared_array_reaches_another_process_as_any_array():
     record, plain = share(theta=values), pack(theta=values)
     assert np.shares_memory(read_only(record["theta"]), values)
     contents = {
-        key: each.deflate() for key, each in get_all_nested_objects(record).items()
+        key: item.deflate() for key, item in get_all_nested_objects(record).items()
     }
-    found = inflate_object_from_contents(record.object_id, contents)
-    assert isinstance(found, ArrayRecord)
-    assert np.array_equal(found["theta"].numpy(), values)
+    inflated = inflate_object_from_contents(record.object_id, contents)
+    assert isinstance(inflated, ArrayRecord)
+    assert np.array_equal(inflated["theta"].numpy(), values)
     assert record.object_id == plain.object_id
