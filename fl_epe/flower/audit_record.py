@@ -55,8 +55,8 @@ class RunOutcome:
     """What a run has shown so far.
 
     Attributes:
-        recording: what was measured.
-        faults: what went wrong.
+        recording: the measurements.
+        faults: the faults of the run.
         over: why no more rounds are audited; ``None`` while they are.
         stop: where a rule ended the run before its last round; ``None`` if it went on.
         stop_rule: that rule, in words.
@@ -70,7 +70,7 @@ class RunOutcome:
 
     @property
     def _on_the_server(self) -> bool:
-        """Whether canaries are made there, over a known number of rounds."""
+        """Whether the server makes the canaries, over a known number of rounds."""
         is_server = self.recording.settings.clients is None
         return is_server and self.recording.state.rounds is not None
 
@@ -136,13 +136,13 @@ class RunOutcome:
             yield dominant
 
     def _clients_add_noise(self) -> bool:
-        """Whether updates look like noise in most rounds, beside canaries that have none of it."""
+        """Whether clients' updates look like noise in most rounds, while canaries have none."""
         notes = self.recording.state.notes.values()
         noisy = [note.noisy for note in notes if note.noisy is not None]
         return sum(noisy) > len(noisy) / 2
 
     def dominant_node(self) -> str | None:
-        """Who moved the final model so far that the others are hidden; ``None`` if nobody did."""
+        """The node that hides the others in the final model, in a sentence; ``None`` without one."""
         dominant = self.recording.contributions.dominant(self.recording.seen.count)
         if dominant is None:
             return None
@@ -152,7 +152,7 @@ class RunOutcome:
         )
 
     def _missing(self) -> str | None:
-        """Why fewer canaries took part than clients were told; ``None`` if nothing is known."""
+        """Why fewer canaries took part than clients were ordered to send; ``None`` if all did."""
         state = self.recording.state
         if len(state.answered) == len(state.ordered):
             return None

@@ -53,11 +53,11 @@ class AuditedRun:
         settings: of the audit.
 
     Attributes:
-        faults: what went wrong.
-        recording: what is measured.
-        phase: of the run.
-        loggers: that are told each round.
-        stop_rule: by which a rule of `CanaryAudit.stop_when` ended the run, in words.
+        faults: the faults of the run.
+        recording: the measurements.
+        phase: the phase of the run.
+        loggers: the loggers, which get the metrics of each round.
+        stop_rule: the rule of `CanaryAudit.stop_when` that ended the run, in words.
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
@@ -85,7 +85,7 @@ class AuditedRun:
         return self.recording.state
 
     def enter(self, phase: Phase) -> None:
-        """Go on to another phase; the record of an earlier one is made anew."""
+        """Go on to another phase; a record that was made in an earlier phase is outdated."""
         self.phase = phase
         self._record = None
 
@@ -102,7 +102,7 @@ class AuditedRun:
         self.faults.failed(index, what, why, kind, times)
 
     def reject(self, failure: Exception | str) -> None:
-        """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
+        """Note that the strategy failed on canaries: from now on they replace clients, or stop."""
         match self.state.inject:
             case "auto":
                 self.state.inject = "replace"
@@ -117,7 +117,7 @@ class AuditedRun:
         self.failed(f"the strategy fails on canaries ({consequence})", failure)
 
     @contextlib.contextmanager
-    def goes_on(self, what: str, index: int | None = None) -> Iterator[None]:
+    def noting_failure(self, what: str, index: int | None = None) -> Iterator[None]:
         """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
         try:
             yield
@@ -125,7 +125,7 @@ class AuditedRun:
             self.failed(what, error, index)
 
     def prepare(self, arrays: object, num_rounds: int | None) -> None:
-        """Before the first round: look for a saved audit, and spread the canaries.
+        """Look for a saved audit and check the number of rounds; called before the first round.
 
         Args:
             arrays: the initial model, if it is known.
@@ -170,15 +170,15 @@ class AuditedRun:
                 raise SettingsError(str(error)) from error
 
     def leave(self) -> None:
-        """A start has ended: let other processes have the folder of the checkpoint."""
+        """Unlock the folder of the checkpoint for other processes; called after a start."""
         self._checkpoint.close()
 
     def _resume(self, arrays: ArrayRecord) -> None:
-        """Let the run go on with a saved audit, if there is one that is after this model."""
+        """Go on with a saved audit, if there is one to which this model belongs."""
         saved = self._checkpoint.take(self.state.index)
         if saved is None:
             return
-        with self.goes_on("the saved audit cannot go on, and a new one begins"):
+        with self.noting_failure("the saved audit cannot go on, and a new one begins"):
             done = self._checkpoint.goes_on_after(saved, arrays)
             if done is None:
                 logger.warning(
@@ -209,7 +209,7 @@ class AuditedRun:
 
     @functools.cached_property
     def _source(self) -> ServerCanaries | ClientAnswers:
-        """Where the canaries come from, once there is a plan."""
+        """The source of the canaries, once there is a plan."""
         settings = self.settings
         state = self.state
         if settings.clients is not None:
@@ -243,7 +243,7 @@ class AuditedRun:
         return layout
 
     def _save(self) -> None:
-        """Keep the audit in its folder; not being able to is a fault."""
+        """Save the audit in its folder; a failure to do so is a fault."""
         start = self.recording.start
         if start is None or self.settings.checkpoint is None:
             return
@@ -285,13 +285,13 @@ class AuditedRun:
         if current.index == 0:
             self._save()  # before anything is sent
         phase: Phase = SittingOut(current)
-        with self.goes_on("no canary takes part"):
+        with self.noting_failure("no canary takes part"):
             self._source.configure(current, messages, self.recording.seen)
             phase = Training(current)
         self.enter(phase)
 
     def _end_if_over(self, arrays: ArrayRecord) -> None:
-        """Find out whether more rounds are audited; if not, the reason is a fault."""
+        """End the audit if no more rounds belong to it; the reason is a fault."""
         state = self.state
         if state.index == 0 or state.layout is None:
             return
@@ -337,14 +337,14 @@ class AuditedRun:
             try:
                 joined = self._source.join(current, replies, self.recording)
             finally:
-                with self.goes_on("clients' updates could not be compared"):
+                with self.noting_failure("clients' updates could not be compared"):
                     self._compare_updates(current, replies)
         copies = 2 * len(current.canaries.synthetic)  # as vectors, and in replies
         self.state.note(current.index).canary_bytes = copies * current.before.nbytes
         return joined
 
     def _compare_updates(self, current: RoundState, replies: list[Message]) -> None:
-        """Who dominates the round, with or without canaries in it."""
+        """Find nodes that dominate the round, and test the noise of clients."""
         canaries = {id(reply) for reply in current.canaries.replies}
         real = [reply for reply in readable(replies) if id(reply) not in canaries]
         updates = RoundUpdates.of(
@@ -368,7 +368,7 @@ class AuditedRun:
         layout = self.state.whole
         if layout is not None:
             preferred = self.wrapped.arrays_key()
-            with self.goes_on("the noise of clients could not be tested"):
+            with self.noting_failure("the noise of clients could not be tested"):
                 self.recording.client_noise.test(
                     current, updates, real, layout, preferred, self.faults
                 )
@@ -421,7 +421,7 @@ class AuditedRun:
                 theta = recording.release(state.layout or layout, arrays)
                 recording.catch_up()
                 if current is not None and theta is not None:
-                    with self.goes_on("the noise could not be checked"):
+                    with self.noting_failure("the noise could not be checked"):
                         note_noise(recording.noise, current, theta)
                 recording.auditor.observe(theta, facts, vectors)
         finally:
@@ -454,7 +454,7 @@ class AuditedRun:
         self, epsilon: float, *_arguments: object, **_named: object
     ) -> bool:
         """Whether ε so far is shown to be above ``epsilon``; see `CanaryAudit.stop_when`."""
-        with self.goes_on("the rule to stop could not be asked"):
+        with self.noting_failure("the rule to stop could not be asked"):
             auditor = self.recording.auditor
             z, _ = self.recording.noise_multipliers()
             metrics = auditor.metrics_so_far(z, self.wrapped.expected_replies())

@@ -103,9 +103,10 @@ class CanaryAudit(AuditedStrategy):
         """The strategy's own ``start``, with the audit; takes and returns what that does.
 
         The canaries are spread over ``rounds``, by default its ``num_rounds``, or those of Flower's
-        own ``start`` where it calls that. Who starts more than
-        once, each time with the last model, has to give ``rounds``, of all starts together: later
-        rounds are not measured, nor is a single one if it is not said that there is only one.
+        own ``start`` where it calls that. A user who
+        starts more than once, each time with the last model, has to pass ``rounds``, the number of
+        rounds of all starts together: later rounds are not measured. Nor is a single round without
+        ``rounds=1``.
 
         Raises:
             ValueError: before the first round, if there are more than ``rounds``, or
@@ -147,7 +148,7 @@ class CanaryAudit(AuditedStrategy):
         super()._rescue(name, error)
         current = self._run.leave_round()
         if name == "aggregate_train" and current is not None:
-            with self._run.goes_on("clients could not be asked late"):
+            with self._run.noting_failure("clients could not be asked late"):
                 return self._asked_late(current)
         return []
 
@@ -183,7 +184,7 @@ class CanaryAudit(AuditedStrategy):
         if not isinstance(messages, Iterable):
             return messages  # whatever the strategy's own loop expects
         messages = list(messages)
-        with self._timed(), run.goes_on("the round cannot be audited"):
+        with self._timed(), run.noting_failure("the round cannot be audited"):
             if run.state.index == 0 and run.state.rounds is None:
                 self._prepare(base_arguments(self.strategy))
             run.open_round(arrays, messages, grid)
@@ -206,7 +207,7 @@ class CanaryAudit(AuditedStrategy):
         run.leave_round()
         if not isinstance(run.phase, Over):
             what = "the round could not be scored"
-            with self._timed(), run.goes_on(what, run.state.index):
+            with self._timed(), run.noting_failure(what, run.state.index):
                 arrays, metrics = result
                 metrics = rename_ours(run, metrics)
                 result = arrays, metrics
@@ -232,7 +233,7 @@ class CanaryAudit(AuditedStrategy):
                 run.state.note(index).seconds += seconds
 
     def _join(self, current: RoundState, real: list[Message]) -> list[Message]:
-        with self._run.goes_on("no canary joined the round"):
+        with self._run.noting_failure("no canary joined the round"):
             joined = self._run.join(current, real)
             if current.canaries.synthetic or not current.withheld:
                 return joined
@@ -289,7 +290,7 @@ class CanaryAudit(AuditedStrategy):
         noise_std = None
         used = set[int]()
         with contextlib.ExitStack() as stack:
-            with self._run.goes_on("the strategy cannot be watched"):
+            with self._run.noting_failure("the strategy cannot be watched"):
                 synthetic = current.canaries.synthetic
                 used = stack.enter_context(real_metrics_only(wrapped.base, synthetic))
                 noise_std = wrapped.noise_std()

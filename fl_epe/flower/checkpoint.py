@@ -104,15 +104,15 @@ def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, An
 
 
 class Checkpoint:
-    """The folder in which an audit is kept, where its settings name one.
+    """The folder in which an audit is saved, if its settings name one.
 
     What another run left there is never overwritten: unless this run goes on with it, it is moved
     aside before the first one is saved. No two processes may keep theirs in one folder.
 
     Args:
-        settings: of the audit that is kept.
+        settings: the settings of the audit.
         wrapped: its strategy.
-        failed: called with what could not be done, and the error.
+        failed: a function that gets what could not be done, and the error.
     """
 
     def __init__(
@@ -129,16 +129,16 @@ class Checkpoint:
         self._content: _Folder | SavedAudit = _Folder.UNREAD
 
     def close(self) -> None:
-        """Let other processes have the folder."""
+        """Unlock the folder for other processes."""
         lock = _LOCKED.pop(self._directory.resolve(), None)
         if lock is not None:
             lock.close()
 
     def _lock(self) -> None:
-        """Keep other processes out, where there is a folder and it can be written to.
+        """Lock the folder, if there is one and it can be written to.
 
         Raises:
-            SettingsError: if another one is in it; the text names the folder and its number.
+            SettingsError: if another process has locked it; the text names both.
         """
         place = self._directory.resolve()
         if self._settings.checkpoint is None or place in _LOCKED:
@@ -186,7 +186,7 @@ class Checkpoint:
         return saved
 
     def own(self) -> None:
-        """The run goes on with the audit that was taken: what is in the folder is its own."""
+        """Note that the run goes on with the audit that was taken, and so owns the folder."""
         self._content = _Folder.OURS
 
     def goes_on_after(self, saved: SavedAudit, arrays: ArrayRecord) -> int | None:

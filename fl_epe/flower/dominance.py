@@ -52,7 +52,7 @@ class Dominant:
     times: float
 
     def __str__(self) -> str:
-        """Such as "node 7 moved the model 64.1 times as far as the median other node, …"."""
+        """As "node 7 moved the model 64.1 times as far as the median other node, …"."""
         who = f"node {self.nodes[0]}"
         if len(self.nodes) > 1:
             more = ", …" if len(self.nodes) > _NAMED else ""
@@ -138,7 +138,7 @@ class RoundUpdates:
         clip_norm: float = math.inf,
         entries: int = _ROUND_ENTRIES,
     ) -> RoundUpdates | None:
-        """Those of replies that can be read; ``None`` if it is not known what replies are.
+        """The updates in replies that can be read; ``None`` if it is not known what replies are.
 
         Args:
             wrapped: the strategy.
@@ -182,7 +182,7 @@ class RoundUpdates:
         )
 
     def dominant(self) -> Dominant | None:
-        """A node, or a group with one direction, that is most of the round's energy."""
+        """The node, or the nodes with one direction, with most of the round's energy."""
         added = self.weights[:, None] * self.entries
         return find_dominant(dict(zip(self.nodes, added, strict=True)), self.noise)
 
@@ -202,7 +202,7 @@ class NodeContributions:
         self._variance = 0.0  # of the noise in each entry
 
     def add(self, updates: RoundUpdates, shares: Mapping[int, float] | None) -> None:
-        """Take in a round.
+        """Add the updates of a round.
 
         Args:
             updates: of the real clients.
@@ -225,7 +225,7 @@ class NodeContributions:
         self._variance += updates.noise**2
 
     def dominant(self, count: int) -> Dominant | None:
-        """Who dominates what all nodes added; ``count`` of them took part."""
+        """The nodes that dominate the sum of all updates; ``count`` nodes took part."""
         return find_dominant(self._sums, math.sqrt(self._variance), count)
 
     def state(self) -> NamedArrays:

@@ -36,7 +36,7 @@ class FaultLog:
         return self.book.first(*_FAILURES)
 
     def is_new(self, what: str) -> bool:
-        """Whether something is to be logged for the first time; notes that it is logged."""
+        """Whether a text was not logged before; from now on it counts as logged."""
         if what in self._logged:
             return False
         self._logged.add(what)

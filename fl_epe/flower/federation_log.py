@@ -31,7 +31,7 @@ _ANSWER = pydantic.TypeAdapter(SiloAnswer)
 
 
 def fingerprint(arrays: ArrayRecord) -> str:
-    """By which a model is known again."""
+    """The hash by which a model is recognised."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays.values():
         digest.update(array.data)
@@ -60,7 +60,7 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
 
 
 def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
-    """A line without what is said of the rounds that an audit covers, but of all."""
+    """A line without the results that hold only for the rounds that an audit covers."""
     nothing: dict[str, Any] = dict.fromkeys((*_INTERVAL, "scale", "linear_limit"))
     theory = math.inf if line.theory == math.inf else None
     return dataclasses.replace(line, **nothing, theory=theory, reason=reason)
@@ -226,7 +226,7 @@ class FederationLog:
         return dataclasses.replace(answer, lines=lines)
 
     def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
-        """What a silo is told.
+        """The facts that a silo gets with the last model.
 
         A round in which no upload can be seen counts as the worst of the others.
 

@@ -47,13 +47,13 @@ class AuditPlan:
     load: CanaryLoad | None = None
 
     def law(self, rounds: int) -> ParticipationLaw | None:
-        """How a client takes part in a run; ``None`` if none was asked."""
+        """The participation law of a client in a run; ``None`` if no client was asked."""
         rate = self.clients / max(1, self.nodes or self.clients)
         return ParticipationLaw(rounds, rate * rounds) if rate else None
 
     @property
     def largest_share(self) -> float:
-        """Canaries among the replies of a round, at most."""
+        """The largest share of canaries among the replies of a round."""
         replies = self.clients - self.replaced + self.canaries
         return self.canaries / replies if replies else 0.0
 
@@ -170,7 +170,7 @@ def make_plan(
     clients: int,
     nodes: int | None,
 ) -> AuditPlan:
-    """No more canaries than fit beside the clients of the first round, or none below two.
+    """Plan as many canaries as fit beside the clients of the first round; none if one fits.
 
     Args:
         settings: of the audit.

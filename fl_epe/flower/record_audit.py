@@ -107,7 +107,7 @@ class RecordAudit(AuditedStrategy):
         super().__init__(strategy, self._fault)
 
     def _fault(self, what: str, why: Exception | str) -> None:
-        """Keep and log what could not be done and why, the first time."""
+        """Note and log what could not be done and why, once."""
         fault = f"{what}: {described(why)}"
         if not any(earlier.startswith(f"{what}: ") for earlier in self._log.faults):
             self._log.faults.append(fault)
@@ -122,12 +122,12 @@ class RecordAudit(AuditedStrategy):
             self._fault("nothing is audited", "enabled=False")
             return start(*arguments, **named)
         self._has_begun = False
-        with self._goes_on("the audit could not prepare"):
+        with self._noting_failure("the audit could not prepare"):
             values = arguments_of(start, arguments, named)
             if isinstance(values.get("initial_arrays"), ArrayRecord):
                 self._open(values["initial_arrays"], values["grid"])
         result = self._start_hooked(start, *arguments, **named)
-        with self._goes_on("the last model could not be sent to silos"):
+        with self._noting_failure("the last model could not be sent to silos"):
             self.ask_silos()
             returned = getattr(result, "arrays", None)
             if returned and fingerprint(returned) != self._log.model:
@@ -153,7 +153,7 @@ class RecordAudit(AuditedStrategy):
         original = self._hooks.replaced("configure_train")
         if original is not None:
             return original(server_round, arrays, config, grid)
-        with self._goes_on("the round cannot be audited"):
+        with self._noting_failure("the round cannot be audited"):
             self._open(arrays, grid)
         return self._hooks.call("configure_train", server_round, arrays, config, grid)
 
@@ -165,7 +165,7 @@ class RecordAudit(AuditedStrategy):
         replies = list(replies)
         uploads = readable(replies)
         energies = dict[str, float | None]()
-        with self._goes_on("silos' answers cannot be read"):
+        with self._noting_failure("silos' answers cannot be read"):
             for reply in uploads:
                 node = reply.metadata.src_node_id
                 answer = self._answer_in(reply)
@@ -175,15 +175,15 @@ class RecordAudit(AuditedStrategy):
                     self._log.heard[silo] = HeardAnswer(
                         node, len(self._log.rounds) + 1, answer
                     )
-        with self._goes_on("uploads cannot be read"):
+        with self._noting_failure("uploads cannot be read"):
             energies |= zip(energies, self._energies(uploads), strict=True)
         result = self._hooks.call("aggregate_train", server_round, replies)
-        with self._goes_on("the round could not be noted"):
+        with self._noting_failure("the round could not be noted"):
             self._close(energies, uploads, result[0])
         return result
 
     def _open(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Take the model that a round begins with; the first one says where the audit goes on."""
+        """Note the model that a round begins with; the first one shows where the audit goes on."""
         self._grid = grid
         is_same = arrays is self._newest
         self._newest = arrays
@@ -192,7 +192,7 @@ class RecordAudit(AuditedStrategy):
                 self._is_changed |= fingerprint(arrays) != self._log.model
             return
         self._has_begun = True
-        with self._goes_on("the saved audit cannot be read"):
+        with self._noting_failure("the saved audit cannot be read"):
             if not self._log.rounds and self._path is not None and self._path.exists():
                 (saved,), _ = read_archive(
                     self._path, _WHAT, schema=_SCHEMA, texts=("silos",)
@@ -211,7 +211,7 @@ class RecordAudit(AuditedStrategy):
     def _answer_in(self, reply: Message) -> SiloAnswer | None:
         """Take the audit's record out of a reply; ``None`` if no answer is in it."""
         node = reply.metadata.src_node_id
-        with self._goes_on(f"node {node} gave no answer that can be read"):
+        with self._noting_failure(f"node {node} gave no answer that can be read"):
             record = reply.content.get(RECORDS)
             if isinstance(record, ConfigRecord):
                 del reply.content[RECORDS]
@@ -373,7 +373,7 @@ class RecordAudit(AuditedStrategy):
         """
         from fl_epe.reporting import silos_json, silos_text, write_silos_report
 
-        with self._goes_on("the report could not be written"):
+        with self._noting_failure("the report could not be written"):
             folder = None if directory is None else Path(directory)
             answers = [*self.answers().values()]
             if folder is not None:

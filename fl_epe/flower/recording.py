@@ -33,16 +33,16 @@ class Recording:
     """The measurements of one run.
 
     Args:
-        settings: of the audit.
+        settings: the settings of the audit.
         wrapped: the strategy.
-        state: of the audit.
-        faults: of the run.
+        state: the state of the audit.
+        faults: the faults of the run.
 
     Attributes:
-        auditor: scores the canaries.
-        seen: which clients took part.
+        auditor: the recorder that scores the canaries.
+        seen: the clients that took part.
         client_noise: the test of the noise that clients add.
-        noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
+        noise: the noise of Flower's DP wrappers, as far as it was seen apart from updates.
         contributions: what each node added to the model.
         start: the initial model.
         last: the newest model that could be read, as a vector.
@@ -69,7 +69,7 @@ class Recording:
         self._score_with(self._new_auditor())
 
     def _score_with(self, auditor: RunAuditor) -> None:
-        """Take this auditor; what was seen of noise and nodes before is forgotten."""
+        """Score canaries with this auditor from now on, and measure noise and nodes anew."""
         self.auditor = auditor
         self.noise = NoiseHealth(level=RUN_LEVEL)
         self.contributions = NodeContributions(self.state.seed)

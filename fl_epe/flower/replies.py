@@ -178,7 +178,7 @@ class ReadableReply:
 
     @property
     def arrays(self) -> ArrayRecord:
-        """Those of that name."""
+        """The arrays of that name."""
         return records_of(self.reply.content, ArrayRecord)[self.name]
 
 

@@ -23,7 +23,7 @@ class SeenClients:
         self._last: dict[int, float] = {}
 
     def note(self, index: int, weights: Mapping[int, float]) -> None:
-        """Note who answered in a round; what was noted of it before is forgotten.
+        """Note the clients that answered in a round; replaces an earlier note of that round.
 
         Args:
             index: of the round.
@@ -41,7 +41,7 @@ class SeenClients:
         self._last.update(weights)
 
     def last_weight(self, client: int) -> float:
-        """Of a client's last replies; NaN of one who never answered."""
+        """The weight of a client's last replies; NaN for a client that never answered."""
         return self._last.get(client, math.nan)
 
     @property
@@ -55,7 +55,7 @@ class SeenClients:
         return answers / self.count if answers else None
 
     def log(self, rounds: int) -> ClientLog:
-        """The first so many rounds."""
+        """The clients of the first ``rounds`` rounds."""
         none: np.ndarray = np.empty(0, np.int32)
         ids = [self._rounds.get(t, none) for t in range(rounds)]
         weights = [self._weights.get(t, none) for t in range(rounds)]
@@ -76,7 +76,7 @@ class SeenClients:
         }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Know the first ``rounds`` of a state."""
+        """Go on from the first ``rounds`` of a `state`."""
         names = state["clients"].tolist()
         self._numbers = {name: number for number, name in enumerate(names)}
         self._rounds = {}

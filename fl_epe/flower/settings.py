@@ -28,7 +28,7 @@ _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
 class SettingsError(ValueError):
-    """An argument of the audit does not go with the run; said before its first round."""
+    """An argument of the audit does not fit the run; raised before the first round."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class CanaryAuditSettings:
         num_canaries: canaries that take part, each ``participations`` times. By default as many
             as ``max_share`` allows, on a ladder up to as many rounds as a client's, see
             `fl_epe.auditing.recorder.canary_load`: decided in the first round, by who is asked
-            in it and how many nodes there are. With ``clients`` everybody whom that names, at
+            in it and how many nodes there are. With ``clients`` all clients that it names, at
             most 1,000.
         seed: of the canaries. Fresh from the operating system by default, and a deployment needs
             that: anyone who guesses it can subtract the canaries.

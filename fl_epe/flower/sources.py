@@ -104,7 +104,7 @@ class ServerCanaries:
 
     @property
     def _largest_share(self) -> float:
-        """That of a round: twice the usual one, as clients may be fewer in it."""
+        """The largest share in one round: twice the planned one, as it may have fewer clients."""
         planned_share = max(self.settings.largest_share, self.state.plan.largest_share)
         return max(planned_share, min(0.5, 2 * planned_share))
 
@@ -440,7 +440,7 @@ class ClientAnswers:
         without_canary: Sequence[Message],
         recording: Recording,
     ) -> list[int]:
-        """Canaries that are not in the answers of the clients who say so.
+        """Canaries that are not in the answers of clients that acknowledged them.
 
         Answers that cannot be read, and all where clients' answers are noise, are believed.
         """

@@ -95,7 +95,7 @@ class AuditState:
         return not wrapped.averages and bool(ways) and "" not in ways
 
     def after(self, done: int) -> AuditState:
-        """A saved audit that goes on after its first ``done`` rounds."""
+        """The state with which a saved audit goes on after its first ``done`` rounds."""
         is_cut = done < self.index
         return dataclasses.replace(
             self,

@@ -152,7 +152,7 @@ class StandIn:
         self._original = original
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """See above."""
+        """Call the function that stands in."""
         return self._call(*arguments, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -232,7 +232,7 @@ class Undo:
         ]
 
     def restore(self) -> None:
-        """Bring them back."""
+        """Restore the attributes and the content."""
         for reply, content, saved in self._replies:
             reply.content = content
             content.clear()

@@ -270,14 +270,14 @@ def failing_once(calls: list[int]) -> Callable[..., Any]:
 
 MARKS = {"clients": (), "records": (), "wrapped": pytest.mark.slow}
 # What a user calls to run a deployment, or what reads the user's own arguments, is not inside.
-# `goes_on` is what keeps faults from the run.
+# `noting_failure` is what keeps faults from the run.
 ENTRY = {
     "CanaryAudit.start",
     "CanaryAudit.report",
     "run_report.report",
-    "AuditedRun.goes_on",
+    "AuditedRun.noting_failure",
 }
-ENTRY |= {"AuditedStrategy._start_hooked", "AuditedStrategy._goes_on"}
+ENTRY |= {"AuditedStrategy._start_hooked", "AuditedStrategy._noting_failure"}
 ENTRY |= {"RecordAudit.start", "RecordAudit.report", "RecordAudit.faults"}
 # What the grid and the app of this case call before the audit does.
 OUTSIDE = {"records": {"DecodedArray.numpy", "arrays.read_only"}}
