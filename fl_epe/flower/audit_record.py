@@ -142,7 +142,7 @@ class RunOutcome:
         return sum(noisy) > len(noisy) / 2
 
     def dominant_node(self) -> str | None:
-        """The node that hides the others in the final model, in a sentence; ``None`` without one."""
+        """A sentence on the node that hides the others in the final model; ``None`` without one."""
         dominant = self.recording.contributions.dominant(self.recording.seen.count)
         if dominant is None:
             return None

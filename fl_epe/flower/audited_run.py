@@ -56,6 +56,7 @@ class AuditedRun:
         faults: the faults of the run.
         recording: the measurements.
         phase: the phase of the run.
+        checkpoint: the folder in which the audit is saved, if there is one.
         loggers: the loggers, which get the metrics of each round.
         stop_rule: the rule of `CanaryAudit.stop_when` that ended the run, in words.
     """
@@ -73,7 +74,7 @@ class AuditedRun:
         self.stop_rule = ""
         self._stop: EarlyStop | None = None
         self._record: AuditRecord | None = None
-        self._checkpoint = Checkpoint(settings, wrapped, self.failed)
+        self.checkpoint = Checkpoint(settings, wrapped, self.failed)
         folder = Path(settings.checkpoint or run_folder("audit"))
         self.loggers = Loggers(settings.log_to, folder, logger.warning)
         if settings.enabled:
@@ -91,17 +92,17 @@ class AuditedRun:
 
     def failed(
         self,
-        what: str,
-        why: Exception | str,
+        failure: str,
+        reason: Exception | str,
         index: int | None = None,
         kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
         times: int = 1,
     ) -> None:
         """See `FaultLog.failed`; ``index`` is that of the coming round by default."""
         index = self.state.index if index is None else max(0, index)
-        self.faults.failed(index, what, why, kind, times)
+        self.faults.failed(index, failure, reason, kind, times)
 
-    def reject(self, failure: Exception | str) -> None:
+    def reject(self, reason: Exception | str) -> None:
         """Note that the strategy failed on canaries: from now on they replace clients, or stop."""
         match self.state.inject:
             case "auto":
@@ -114,15 +115,15 @@ class AuditedRun:
                 consequence = "no canary takes part any more"
             case _:
                 assert_never(self.state.inject)
-        self.failed(f"the strategy fails on canaries ({consequence})", failure)
+        self.failed(f"the strategy fails on canaries ({consequence})", reason)
 
     @contextlib.contextmanager
-    def noting_failure(self, what: str, index: int | None = None) -> Iterator[None]:
-        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+    def noting_failure(self, failure: str, index: int | None = None) -> Iterator[None]:
+        """An error in this context is a fault (``failure`` says what), and the run goes on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self.failed(what, error, index)
+            self.failed(failure, error, index)
 
     def prepare(self, arrays: object, num_rounds: int | None) -> None:
         """Look for a saved audit and check the number of rounds; called before the first round.
@@ -138,7 +139,7 @@ class AuditedRun:
         if not isinstance(self.phase, Over):
             self.enter(StartedAgain() if is_again else BeforeFirstRound())
         goes_on = is_again and self.recording.is_last(arrays)
-        if not goes_on and self._checkpoint.holds(arrays):
+        if not goes_on and self.checkpoint.holds(arrays):
             if not is_again:
                 if isinstance(arrays, ArrayRecord):
                     self.enter(BeforeFirstRound(awaited=arrays))
@@ -169,23 +170,19 @@ class AuditedRun:
             except ValueError as error:
                 raise SettingsError(str(error)) from error
 
-    def leave(self) -> None:
-        """Unlock the folder of the checkpoint for other processes; called after a start."""
-        self._checkpoint.close()
-
     def _resume(self, arrays: ArrayRecord) -> None:
         """Go on with a saved audit, if there is one to which this model belongs."""
-        saved = self._checkpoint.take(self.state.index)
+        saved = self.checkpoint.take(self.state.index)
         if saved is None:
             return
         with self.noting_failure("the saved audit cannot go on, and a new one begins"):
-            done = self._checkpoint.goes_on_after(saved, arrays)
-            if done is None:
+            rounds_done = self.checkpoint.goes_on_after(saved, arrays)
+            if rounds_done is None:
                 logger.warning(
                     "Audit: the one kept is of another run; a new one begins"
                 )
                 return
-            state = saved.audit.after(done)
+            state = saved.audit.after(rounds_done)
             settings = dataclasses.replace(self.settings, seed=state.seed)
             recording = Recording(settings, self.wrapped, state, self.faults)
             recording.resume(saved, arrays)
@@ -193,15 +190,17 @@ class AuditedRun:
             self.recording = recording
             vars(self).pop("_source", None)  # another one, that knows what was saved
             self.enter(BetweenRounds())
-            self._checkpoint.own()
+            self.checkpoint.own()
             logger.info(
-                "Audit: goes on after round %d of %s", done, state.rounds or "some"
+                "Audit: goes on after round %d of %s",
+                rounds_done,
+                state.rounds or "some",
             )
-            if done < saved.audit.index:
-                rounds = f"rounds {done + 1} to {saved.audit.index}"
+            if rounds_done < saved.audit.index:
+                rounds = f"rounds {rounds_done + 1} to {saved.audit.index}"
                 logger.warning("Audit: %s are not in the model", rounds)
                 self.faults.book.add(
-                    done - 1,
+                    rounds_done - 1,
                     FaultKind.ROUNDS_REPEATED,
                     f"the server went back to the model after this round: {rounds}, whose models"
                     " were sent to clients, are not in the record",
@@ -248,7 +247,7 @@ class AuditedRun:
         if start is None or self.settings.checkpoint is None:
             return
         try:
-            self._checkpoint.save(self.state, start, self.recording.arrays())
+            self.checkpoint.save(self.state, start, self.recording.arrays())
         except Exception as error:  # noqa: BLE001 - the run goes on
             kind = FaultKind.CHECKPOINT_NOT_WRITTEN
             index = self.state.index - 1
@@ -295,25 +294,30 @@ class AuditedRun:
         state = self.state
         if state.index == 0 or state.layout is None:
             return
-        over = None
         match self.phase:
             case Over():
                 return
-            case StartedAgain() if not self.recording.is_last(arrays):
-                over = Over(
-                    "start() was called again, with another model: make a new CanaryAudit"
-                )
-            case _ if self.settings.clients is None and state.index == state.rounds:
-                over = Over(
-                    f"the canaries took part in {state.rounds} rounds: give CanaryAudit rounds=…,"
-                    " those of all its starts together",
-                    is_longer=True,
-                )
+            case StartedAgain():
+                is_another_run = not self.recording.is_last(arrays)
+            case BeforeFirstRound() | Training() | SittingOut() | BetweenRounds():
+                is_another_run = False
             case _:
-                self.enter(BetweenRounds())
-        if over is not None:
-            self.enter(over)
-            self.failed("this round and later ones are not measured", over.reason)
+                assert_never(self.phase)
+        if is_another_run:
+            over = Over(
+                "start() was called again, with another model: make a new CanaryAudit"
+            )
+        elif self.settings.clients is None and state.index == state.rounds:
+            over = Over(
+                f"the canaries took part in {state.rounds} rounds: give CanaryAudit rounds=…,"
+                " those of all its starts together",
+                is_longer=True,
+            )
+        else:
+            self.enter(BetweenRounds())
+            return
+        self.enter(over)
+        self.failed("this round and later ones are not measured", over.reason)
 
     def join(self, current: RoundState, replies: list[Message]) -> list[Message]:
         """The replies with the canaries among them.
@@ -487,11 +491,9 @@ class AuditedRun:
         Raises:
             ValueError: if nothing was seen, with the reasons.
         """
-        match self.phase:
-            case BeforeFirstRound(awaited=ArrayRecord() as arrays):
-                self._resume(arrays)  # started again after the last round
-            case _:
-                pass
+        phase = self.phase
+        if isinstance(phase, BeforeFirstRound) and phase.awaited is not None:
+            self._resume(phase.awaited)  # started again after the last round
         if self._record is None:
             try:
                 self._record = self.outcome.record()

@@ -58,12 +58,12 @@ class AuditedStrategy(Strategy):
         """Hook the strategy's own instance, and return it: whoever runs it is audited."""
 
     @contextlib.contextmanager
-    def _noting_failure(self, what: str) -> Iterator[None]:
-        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+    def _noting_failure(self, failure: str) -> Iterator[None]:
+        """An error in this context is a fault (``failure`` says what), and the run goes on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed(what, error)
+            self._failed(failure, error)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked; called where a hook of that name failed."""

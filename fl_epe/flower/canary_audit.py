@@ -128,7 +128,7 @@ class CanaryAudit(AuditedStrategy):
             return self._start_hooked(start, *arguments, **named)
         finally:
             try:
-                self._run.leave()
+                self._run.checkpoint.close()
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
                 self._run.failed("the checkpoint's folder stays locked", error)
 
@@ -206,8 +206,8 @@ class CanaryAudit(AuditedStrategy):
                 result = self._aggregate(server_round, current, replies)
         run.leave_round()
         if not isinstance(run.phase, Over):
-            what = "the round could not be scored"
-            with self._timed(), run.noting_failure(what, run.state.index):
+            failure = "the round could not be scored"
+            with self._timed(), run.noting_failure(failure, run.state.index):
                 arrays, metrics = result
                 metrics = rename_ours(run, metrics)
                 result = arrays, metrics

@@ -205,16 +205,16 @@ class Checkpoint:
         rounds = [t for t, earlier in models.items() if earlier == model]
         if not rounds:
             return None
-        done = max(rounds)
-        if done == 0 and saved.audit.index > 0:
+        rounds_done = max(rounds)
+        if rounds_done == 0 and saved.audit.index > 0:
             return None
         try:
             self.check(saved.audit)
         except SettingsError:
-            if done > 0:
+            if rounds_done > 0:
                 raise
             return None  # nothing is lost
-        return done
+        return rounds_done
 
     def check(self, saved: AuditState) -> None:
         """Raise a `SettingsError` that names the first argument with another value than before."""

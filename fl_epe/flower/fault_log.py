@@ -14,9 +14,9 @@ _FAILURES = (
 )
 
 
-def described(why: Exception | str) -> str:
+def described(reason: Exception | str) -> str:
     """An error's type and text, or a sentence, on one line."""
-    return one_line(why if isinstance(why, str) else error_text(why))
+    return one_line(reason if isinstance(reason, str) else error_text(reason))
 
 
 class FaultLog:
@@ -35,18 +35,18 @@ class FaultLog:
         """The first part of the audit that could not be done, and why."""
         return self.book.first(*_FAILURES)
 
-    def is_new(self, what: str) -> bool:
+    def is_new(self, text: str) -> bool:
         """Whether a text was not logged before; from now on it counts as logged."""
-        if what in self._logged:
+        if text in self._logged:
             return False
-        self._logged.add(what)
+        self._logged.add(text)
         return True
 
     def failed(
         self,
         index: int,
-        what: str,
-        why: Exception | str,
+        failure: str,
+        reason: Exception | str,
         kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
         times: int = 1,
     ) -> None:
@@ -56,23 +56,23 @@ class FaultLog:
 
         Args:
             index: of the round, from 0.
-            what: could not be done; its words are the kind.
-            why: an error, or a sentence.
+            failure: what could not be done, in words by which it is logged once.
+            reason: an error, or a sentence.
             kind: by which it is counted.
             times: how often.
         """
-        reason = described(why)
-        self.book.add(index, kind, f"{what}: {reason}", times)
-        if not self.is_new(what):
+        text = f"{failure}: {described(reason)}"
+        self.book.add(index, kind, text, times)
+        if not self.is_new(failure):
             return
         try:
-            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
+            logger.warning("Audit, round %d, %s", index + 1, text)
             logger.debug(
                 "Where it happened",
-                exc_info=why if isinstance(why, Exception) else None,
+                exc_info=reason if isinstance(reason, Exception) else None,
             )
         except Exception as error:  # noqa: BLE001 - of the log itself
-            text = f"{what}: {reason}; it could not be logged: {described(error)}"
+            text = f"{text}; it could not be logged: {described(error)}"
             self.book.add(index, kind, text)
 
     def observed(self, index: int, kind: FaultKind, text: str, intro: str = "") -> None:

@@ -106,10 +106,10 @@ class RecordAudit(AuditedStrategy):
         self._newest: ArrayRecord | None = None
         super().__init__(strategy, self._fault)
 
-    def _fault(self, what: str, why: Exception | str) -> None:
+    def _fault(self, failure: str, reason: Exception | str) -> None:
         """Note and log what could not be done and why, once."""
-        fault = f"{what}: {described(why)}"
-        if not any(earlier.startswith(f"{what}: ") for earlier in self._log.faults):
+        fault = f"{failure}: {described(reason)}"
+        if not any(earlier.startswith(f"{failure}: ") for earlier in self._log.faults):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 

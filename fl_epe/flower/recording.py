@@ -111,7 +111,7 @@ class Recording:
         Raises:
             ValueError: if it does not fit.
         """
-        done = self.state.index
+        rounds_done = self.state.index
         layout = saved.layout
         self.last = layout.flatten(arrays)
         self.start = saved.start
@@ -123,10 +123,10 @@ class Recording:
             velocity = -layout.flatten(pack(**by_name))
         start = layout.flatten(saved.start)
         self.auditor.restore(
-            saved.scores, done, start=start, last=self.last, velocity=velocity
+            saved.scores, rounds_done, start=start, last=self.last, velocity=velocity
         )
-        self.seen.restore(saved.scores, done)
-        if done == saved.audit.index:
+        self.seen.restore(saved.scores, rounds_done)
+        if rounds_done == saved.audit.index:
             self.noise.restore(under(saved.scores, "noise."))
             self.contributions.restore(under(saved.scores, "nodes."))
             promised = under(saved.scores, "promised.")

@@ -94,15 +94,15 @@ class AuditState:
         ways = {note.averaged for note in self.notes.values()} - {None}
         return not wrapped.averages and bool(ways) and "" not in ways
 
-    def after(self, done: int) -> AuditState:
-        """The state with which a saved audit goes on after its first ``done`` rounds."""
-        is_cut = done < self.index
+    def after(self, rounds_done: int) -> AuditState:
+        """The state with which a saved audit goes on after its first ``rounds_done`` rounds."""
+        is_cut = rounds_done < self.index
         return dataclasses.replace(
             self,
-            index=done,
-            resumed=(*self.resumed, done),
-            models={t: model for t, model in self.models.items() if t <= done},
-            notes={t: note for t, note in self.notes.items() if t < done},
+            index=rounds_done,
+            resumed=(*self.resumed, rounds_done),
+            models={t: model for t, model in self.models.items() if t <= rounds_done},
+            notes={t: note for t, note in self.notes.items() if t < rounds_done},
             blocks=[] if is_cut else self.blocks,
             kept_rows={} if is_cut else self.kept_rows,
         )

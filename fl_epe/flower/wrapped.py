@@ -81,9 +81,8 @@ class Wrapped:
         self._averaging_base = type(self.base).aggregate_train in _AVERAGING
         self.averages = self.plain_layers and self._averaging_base
         is_flowers = type(self.base).__module__.startswith("flwr.")
-        has_dp = any(isinstance(layer, _FLOWER_DP) for layer in layers)
         self.reply_kind: ReplyKind | None = None
-        if is_flowers or self._averaging_base or has_dp:
+        if is_flowers or self._averaging_base or self._has_dp:
             self.reply_kind = "model"
 
     def _first(self, name: str, default: Any = None) -> Any:
