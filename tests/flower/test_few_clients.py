@@ -51,17 +51,15 @@ def run(nodes, num_rounds, strategy, **settings):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "asked", "rounds"),
+    ("nodes", "asked_nodes", "rounds"),
     [(10, 5, 3), (3, 3, 3), (10, 10, 1)],
     ids=["five", "three", "one"],
 )
 def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
-    nodes, settings_of_audit, rounds
+    nodes, asked_nodes, rounds
 ):
     short = {"rounds": rounds} if rounds == 1 else {}
-    audit, metrics = run(
-        nodes, rounds, averaging(nodes, settings_of_audit / nodes), **short
-    )
+    audit, metrics = run(nodes, rounds, averaging(nodes, asked_nodes / nodes), **short)
     assert "epsilon-all" not in metrics
     text = " ".join(audit.report(details=True).split())
     match = re.search(
@@ -69,7 +67,7 @@ def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
     )
     assert match is not None
     longer, share = int(match[1]), float(match[2])
-    _, metrics = run(nodes, longer, averaging(nodes, settings_of_audit / nodes))
+    _, metrics = run(nodes, longer, averaging(nodes, asked_nodes / nodes))
     assert (
         metrics["epsilon-all-low"]
         <= metrics["epsilon-all"]
@@ -78,7 +76,7 @@ def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
     _, metrics = run(
         nodes,
         rounds,
-        averaging(nodes, settings_of_audit / nodes),
+        averaging(nodes, asked_nodes / nodes),
         max_share=share,
         **short,
     )
@@ -91,7 +89,7 @@ def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
         less = {"rounds": rounds, **change}
         assert (
             plan_of(
-                averaging(nodes), less.pop("rounds"), settings_of_audit, nodes, **less
+                averaging(nodes), less.pop("rounds"), asked_nodes, nodes, **less
             ).number
             == 0
         )

@@ -187,15 +187,15 @@ def test_a_strategy_may_copy_and_pickle_itself_while_it_is_audited():
 
 
 @pytest.mark.parametrize(
-    "other",
+    "copied",
     [copy.deepcopy, lambda audit: pickle.loads(pickle.dumps(audit))],  # noqa: S301
     ids=["copy", "file"],
 )
-def test_a_copy_of_an_audit_is_another_one(strategy_copy):
+def test_a_copy_of_an_audit_is_another_one(copied):
     audit = CanaryAudit(
         flower.FedAvg(**PLAIN), num_canaries=4, delta=DELTA, seed=1, max_share=1
     )
-    second = strategy_copy(audit)
+    second = copied(audit)
     with InProcessGrid(drifting_app(), NODES) as grid:
         second.start(grid, model(), num_rounds=2)
     assert second.strategy is not audit.strategy
