@@ -200,5 +200,5 @@ def test_a_copy_of_an_audit_is_another_one(copied):
         second.start(grid, model(), num_rounds=2)
     assert second.strategy is not audit.strategy
     assert second.record().num_canaries == 4
-    assert strategy_copy(second).record().num_canaries == 4
+    assert copied(second).record().num_canaries == 4
     assert audit.report().startswith("Not measured, as the audit saw no round")
