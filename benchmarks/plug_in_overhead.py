@@ -65,7 +65,8 @@ from flwr.serverapp.strategy import (
 from fl_epe.auditing import run_auditor
 from fl_epe.auditing.answer.epsilon_so_far import EpsilonSoFar
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.flower import CanaryAudit, InProcessGrid, LocalDp, audited_run, sources
+from fl_epe.flower import CanaryAudit, InProcessGrid, LocalDp, sources
+from fl_epe.flower.client_noise import ClientNoise
 from fl_epe.models import Cnn, bind_parameters, one_thread
 from fl_epe.seeding import generator
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -81,7 +82,7 @@ _PARTS: tuple[tuple[object, str, str], ...] = (
     (run_auditor, "score_round", "running ε, others taken out"),
     (EpsilonSoFar, "estimate", "running ε, estimate"),
     (CanaryScorer, "add", "scoring the delta, or keeping it"),
-    (audited_run, "check_replies", "testing the noise of clients"),
+    (ClientNoise, "test", "testing the noise of clients"),
 )
 _PROMISE = LocalDp(epsilon=10, delta=1e-5, clip_norm=0.5)
 _SCORED = 128  # canaries, beside every pair of rounds

@@ -59,7 +59,7 @@ from flwr.app import (
 from flwr.serverapp import Grid, ServerApp
 
 from fl_epe.config import RunConfig
-from fl_epe.flower import read_only, share
+from fl_epe.messages import read_only, share
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import DPFedAvg, InProcessGrid, Job, run_on_grid, worker_app
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray

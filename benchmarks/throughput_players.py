@@ -62,7 +62,8 @@ def lead(strategy: Any, grid: Any, arrays: Any) -> None:
 
 def play_ours(setting: Setting) -> None:
     from fl_epe.config import RunConfig
-    from fl_epe.flower import DPFedAvg, InProcessGrid, pack, worker_app
+    from fl_epe.flower import DPFedAvg, InProcessGrid, worker_app
+    from fl_epe.messages import pack
     from fl_epe.seeding import Seeds
     from fl_epe.simulation.flower_internals import quiet_flower
 

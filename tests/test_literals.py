@@ -17,8 +17,9 @@ from fl_epe.config import RunConfig
 from fl_epe.conformance.games import world
 from fl_epe.conformance.target import Target
 from fl_epe.data.encoders import encoder_of
-from fl_epe.flower.arrays import Layout, pack
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import base_of
+from fl_epe.messages import pack
 from fl_epe.noise import check_noise
 
 ROOM = Path(fl_epe.__file__).parent
@@ -48,7 +49,7 @@ WIDENED = {
     },
     "data/examples.py": {'"emnist", "stackoverflow"': "celeba"},
     "flower/state.py": {'"auto", "replace", "none"': "share"},
-    "flower/arrays.py": {'"model", "update"': "gradient"},
+    "flower/layout.py": {'"model", "update"': "gradient"},
 }
 # Their types decide nothing here, and take a minute.
 NOT_FOLLOWED = ("numpy", "scipy", "torch", "flwr", "pydantic", "ray", "dp_accounting")

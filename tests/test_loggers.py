@@ -213,7 +213,7 @@ def test_what_theory_allows_so_far_ends_in_the_answer():
     """Flower's noise is for 10 replies, and 15 arrive: a client has less than its share."""
     notes = Notes()
     audit, _ = run(fixed(z=2.0), log_to=[notes], participations=3, num_canaries=10)
-    so_far = audit._run.auditor.metrics_so_far(
+    so_far = audit._run.recording.auditor.metrics_so_far(
         2.0, audit._run.wrapped.expected_replies()
     )
     theory = [values["epsilon-analytical"] for values in notes.rounds.values()]

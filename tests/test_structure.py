@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "data": {"datasets", "pyarrow", "h5py", "google"},
     "dp_sgd": {"torch", "opacus"},
     "flower": {"flwr"},
+    "messages": {"flwr"},
     "models": {"torch"},
     "reporting": {"matplotlib", "jinja2"},
     "limit": {"matplotlib", "jinja2"},
@@ -229,6 +230,13 @@ def test_the_plug_in_stands_without_the_simulation(name):
             ["fl_epe", "training"],
             ["fl_epe", "simulation"],
         )
+
+
+def test_files_of_the_plug_in_import_each_other_in_no_circle():
+    """Also where an import is for the type checker alone."""
+    own = {f"fl_epe.flower.{name}" for name in PLUG_IN}
+    graph = {module: own.intersection(_imports(module)) for module in own}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(own)
 
 
 def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():

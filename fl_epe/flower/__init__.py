@@ -14,14 +14,12 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe.flower.arrays import DecodedArray, pack, read_only, records_of, share
 from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
 from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit
     from fl_epe.flower.record_audit import RecordAudit
-    from fl_epe.flower.state import error_kind
     from fl_epe.noise import LocalDp
     from fl_epe.silos import answer_records, audit_records
     from fl_epe.simulation import DPFedAvg, InProcessGrid, simulate, worker_app
@@ -30,18 +28,12 @@ __all__ = [
     "CanaryAudit",
     "ClientCanaries",
     "DPFedAvg",
-    "DecodedArray",
     "InProcessGrid",
     "LocalDp",
     "RecordAudit",
     "answer_records",
     "audit_records",
     "canary_mod",
-    "error_kind",
-    "pack",
-    "read_only",
-    "records_of",
-    "share",
     "simulate",
     "worker_app",
 ]
@@ -51,7 +43,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_epe.flower.canary_audit": ("CanaryAudit",),
         "fl_epe.flower.record_audit": ("RecordAudit",),
-        "fl_epe.flower.state": ("error_kind",),
         "fl_epe.noise": ("LocalDp",),
         "fl_epe.silos": ("answer_records", "audit_records"),
         "fl_epe.simulation": ("DPFedAvg", "InProcessGrid", "simulate", "worker_app"),

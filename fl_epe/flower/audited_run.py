@@ -5,38 +5,47 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import assert_never
 
-import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fl_epe.archive import digest, under
-from fl_epe.auditing import AuditRecord, EarlyStop, FaultKind, RoundFacts, RunAuditor
-from fl_epe.checks import Vector
+from fl_epe.auditing import AuditRecord, EarlyStop, FaultKind, RoundFacts
+from fl_epe.checks import Floats32
 from fl_epe.files import run_folder
-from fl_epe.flower import free_arrays
-from fl_epe.flower.arrays import Layout, ReplyKind, pack
-from fl_epe.flower.audit_record import make_record, noise_multipliers
-from fl_epe.flower.checkpoint import Checkpoint, SavedAudit
-from fl_epe.flower.client_noise import announce_promise, check_replies, restore_promise
-from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
-from fl_epe.flower.replies import base_of, readable
-from fl_epe.flower.seen_clients import SeenClients
+from fl_epe.flower.audit_record import RunOutcome
+from fl_epe.flower.checkpoint import Checkpoint
+from fl_epe.flower.dominance import RoundUpdates
+from fl_epe.flower.fault_log import FaultLog, logger
+from fl_epe.flower.layout import Layout
+from fl_epe.flower.phase import (
+    BeforeFirstRound,
+    BetweenRounds,
+    Over,
+    Phase,
+    SittingOut,
+    StartedAgain,
+    Training,
+    current_round,
+)
+from fl_epe.flower.plan import AuditPlan, check_rounds, make_plan
+from fl_epe.flower.recording import Recording
+from fl_epe.flower.replies import clients_of, readable
+from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries
-from fl_epe.flower.state import AuditState, RoundState, logger
+from fl_epe.flower.state import AuditState
 from fl_epe.flower.watching import averaging_of, note_noise
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
-from fl_epe.noise import RUN_LEVEL, NoiseHealth, PromisedNoise
 
 _WARN_ABOVE = 0.101  # share of a round's replies
 
 
-class AuditedRun(AuditState):
+class AuditedRun:
     """The audit of one run. It may raise: `CanaryAudit` keeps that from the strategy.
 
     Args:
@@ -44,95 +53,80 @@ class AuditedRun(AuditState):
         settings: of the audit.
 
     Attributes:
-        auditor: scores the canaries.
-        loggers: that are told each round.
-        start: the initial model.
-        last: the newest model that could be read, as a vector.
-        last_is_finite: whether the newest model has no NaN or infinite entries.
-        over: why no more rounds are audited; ``None`` while they are.
-        is_longer: whether the run went on then.
-        noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
-        contributions: what each node added to the model.
-        promised: what replies show of the noise that clients promise; ``None`` before the first.
-        less_noise: nodes that were named for having less of it than others seem to add.
-        stop_rule: by which a rule of `CanaryAudit.stop_when` ended the run, in words.
+        faults: the faults of the run.
+        recording: the measurements.
+        phase: the phase of the run.
+        checkpoint: the folder in which the audit is saved, if there is one.
+        loggers: the loggers, which get the metrics of each round.
+        stop_rule: the rule of `CanaryAudit.stop_when` that ended the run, in words.
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
-        known: ReplyKind | None = "model" if wrapped.takes_models else None
-        super().__init__(
-            settings.canary_seed, settings.rounds, settings.replies or known
-        )
-        self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
-        self._score_with(self._new_auditor(self))
-        self.promised: PromisedNoise | None = None
-        self.less_noise = set[int]()
-        self.start: ArrayRecord | None = None
-        self.last: Vector | None = None
-        self.last_is_finite = True
-        self.over = None if settings.enabled else "the audit was off (enabled=False)"
-        self.is_longer = False
-        self._noise_fails: bool | None = None  # as it was seen last
+        self.wrapped = wrapped
+        self.settings = settings
+        self.faults = FaultLog()
+        kind = settings.replies or wrapped.reply_kind
+        state = AuditState(settings.canary_seed, settings.rounds, kind)
+        self.recording = Recording(settings, wrapped, state, self.faults)
+        self.phase: Phase = BeforeFirstRound()
+        if not settings.enabled:
+            self.phase = Over("the audit was off (enabled=False)")
         self.stop_rule = ""
-        self._stopped: EarlyStop | None = None
-        self._finished: AuditRecord | None = None
-        self._is_again = False  # started again, with a model that was not looked at yet
-        self._awaited: object = None  # a model with which a saved audit goes on
-        self._checkpoint = Checkpoint(self)
+        self._stop: EarlyStop | None = None
+        self._record: AuditRecord | None = None
+        self.checkpoint = Checkpoint(settings, wrapped, self.failed)
         folder = Path(settings.checkpoint or run_folder("audit"))
         self.loggers = Loggers(settings.log_to, folder, logger.warning)
-        if settings.enabled and settings.client_noise is not None:
-            announce_promise(settings.client_noise)
+        if settings.enabled:
+            self.recording.client_noise.announce()
 
-    def _score_with(self, auditor: RunAuditor) -> None:
-        """Take this auditor; what was seen of noise and nodes before is forgotten."""
-        self.auditor = auditor
-        self.noise = NoiseHealth(level=RUN_LEVEL)
-        self.contributions = NodeContributions(self.seed)
+    @property
+    def state(self) -> AuditState:
+        """What the audit knows between two rounds."""
+        return self.recording.state
 
-    def _new_auditor(self, state: AuditState) -> RunAuditor:
-        plan = state.plan
-        return RunAuditor(
-            max(2, plan.number),
-            self.settings.unobserved_beside(plan.number),
-            seed=state.seed,
-            delta=self.settings.delta,
-            server=self.wrapped.server(),
-            planned=plan.planned,
-            client=plan.law(self.rounds or 1)
-            if self.settings.clients is None
-            else None,
-            kind=self.settings.canary_kind,
-            faults=self.faults,
-        )
+    def enter(self, phase: Phase) -> None:
+        """Go on to another phase; a record that was made in an earlier phase is outdated."""
+        self.phase = phase
+        self._record = None
 
-    @functools.cached_property
-    def source(self) -> ServerCanaries | ClientAnswers:
-        """Where the canaries come from.
+    def failed(
+        self,
+        failure: str,
+        reason: Exception | str,
+        index: int | None = None,
+        kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
+        times: int = 1,
+    ) -> None:
+        """See `FaultLog.failed`; ``index`` is that of the coming round by default."""
+        index = self.state.index if index is None else max(0, index)
+        self.faults.failed(index, failure, reason, kind, times)
 
-        Raises:
-            ValueError: if the number of rounds must be known, and is not.
-        """
-        if self.settings.clients is not None:
-            return ClientAnswers(self)
-        if self.rounds is None:
-            raise ValueError(
-                "Expected rounds=… in CanaryAudit, those of all starts together: start() does not"
-                " tell them, or has a single round, which may be one of many (pass rounds=1, if"
-                " that is all)."
-            )
-        return ServerCanaries(self, self.rounds)
+    def reject(self, reason: Exception | str) -> None:
+        """Note that the strategy failed on canaries: from now on they replace clients, or stop."""
+        match self.state.inject:
+            case "auto":
+                self.state.inject = "replace"
+                consequence = (
+                    "from the next round on canaries answer in the place of clients"
+                )
+            case "replace" | "none":
+                self.state.inject = "none"
+                consequence = "no canary takes part any more"
+            case _:
+                assert_never(self.state.inject)
+        self.failed(f"the strategy fails on canaries ({consequence})", reason)
 
     @contextlib.contextmanager
-    def goes_on(self, what: str, index: int | None = None) -> Iterator[None]:
-        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+    def noting_failure(self, failure: str, index: int | None = None) -> Iterator[None]:
+        """An error in this context is a fault (``failure`` says what), and the run goes on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self.failed(what, error, index)
+            self.failed(failure, error, index)
 
     def prepare(self, arrays: object, num_rounds: int | None) -> None:
-        """Before the first round: look for a saved audit, and spread the canaries.
+        """Look for a saved audit and check the number of rounds; called before the first round.
 
         Args:
             arrays: the initial model, if it is known.
@@ -141,351 +135,354 @@ class AuditedRun(AuditState):
         Raises:
             SettingsError: if an argument does not go with the run, or with the saved audit.
         """
-        self._is_again = self.index > 0
-        goes_on = self._is_again and self._is_last(arrays)
-        if not goes_on and self._checkpoint.holds(arrays):
-            self._awaited = arrays
-            if not self._is_again:
-                # If it cannot go on after all.
-                self.rounds = self.settings.rounds or num_rounds or self.rounds
+        is_again = self.state.index > 0
+        if not isinstance(self.phase, Over):
+            self.enter(StartedAgain() if is_again else BeforeFirstRound())
+        goes_on = is_again and self.recording.is_last(arrays)
+        if not goes_on and self.checkpoint.holds(arrays):
+            if not is_again:
+                if isinstance(arrays, ArrayRecord):
+                    self.enter(BeforeFirstRound(awaited=arrays))
+                # If the saved audit cannot go on after all.
+                self.state.rounds = (
+                    self.settings.rounds or num_rounds or self.state.rounds
+                )
         elif num_rounds:
             self._use_rounds(num_rounds)
 
     def _use_rounds(self, rounds: int) -> None:
         settings = self.settings
+        state = self.state
         if settings.rounds is not None:
-            if self.index == 0 and rounds > settings.rounds:
+            if state.index == 0 and rounds > settings.rounds:
                 raise SettingsError(
                     f"Expected num_rounds={rounds} to be at most rounds={settings.rounds}."
                 )
         elif settings.clients is not None:
-            self.rounds = self.index + rounds
-        elif self.index > 0 or rounds == 1:
+            state.rounds = state.index + rounds
+        elif state.index > 0 or rounds == 1:
             return  # a single round may be one of a loop: how long that is must be said
         else:
-            self.rounds = rounds
-        try:
-            _ = self.source
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
+            state.rounds = rounds
+        if settings.clients is None:
+            try:
+                check_rounds(settings, state.rounds)
+            except ValueError as error:
+                raise SettingsError(str(error)) from error
 
-    def leave(self) -> None:
-        """A start has ended: let other processes have the folder of the checkpoint."""
-        self._checkpoint.close()
-
-    def restore(self, saved: SavedAudit, done: int, last: ArrayRecord) -> None:
-        """Go on after the first ``done`` rounds of an audit that was saved; ``last`` is the model.
-
-        Raises:
-            ValueError: if it does not fit; nothing is changed then.
-        """
-        auditor, theta = self._new_auditor(saved.audit), saved.layout.flatten(last)
-        start = saved.layout.flatten(saved.start)
-        momentum, velocity = getattr(self.wrapped.base, "momentum_vector", None), None
-        if momentum is not None:
-            named = dict(
-                zip(saved.layout.shapes, map(np.asarray, momentum), strict=True)
+    def _resume(self, arrays: ArrayRecord) -> None:
+        """Go on with a saved audit, if there is one to which this model belongs."""
+        saved = self.checkpoint.take(self.state.index)
+        if saved is None:
+            return
+        with self.noting_failure("the saved audit cannot go on, and a new one begins"):
+            rounds_done = self.checkpoint.goes_on_after(saved, arrays)
+            if rounds_done is None:
+                logger.warning(
+                    "Audit: the one kept is of another run; a new one begins"
+                )
+                return
+            state = saved.audit.after(rounds_done)
+            settings = dataclasses.replace(self.settings, seed=state.seed)
+            recording = Recording(settings, self.wrapped, state, self.faults)
+            recording.resume(saved, arrays)
+            self.settings = settings
+            self.recording = recording
+            vars(self).pop("_source", None)  # another one, that knows what was saved
+            self.enter(BetweenRounds())
+            self.checkpoint.own()
+            logger.info(
+                "Audit: goes on after round %d of %s",
+                rounds_done,
+                state.rounds or "some",
             )
-            velocity = -saved.layout.flatten(pack(**named))
-        auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
-        self.go_on(saved.audit, done)
-        self.seen.restore(saved.scores, done)
-        self.settings = dataclasses.replace(self.settings, seed=self.seed)
-        self._score_with(auditor)
-        if done == saved.audit.index:
-            self.noise.restore(under(saved.scores, "noise."))
-            self.contributions.restore(under(saved.scores, "nodes."))
-            restore_promise(self, saved.whole, under(saved.scores, "promised."))
-        self.start, self.last = saved.start, theta
-        self._finished, self._is_again, self.over = None, False, None
-        vars(self).pop("source", None)  # another one, that knows what was saved
+            if rounds_done < saved.audit.index:
+                rounds = f"rounds {rounds_done + 1} to {saved.audit.index}"
+                logger.warning("Audit: %s are not in the model", rounds)
+                self.faults.book.add(
+                    rounds_done - 1,
+                    FaultKind.ROUNDS_REPEATED,
+                    f"the server went back to the model after this round: {rounds}, whose models"
+                    " were sent to clients, are not in the record",
+                )
 
-    def noise_fails(self) -> bool:
-        """Whether the noise failed a check, as of the last look.
+    @functools.cached_property
+    def _source(self) -> ServerCanaries | ClientAnswers:
+        """The source of the canaries, once there is a plan."""
+        settings = self.settings
+        state = self.state
+        if settings.clients is not None:
+            return ClientAnswers(settings, self.wrapped, state)
+        rounds = check_rounds(settings, state.rounds)
+        return ServerCanaries(settings, self.wrapped, state, rounds)
 
-        Each look may be wrong, and takes long after many rounds: there is one after 1, 2, 4, 8, …
-        rounds.
-        """
-        is_power_of_two = self.index & (self.index - 1) == 0
-        if is_power_of_two or self._noise_fails is None:
-            self._noise_fails = bool(self.noise.findings()[1])
-        return self._noise_fails
-
-    def _is_last(self, arrays: object) -> bool:
-        with contextlib.suppress(ValueError):
-            if (
-                self.layout
-                and self.last is not None
-                and isinstance(arrays, ArrayRecord)
-            ):
-                return np.array_equal(self.layout.flatten(arrays), self.last)
-        return False
-
-    def catch_up(self) -> None:
-        """Count rounds that could not be read as lost."""
-        while self.auditor.rounds < self.index:
-            self.auditor.observe(None, RoundFacts())
-
-    def _begin(self, arrays: ArrayRecord, asked: int, grid: Grid) -> Layout:
-        layout, nodes = Layout.of(arrays, self.settings.leave_out), None
-        start = layout.flatten(arrays)
+    def _begin(self, arrays: ArrayRecord, asked_clients: int, grid: Grid) -> Layout:
+        """Decide in the first round what the audit does to the run."""
+        settings = self.settings
+        layout = Layout.of(arrays, settings.leave_out)
+        nodes = None
         with contextlib.suppress(Exception):  # it need not tell
-            nodes = max(asked, len(list(grid.get_node_ids())))
-        self.plan = dataclasses.replace(
-            self.source.plan(asked, nodes), left_out=layout.left_out
-        )
-        self._announce_plan()
-        if self.settings.checkpoint is not None:
-            self.models = {0: digest(start)}
-        self.auditor = self._new_auditor(self)
-        self.auditor.begin(start)
-        self.layout = self.whole = layout
-        self.start, self.last = arrays, start
-        self.catch_up()
-        return layout
-
-    def _announce_plan(self) -> None:
-        plan = self.plan
+            nodes = max(asked_clients, len(list(grid.get_node_ids())))
+        if settings.clients is not None:
+            count = settings.count_of_clients(nodes or asked_clients)
+            plan = AuditPlan(count, asked_clients)
+        else:
+            rounds = check_rounds(settings, self.state.rounds)
+            plan = make_plan(settings, self.wrapped, rounds, asked_clients, nodes)
+        plan = dataclasses.replace(plan, left_out=layout.left_out)
         if not plan.number:
             self.failed("no canary takes part", " ".join(plan.sentences()))
+        else:
+            largest_share = plan.load.share if plan.load else plan.largest_share
+            is_large = largest_share > _WARN_ABOVE or plan.reduced
+            level = logging.WARNING if is_large else logging.INFO
+            for sentence in plan.sentences():
+                logger.log(level, "Audit: %s", sentence)
+        self.recording.begin(arrays, layout, plan)
+        return layout
+
+    def _save(self) -> None:
+        """Save the audit in its folder; a failure to do so is a fault."""
+        start = self.recording.start
+        if start is None or self.settings.checkpoint is None:
             return
-        most = plan.load.share if plan.load else plan.most
-        level = logging.WARNING if most > _WARN_ABOVE or plan.reduced else logging.INFO
-        for sentence in plan.sentences():
-            logger.log(level, "Audit: %s", sentence)
-
-    def choose_arrays(
-        self, state: RoundState, answers: Sequence[Vector], kind: ReplyKind | None
-    ) -> None:
-        """Note which arrays canaries leave alone: at first for good, then in this round.
-
-        Args:
-            state: of the round; its arrays that no answer moved are noted in it.
-            answers: of clients drawn at random, each of shape ``(dim,)``.
-            kind: what they are.
-
-        Raises:
-            ValueError: if there is none, or none moved at least two entries that canaries may move.
-        """
-        if not answers:
-            raise ValueError("Expected a reply that can be read.")
-        if base_of(kind, state.before) is None:
-            answers = [state.before + update for update in answers]
-        before = state.layout.split(state.before)
-        models = [state.layout.split(answer) for answer in answers]
-        if not self.settled:
-            self._settle(state, free_arrays.not_free(before, models))
-            return
-        unmoved = free_arrays.unmoved(before, models)
-        state.moved_part = math.sqrt(
-            state.layout.without(unmoved).dim / state.layout.dim
-        )
-        state.unmoved = unmoved
-        self.unmoved |= unmoved
-
-    def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
-        """Leave these arrays alone from now on; canaries have the dimension of the others."""
-        layout = state.layout.without(left_out)
-        if left_out and self.start is not None:
-            before, auditor = layout.flatten(state.arrays), self._new_auditor(self)
-            auditor.begin(layout.flatten(self.start))
-            for _ in range(self.index):  # which had no canary
-                auditor.observe(before, RoundFacts())
-            self._score_with(auditor)
-            self.layout = state.layout = layout
-            self.last = state.before = before
-            self.plan = dataclasses.replace(self.plan, left_out=layout.left_out)
-            logger.info("Audit: %s", self.plan.sentences()[-1])
-        self.settled = True
-
-    def _remember(self, arrays: ArrayRecord | None) -> None:
-        """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
-        if self.models and self.whole is not None:
-            with contextlib.suppress(
-                ValueError
-            ):  # it lacks arrays that canaries leave alone
-                last = self.models[max(self.models)]
-                known = last if arrays is None else digest(self.whole.flatten(arrays))
-                self.models[self.index] = known
+        try:
+            self.checkpoint.save(self.state, start, self.recording.arrays())
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            kind = FaultKind.CHECKPOINT_NOT_WRITTEN
+            index = self.state.index - 1
+            self.failed("the audit could not be saved", error, index, kind)
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid
-    ) -> RoundState | None:
+    ) -> None:
         """Decide who takes part, and what is sent of the strategy's ``messages``.
 
-        ``None`` if the audit is over, and the round is no longer part of it.
+        Afterwards the round is under way, unless the audit is over.
 
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
-        self._checkpoint.go_on(arrays)
-        if self._is_over(arrays) or (self.layout is None and not messages):
-            return None
-        layout = self.layout or self._begin(arrays, len(messages), grid)
-        before, clip_norm = layout.flatten(arrays), self.wrapped.clip_norm()
-        state = RoundState(
-            self.index, arrays, layout, before, clip_norm, grid, messages
+        self._resume(arrays)
+        self._end_if_over(arrays)
+        layout = self.state.layout
+        if isinstance(self.phase, Over) or (layout is None and not messages):
+            return
+        layout = layout or self._begin(arrays, len(messages), grid)
+        current = RoundState(
+            index=self.state.index,
+            arrays=arrays,
+            layout=layout,
+            before=layout.flatten(arrays),
+            clip_norm=self.wrapped.clip_norm(),
+            grid=grid,
+            sent=messages,
         )
-        if not math.isfinite(norm(before)):
+        if not math.isfinite(norm(current.before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
-        self._remember(arrays)
-        if self.index == 0:
-            self._checkpoint.save()  # before anything is sent
-        with self.goes_on("no canary takes part"):
-            self.source.configure(state, messages)
-            state.sits_out = False
-        return state
+        self.recording.note_model(arrays)
+        if current.index == 0:
+            self._save()  # before anything is sent
+        phase: Phase = SittingOut(current)
+        with self.noting_failure("no canary takes part"):
+            self._source.configure(current, messages, self.recording.seen)
+            phase = Training(current)
+        self.enter(phase)
 
-    def _is_over(self, arrays: ArrayRecord) -> bool:
-        """Whether no more rounds are audited; the first time the reason is a fault."""
-        if self.over is None and self.index > 0 and self.layout is not None:
-            again, self._is_again = self._is_again, False
-            if again and not self._is_last(arrays):
-                self.over = "start() was called again, with another model: make a new CanaryAudit"
-            elif self.settings.clients is None and self.index == self.rounds:
-                self.is_longer = True
-                self.over = (
-                    f"the canaries took part in {self.rounds} rounds: give CanaryAudit rounds=…,"
-                    " those of all its starts together"
-                )
-            if self.over is not None:
-                self._finished = None
-                self.failed("this round and later ones are not measured", self.over)
-        return self.over is not None
+    def _end_if_over(self, arrays: ArrayRecord) -> None:
+        """End the audit if no more rounds belong to it; the reason is a fault."""
+        state = self.state
+        if state.index == 0 or state.layout is None:
+            return
+        match self.phase:
+            case Over():
+                return
+            case StartedAgain():
+                is_another_run = not self.recording.is_last(arrays)
+            case BeforeFirstRound() | Training() | SittingOut() | BetweenRounds():
+                is_another_run = False
+            case _:
+                assert_never(self.phase)
+        if is_another_run:
+            over = Over(
+                "start() was called again, with another model: make a new CanaryAudit"
+            )
+        elif self.settings.clients is None and state.index == state.rounds:
+            over = Over(
+                f"the canaries took part in {state.rounds} rounds: give CanaryAudit rounds=…,"
+                " those of all its starts together",
+                is_longer=True,
+            )
+        else:
+            self.enter(BetweenRounds())
+            return
+        self.enter(over)
+        self.failed("this round and later ones are not measured", over.reason)
 
-    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
+    def join(self, current: RoundState, replies: list[Message]) -> list[Message]:
         """The replies with the canaries among them.
 
         Raises:
             ValueError: if canaries cannot join, with the reason.
         """
-        heard = self.hear(state, replies, self.settings.identity or int)
-        state.clients = {
-            i: client for i, client in heard.items() if client not in self.clients
+        identity = self.settings.identity or int
+        clients = clients_of(
+            replies, current.sent, identity, self.faults.book, current.index
+        )
+        current.clients = {
+            content: client
+            for content, client in clients.items()
+            if client not in self.state.clients
         }
-        self.seen.note(state.index, state.client_weights(None))
-        state.absent = len(state.sent) - len(readable(replies))
-        if state.sits_out:
-            joined = replies
-        else:
+        self.recording.seen.note(current.index, current.client_weights(None))
+        current.absent = len(current.sent) - len(readable(replies))
+        joined = replies
+        if isinstance(self.phase, Training):
             try:
-                joined = self.source.join(state, replies)
+                joined = self._source.join(current, replies, self.recording)
             finally:
-                with self.goes_on(
-                    "clients' updates could not be compared", state.index
-                ):
-                    self._compare_updates(state, replies)
-        copies = 2 * len(state.synthetic)  # as vectors, and in replies
-        self.note(state.index).canary_bytes = copies * state.before.nbytes
+                with self.noting_failure("clients' updates could not be compared"):
+                    self._compare_updates(current, replies)
+        copies = 2 * len(current.canaries.synthetic)  # as vectors, and in replies
+        self.state.note(current.index).canary_bytes = copies * current.before.nbytes
         return joined
 
-    def _compare_updates(self, state: RoundState, replies: list[Message]) -> None:
-        """Who dominates the round, with or without canaries in it."""
-        canaries = {id(reply) for reply in state.played}
+    def _compare_updates(self, current: RoundState, replies: list[Message]) -> None:
+        """Find nodes that dominate the round, and test the noise of clients."""
+        canaries = {id(reply) for reply in current.canaries.replies}
         real = [reply for reply in readable(replies) if id(reply) not in canaries]
-        state.updates = RoundUpdates.of(
+        updates = RoundUpdates.of(
             self.wrapped,
-            state.layout,
-            state.arrays,
+            current.layout,
+            current.arrays,
             real,
-            kind=self.kind,
-            clip_norm=state.clip_norm,
+            kind=self.state.kind,
+            clip_norm=current.clip_norm,
         )
-        if state.updates is not None:
-            note_dominant(self, state, state.updates)
-        with self.goes_on("the noise of clients could not be tested", state.index):
-            check_replies(self, state, real)
+        current.updates = updates
+        if updates is None:
+            return
+        dominant = updates.dominant()
+        if dominant is not None:
+            index = current.index
+            kind = FaultKind.DOMINANT_UPDATE
+            if self.faults.book.add(index, kind, str(dominant)):
+                text = "Audit, round %d, an update hides the others: %s"
+                logger.warning(text, index + 1, dominant)
+        layout = self.state.whole
+        if layout is not None:
+            preferred = self.wrapped.arrays_key()
+            with self.noting_failure("the noise of clients could not be tested"):
+                self.recording.client_noise.test(
+                    current, updates, real, layout, preferred, self.faults
+                )
+
+    def leave_round(self) -> RoundState | None:
+        """Leave the round that is under way, and return it; ``None`` without one."""
+        current = current_round(self.phase)
+        if current is not None:
+            self.enter(BetweenRounds())
+        return current
 
     def close_round(
-        self, state: RoundState | None, arrays: ArrayRecord | None, loss: float | None
+        self,
+        current: RoundState | None,
+        arrays: ArrayRecord | None,
+        loss: float | None,
     ) -> None:
-        """Score the model that the strategy released; ``state`` is ``None`` if it went by unseen.
+        """Score the model that the strategy released.
 
         Args:
-            state: of the round.
+            current: the round; ``None`` if it went by unseen.
             arrays: the model.
             loss: of the clients' training; ``None`` if nobody says.
 
         Raises:
             ValueError: if the model is not like the first one.
         """
-        theta, self._finished = None, None
+        state = self.state
+        recording = self.recording
+        theta = None
+        if isinstance(self.phase, BeforeFirstRound):
+            self.enter(BetweenRounds())
+        self._record = None
         try:
-            self.note(self.index).loss = loss
-            if self.layout is not None:
-                facts, vectors = RoundFacts(), None
-                if state is not None:
-                    if (
-                        arrays
-                        and not self.settled
-                        and self.settings.clients is not None
-                    ):
-                        with contextlib.suppress(ValueError):  # no reply could be read
-                            self.choose_arrays(
-                                state, [self.layout.flatten(arrays)], "model"
-                            )
-                    facts = self._settle_canaries(state)
-                    vectors = None if state.unmoved else state.vectors
-                theta = self._released(self.layout, arrays)
-                self.catch_up()
-                if state is not None and theta is not None:
-                    with self.goes_on("the noise could not be checked"):
-                        note_noise(self.noise, state, theta)
-                self.auditor.observe(theta, facts, vectors)
+            state.note(state.index).loss = loss
+            layout = state.layout
+            if layout is not None:
+                facts = RoundFacts()
+                vectors = None
+                if current is not None:
+                    answer_by_clients = self.settings.clients is not None
+                    if arrays and not state.settled and answer_by_clients:
+                        # It may be that no reply could be read.
+                        with contextlib.suppress(ValueError):
+                            model = layout.flatten(arrays)
+                            recording.choose_arrays(current, [model], "model")
+                    facts, vectors = self._settle_canaries(current)
+                    if current.unmoved:
+                        vectors = None
+                theta = recording.release(state.layout or layout, arrays)
+                recording.catch_up()
+                if current is not None and theta is not None:
+                    with self.noting_failure("the noise could not be checked"):
+                        note_noise(recording.noise, current, theta)
+                recording.auditor.observe(theta, facts, vectors)
         finally:
-            self.index += 1
-            self._remember(None if theta is None else arrays)
-            self._checkpoint.save()
+            state.index += 1
+            recording.note_model(None if theta is None else arrays)
+            self._save()
 
-    def _settle_canaries(self, state: RoundState) -> RoundFacts:
-        averaging, shares = averaging_of(self.wrapped, state) or (None, None)
-        if state.updates is not None:
-            self.contributions.add(state.updates, shares)
-        facts = state.settle(shares)
-        self.seen.note(self.index, state.client_weights(shares))
-        if left_out := len(state.played) - len(facts.present):
+    def _settle_canaries(
+        self, current: RoundState
+    ) -> tuple[RoundFacts, Floats32 | None]:
+        averaging, shares = averaging_of(self.wrapped, current) or (None, None)
+        if current.updates is not None:
+            self.recording.contributions.add(current.updates, shares)
+        facts, vectors = current.settle(shares)
+        self.recording.seen.note(self.state.index, current.client_weights(shares))
+        played = len(current.canaries.replies)
+        unused = played - len(facts.present)
+        if unused:
             self.failed(
                 "the strategy left canaries out",
-                f"it did not use {left_out} of {len(state.played)} of their answers",
+                f"it did not use {unused} of {played} of their answers",
                 kind=FaultKind.CANARY_UNUSED,
-                times=left_out,
+                times=unused,
             )
         if facts.present:
-            self.note(self.index).averaged = averaging or ""
-        return facts
+            self.state.note(self.state.index).averaged = averaging or ""
+        return facts, vectors
 
-    def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
-        text = "the strategy released no model"
-        if arrays:
-            theta = layout.flatten(arrays)
-            self.last_is_finite = math.isfinite(norm(theta))
-            if self.last_is_finite:
-                self.last = theta
-                return theta
-            text = "the strategy released a model with NaN or infinite entries"
-        self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
-        return None
-
-    def stops_above(self, epsilon: float, *_given: object, **_named: object) -> bool:
+    def stops_above(
+        self, epsilon: float, *_arguments: object, **_named: object
+    ) -> bool:
         """Whether ε so far is shown to be above ``epsilon``; see `CanaryAudit.stop_when`."""
-        with self.goes_on("the rule to stop could not be asked"):
-            z, _ = noise_multipliers(self)
-            known = self.auditor.metrics_so_far(z, self.wrapped.expected_replies())
-            found = self.auditor.epsilon_so_far()
-            if found is not None and known["epsilon-all-low"] > epsilon:
+        with self.noting_failure("the rule to stop could not be asked"):
+            auditor = self.recording.auditor
+            z, _ = self.recording.noise_multipliers()
+            metrics = auditor.metrics_so_far(z, self.wrapped.expected_replies())
+            estimate = auditor.epsilon_so_far()
+            if estimate is not None and metrics["epsilon-all-low"] > epsilon:
                 self.stop_rule = f"epsilon-all-low > {epsilon:g}"
-                self._stopped, self._finished = EarlyStop(self.index, found), None
+                self._stop = EarlyStop(self.state.index, estimate)
+                self._record = None
                 return True
         return False
 
     @property
-    def early_stop(self) -> EarlyStop | None:
-        """Where a rule ended the run before its last round; ``None`` if it went on."""
-        stop = self._stopped
-        return (
-            stop
-            if stop and stop.after == self.index and self.index != self.rounds
-            else None
+    def outcome(self) -> RunOutcome:
+        """What the run has shown so far."""
+        state = self.state
+        stop = self._stop
+        if stop and (stop.after != state.index or state.index == state.rounds):
+            stop = None  # the run went on, or was at its end
+        return RunOutcome(
+            recording=self.recording,
+            faults=self.faults,
+            over=self.phase if isinstance(self.phase, Over) else None,
+            stop=stop,
+            stop_rule=self.stop_rule,
         )
 
     def record(self) -> AuditRecord:
@@ -494,12 +491,13 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if nothing was seen, with the reasons.
         """
-        if isinstance(self._awaited, ArrayRecord) and self.index == 0:
-            self._checkpoint.go_on(self._awaited)  # started again after the last round
-        try:
-            self._finished = self._finished or make_record(self)
-        except ValueError as error:
-            raise ValueError(
-                f"{error} {'; '.join(self.faults.messages[:3])}".strip()
-            ) from error
-        return self._finished
+        phase = self.phase
+        if isinstance(phase, BeforeFirstRound) and phase.awaited is not None:
+            self._resume(phase.awaited)  # started again after the last round
+        if self._record is None:
+            try:
+                self._record = self.outcome.record()
+            except ValueError as error:
+                messages = "; ".join(self.faults.book.messages[:3])
+                raise ValueError(f"{error} {messages}".strip()) from error
+        return self._record

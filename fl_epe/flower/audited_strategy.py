@@ -1,7 +1,5 @@
 """What audits of a strategy share: they stand for it, and hook its own instance while it runs."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import functools
@@ -16,14 +14,14 @@ from fl_epe.flower.watching import Attachment
 
 
 class AuditedStrategy(Strategy):
-    """An audit in the place of a strategy, whose attributes it has beside its own.
+    """An audit in the place of a strategy; it has the strategy's attributes beside its own.
 
     A subclass sets its own attributes before it calls this ``__init__``: what is set later is set
     on the strategy. It has hooks for ``configure_train`` and ``aggregate_train``.
 
     Args:
-        strategy: which is audited.
-        failed: told what failed, and the error.
+        strategy: the strategy that is audited.
+        failed: a function that gets what failed, and the error.
     """
 
     audits_itself = True
@@ -33,7 +31,6 @@ class AuditedStrategy(Strategy):
     ) -> None:
         self.strategy = strategy
         self._failed = failed
-        self._is_running = False
         names = ("configure_train", "aggregate_train")
         note = functools.partial(failed, "the strategy failed")
         self._hooks = Attachment(strategy, self, names, self._rescue, note)
@@ -53,7 +50,7 @@ class AuditedStrategy(Strategy):
             setattr(self.strategy, name, value)
 
     def __delattr__(self, name: str) -> None:
-        """What an audit has of its own is never deleted."""
+        """Only attributes of the strategy can be deleted."""
         delattr(self.strategy, name)
 
     @abc.abstractmethod
@@ -61,12 +58,12 @@ class AuditedStrategy(Strategy):
         """Hook the strategy's own instance, and return it: whoever runs it is audited."""
 
     @contextlib.contextmanager
-    def _goes_on(self, what: str) -> Iterator[None]:
-        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+    def _noting_failure(self, failure: str) -> Iterator[None]:
+        """An error in this context is a fault (``failure`` says what), and the run goes on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed(what, error)
+            self._failed(failure, error)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked; called where a hook of that name failed."""
@@ -74,17 +71,17 @@ class AuditedStrategy(Strategy):
         return []
 
     def _start_hooked(
-        self, own: Callable[..., Any], *arguments: Any, **named: Any
+        self, start: Callable[..., Any], *arguments: Any, **named: Any
     ) -> Any:
         """Call the strategy's own ``start`` while its instance is hooked."""
-        with self._goes_on("the strategy cannot be hooked"):
+        with self._noting_failure("the strategy cannot be hooked"):
             self.attach()
         try:
-            self._is_running = True
-            return own(*arguments, **named)
+            self._hooks.calling.add("start")
+            return start(*arguments, **named)
         finally:
-            self._is_running = False
-            with self._goes_on("the strategy keeps the audit's hooks"):
+            self._hooks.calling.discard("start")
+            with self._noting_failure("the strategy keeps the audit's hooks"):
                 self._hooks.detach()
 
     summary: Any = property(operator.attrgetter("strategy.summary"))

@@ -20,14 +20,22 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import raise_invalid
-from fl_epe.flower import watching
-from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.audited_strategy import AuditedStrategy
-from fl_epe.flower.replies import readable
+from fl_epe.flower.phase import Over, SittingOut, current_round
+from fl_epe.flower.replies import losses_of, readable
 from fl_epe.flower.round_metrics import epsilons, rename_ours
+from fl_epe.flower.round_state import Aggregation, RoundState, StrategyCall
+from fl_epe.flower.run_report import log_round, report
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.state import Aggregation, RoundState, losses_of
+from fl_epe.flower.watching import (
+    Depth,
+    Undo,
+    arguments_of,
+    base_arguments,
+    real_metrics_only,
+    watch_aggregation,
+)
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -85,62 +93,63 @@ class CanaryAudit(AuditedStrategy):
     )
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
-        self._turn: RoundState | None = None
         self._timeout: float = 3600
-        self._accepted = False  # whether the strategy has taken canaries once
-        given = {"delta": None, **settings}  # without one the error names it
-        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**given))
+        self._undo_depth: Depth = "deep"  # until the strategy takes canaries
+        arguments = {"delta": None, **settings}  # without one the error names it
+        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**arguments))
         super().__init__(strategy, self._run.failed)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does.
 
         The canaries are spread over ``rounds``, by default its ``num_rounds``, or those of Flower's
-        own ``start`` where it calls that. Who starts more than
-        once, each time with the last model, has to give ``rounds``, of all starts together: later
-        rounds are not measured, nor is a single one if it is not said that there is only one.
+        own ``start`` where it calls that. A user who
+        starts more than once, each time with the last model, has to pass ``rounds``, the number of
+        rounds of all starts together: later rounds are not measured. Nor is a single round without
+        ``rounds=1``.
 
         Raises:
             ValueError: before the first round, if there are more than ``rounds``, or
                 ``participations`` do not fit into them, or an argument is not that of the audit in
                 the checkpoint.
         """
-        if self._is_running:  # called by a function that was put in its place
+        if "start" in self._hooks.calling:  # by a function that was put in its place
             return type(self.strategy).start(self.strategy, *arguments, **named)
-        own = self.strategy.start
+        start = self.strategy.start
         if not self._run.settings.enabled:
-            return own(*arguments, **named)
+            return start(*arguments, **named)
         try:
-            self._prepare(watching.arguments_of(own, arguments, named))
+            self._prepare(arguments_of(start, arguments, named))
         except Exception as error:
-            if isinstance(error, SettingsError) and self._run.index == 0:
+            if isinstance(error, SettingsError) and self._run.state.index == 0:
                 raise
             self._run.failed("the audit could not prepare", error)
         try:
-            return self._start_hooked(own, *arguments, **named)
+            return self._start_hooked(start, *arguments, **named)
         finally:
             try:
-                self._run.leave()
+                self._run.checkpoint.close()
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
                 self._run.failed("the checkpoint's folder stays locked", error)
 
-    def _prepare(self, given: Mapping[str, Any]) -> None:
+    def _prepare(self, values: Mapping[str, Any]) -> None:
+        """Prepare the audit with the values that the arguments of ``start`` have."""
+        timeout = values.get("timeout")
+        if isinstance(timeout, (int, float)):
+            self._timeout = timeout
         num_rounds = None
-        if isinstance(given.get("timeout"), (int, float)):
-            self._timeout = given["timeout"]
-        with contextlib.suppress(
-            LookupError, TypeError
-        ):  # of another kind: for the strategy
-            num_rounds = max(0, operator.index(given["num_rounds"]))
-        self._run.prepare(given.get("initial_arrays"), num_rounds)
+        # One of another kind is for the strategy.
+        with contextlib.suppress(LookupError, TypeError):
+            num_rounds = max(0, operator.index(values["num_rounds"]))
+        self._run.prepare(values.get("initial_arrays"), num_rounds)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked, where the audit failed before it was scored."""
         super()._rescue(name, error)
-        state, self._turn = self._turn, None
-        if name == "aggregate_train" and state is not None:
-            with self._run.goes_on("clients could not be asked late"):
-                return self._asked_late(state)
+        current = self._run.leave_round()
+        if name == "aggregate_train" and current is not None:
+            with self._run.noting_failure("clients could not be asked late"):
+                return self._asked_late(current)
         return []
 
     @property
@@ -164,118 +173,137 @@ class CanaryAudit(AuditedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Any:
         """The strategy's messages; less those to clients that canaries replace."""
-        if (own := self._hooks.replaced("configure_train")) is not None:
-            return own(server_round, arrays, config, grid)
-        self._turn = None
-        given: Any = self._hooks.call(
+        original = self._hooks.replaced("configure_train")
+        if original is not None:
+            return original(server_round, arrays, config, grid)
+        run = self._run
+        run.leave_round()
+        messages: Any = self._hooks.call(
             "configure_train", server_round, arrays, config, grid
         )
-        if not isinstance(given, Iterable):
-            return given  # whatever the strategy's own loop expects
-        messages = list(given)
-        with self._timed(), self._run.goes_on("the round cannot be audited"):
-            if self._run.index == 0 and self._run.rounds is None:
-                self._prepare(watching.base_arguments(self.strategy))
-            self._turn = self._run.open_round(arrays, messages, grid)
-        return messages if self._turn is None else self._turn.sent
+        if not isinstance(messages, Iterable):
+            return messages  # whatever the strategy's own loop expects
+        messages = list(messages)
+        with self._timed(), run.noting_failure("the round cannot be audited"):
+            if run.state.index == 0 and run.state.rounds is None:
+                self._prepare(base_arguments(self.strategy))
+            run.open_round(arrays, messages, grid)
+        current = current_round(run.phase)
+        return messages if current is None else current.sent
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """What the strategy makes of the replies and the canaries', and ε so far."""
-        if (own := self._hooks.replaced("aggregate_train")) is not None:
-            return own(server_round, replies)
-        real, state = list(replies), self._turn
+        original = self._hooks.replaced("aggregate_train")
+        if original is not None:
+            return original(server_round, replies)
+        run = self._run
+        replies = list(replies)
+        current = current_round(run.phase)
         with self._timed():
-            result = (
-                self._hooks.call("aggregate_train", server_round, real)
-                if state is None
-                else self._aggregate(server_round, state, real)
-            )
-        self._turn = None
-        if self._run.over is None:
-            with (
-                self._timed(),
-                self._run.goes_on("the round could not be scored", self._run.index),
-            ):
+            if current is None:
+                result = self._hooks.call("aggregate_train", server_round, replies)
+            else:
+                result = self._aggregate(server_round, current, replies)
+        run.leave_round()
+        if not isinstance(run.phase, Over):
+            failure = "the round could not be scored"
+            with self._timed(), run.noting_failure(failure, run.state.index):
                 arrays, metrics = result
-                metrics = rename_ours(self._run, metrics)
+                metrics = rename_ours(run, metrics)
                 result = arrays, metrics
-                loss = next(iter(losses_of([metrics or {}])), None)
-                self._run.close_round(state, arrays, loss)
+                losses = losses_of([metrics or {}])
+                run.close_round(current, arrays, losses[0] if losses else None)
                 result = arrays, self._with_epsilon(arrays, metrics)
-                log_round(self._run, state, result[1])
+                log_round(run, current, result[1])
         return result
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
         """Add the time of this context to the round's, without that of the strategy's calls."""
-        index, began, own = self._run.index, time.perf_counter(), self._hooks.seconds
+        run = self._run
+        index = run.state.index
+        began = time.perf_counter()
+        strategy_seconds = self._hooks.seconds
         try:
             yield
         finally:
-            if self._run.over is None:
-                own = self._hooks.seconds - own
-                self._run.note(index).seconds += time.perf_counter() - began - own
+            if not isinstance(run.phase, Over):
+                strategy_seconds = self._hooks.seconds - strategy_seconds
+                seconds = time.perf_counter() - began - strategy_seconds
+                run.state.note(index).seconds += seconds
 
-    def _join(self, state: RoundState, real: list[Message]) -> list[Message]:
-        with self._run.goes_on("no canary joined the round"):
-            joined = self._run.join(state, real)
-            if state.synthetic or not state.withheld:
+    def _join(self, current: RoundState, real: list[Message]) -> list[Message]:
+        with self._run.noting_failure("no canary joined the round"):
+            joined = self._run.join(current, real)
+            if current.canaries.synthetic or not current.withheld:
                 return joined
-        state.without_canaries()
-        return [*real, *self._asked_late(state)]
+        return self._without_canaries(current, real)
 
-    def _asked_late(self, state: RoundState) -> list[Message]:
-        withheld, state.withheld = state.withheld, []
+    def _without_canaries(
+        self, current: RoundState, real: list[Message]
+    ) -> list[Message]:
+        """The round is the strategy's alone: clients that canaries replaced are asked after all."""
+        self._run.enter(SittingOut(current))
+        current.without_canaries()
+        return [*real, *self._asked_late(current)]
+
+    def _asked_late(self, current: RoundState) -> list[Message]:
+        withheld = current.withheld
+        current.withheld = []
         if not withheld:
             return []
-        return list(state.grid.send_and_receive(withheld, timeout=self._timeout))
+        return list(current.grid.send_and_receive(withheld, timeout=self._timeout))
 
     def _aggregate(
-        self, server_round: int, state: RoundState, real: list[Message]
+        self, server_round: int, current: RoundState, real: list[Message]
     ) -> Any:
         """The strategy's own aggregation; if it fails on canaries, again without them."""
-        joined = self._join(state, real)
-        if not state.synthetic:
-            return self._call(server_round, state, joined)
+        joined = self._join(current, real)
+        if not current.canaries.synthetic:
+            return self._call(server_round, current, joined)
         failure: Exception | str = "it released no model"
-        undo = watching.Undo(self._run.wrapped.layers, real, deep=not self._accepted)
+        undo = Undo(self._run.wrapped.layers, real, depth=self._undo_depth)
         try:
-            result = self._call(server_round, state, joined)
-            own = any(reply.has_error() for reply in real)  # why there may be no model
-            if own or not isinstance(result, tuple) or result[0] is not None:
-                self._accepted = True
+            result = self._call(server_round, current, joined)
+            # An error of a client may be why there is no model.
+            has_errors = any(reply.has_error() for reply in real)
+            is_result = isinstance(result, tuple)
+            if has_errors or not is_result or result[0] is not None:
+                self._undo_depth = "shallow"
                 return result
         except Exception as error:  # noqa: BLE001 - canaries may be why
             failure = error
         undo.restore()
-        state.without_canaries()
-        result = self._call(server_round, state, [*real, *self._asked_late(state)])
+        all_real = self._without_canaries(current, real)
+        result = self._call(server_round, current, all_real)
         if isinstance(failure, Exception) or result[0] is not None:
             self._run.reject(failure)
         failure = ""  # its traceback refers to this frame, and so to a round's messages
         return result
 
     def _call(
-        self, server_round: int, state: RoundState, replies: list[Message]
+        self, server_round: int, current: RoundState, replies: list[Message]
     ) -> Any:
-        base, state.seen, used = self._run.wrapped.base, None, set[int]()
+        """The strategy's own aggregation; what is seen of it is noted in the round."""
+        wrapped = self._run.wrapped
+        innermost = None
+        noise_std = None
+        used = set[int]()
         with contextlib.ExitStack() as stack:
-            with self._run.goes_on("the strategy cannot be watched"):
-                used = stack.enter_context(
-                    watching.real_metrics_only(base, state.synthetic)
-                )
-                state.noise_std = self._run.wrapped.noise_std()
-                if len(self._run.wrapped.layers) > 1:
-                    state.seen = stack.enter_context(watching.watch_aggregation(base))
+            with self._run.noting_failure("the strategy cannot be watched"):
+                synthetic = current.canaries.synthetic
+                used = stack.enter_context(real_metrics_only(wrapped.base, synthetic))
+                noise_std = wrapped.noise_std()
+                if len(wrapped.layers) > 1:
+                    innermost = stack.enter_context(watch_aggregation(wrapped.base))
             result = self._hooks.call("aggregate_train", server_round, replies)
-        state.replies = readable(replies)
-        state.used = (
-            used
-            if used and used <= {id(reply.content) for reply in state.replies}
-            else None
+        answered = readable(replies)
+        if innermost is None and isinstance(result, tuple):
+            innermost = Aggregation(answered, result[0])
+        tells = bool(used) and used <= {id(reply.content) for reply in answered}
+        current.call = StrategyCall(
+            answered, used if tells else None, innermost, noise_std
         )
-        if state.seen is None and isinstance(result, tuple):
-            state.seen = Aggregation(state.replies, result[0])
         return result
 
     def _with_epsilon(
@@ -291,9 +319,10 @@ class CanaryAudit(AuditedStrategy):
     def faults(self) -> list[str]:
         """What went wrong so far: clients that failed, rounds that were not audited and why."""
         try:
-            return all_faults(self._run)
+            return self._run.outcome.all_faults()
         except Exception as error:  # noqa: BLE001 - what is known is said
-            return [*self._run.faults.messages, f"the faults are incomplete: {error}"]
+            messages = self._run.faults.book.messages
+            return [*messages, f"the faults are incomplete: {error}"]
 
     def stop_when(self, *, epsilon: float) -> Callable[..., bool]:
         """A rule that ends the run as soon as ε is shown to be above ``epsilon``.

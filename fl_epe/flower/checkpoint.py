@@ -12,33 +12,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import itertools
 import json
 import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
 
-from fl_epe.archive import (
-    UNREADABLE,
-    digest,
-    put_under,
-    read_archive,
-    refusal,
-    write_archive,
-)
-from fl_epe.auditing import FaultKind
+from fl_epe.archive import UNREADABLE, digest, read_archive, refusal, write_archive
 from fl_epe.checks import ArgumentError, NamedArrays
 from fl_epe.files import inside, locked
-from fl_epe.flower.arrays import Layout, read_only
-from fl_epe.flower.settings import SettingsError
-from fl_epe.flower.state import AuditState, logger
-
-if TYPE_CHECKING:
-    from fl_epe.flower.audited_run import AuditedRun
+from fl_epe.flower.fault_log import logger
+from fl_epe.flower.layout import Layout
+from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.state import AuditState
+from fl_epe.flower.wrapped import Wrapped
+from fl_epe.messages import read_only
 
 SCHEMA = 1
 """Version of the files; a newer one is not read."""
@@ -81,53 +75,86 @@ class SavedAudit(NamedTuple):
     start: ArrayRecord
 
 
+class _Folder(enum.Enum):
+    """What is known of a folder in which no audit waits to go on."""
+
+    UNREAD = enum.auto()
+    FOREIGN = enum.auto()  # what is in it, if anything, is of another run
+    OURS = enum.auto()
+
+
 # Folders that this process keeps others out of; several audits of it may be kept in one.
 _LOCKED: dict[Path, contextlib.ExitStack] = {}
 
 
+def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, Any]:
+    """What must be the same for an audit to go on, as JSON values by the names of arguments."""
+    names = {field.name for field in dataclasses.fields(settings)} - _FREE
+    values = {name: getattr(settings, name) for name in sorted(names)}
+    if not isinstance(settings.clients, float | int | None):
+        values["clients"] = sorted(map(int, settings.clients))
+    values |= {
+        "strategy": wrapped.description,
+        "strategy's server optimizer": str(wrapped.server()),
+        "strategy's noise multiplier": wrapped.noise_multipliers()[1],
+    }
+    if settings.client_noise is not None:
+        values["client_noise"] = dataclasses.asdict(settings.client_noise)
+    return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
+
+
 class Checkpoint:
-    """The folder in which an audit is kept, where its settings name one.
+    """The folder in which an audit is saved, if its settings name one.
 
     What another run left there is never overwritten: unless this run goes on with it, it is moved
     aside before the first one is saved. No two processes may keep theirs in one folder.
 
     Args:
-        run: which is kept, and goes on.
+        settings: the settings of the audit.
+        wrapped: its strategy.
+        failed: a function that gets what could not be done, and the error.
     """
 
-    def __init__(self, run: AuditedRun) -> None:
-        self._run, self._directory = run, Path(run.settings.checkpoint or "")
-        self._has_looked = self._mine = False
-        self._saved: SavedAudit | None = (
-            None  # until it is decided if the run goes on with it
-        )
+    def __init__(
+        self,
+        settings: CanaryAuditSettings,
+        wrapped: Wrapped,
+        failed: Callable[[str, Exception], object],
+    ) -> None:
+        self._settings = settings
+        self._wrapped = wrapped
+        self._failed = failed
+        self._directory = Path(settings.checkpoint or "")
+        # A saved audit is one of which it is not decided if the run goes on with it.
+        self._content: _Folder | SavedAudit = _Folder.UNREAD
 
     def close(self) -> None:
-        """Let other processes have the folder."""
-        if (held := _LOCKED.pop(self._directory.resolve(), None)) is not None:
-            held.close()
+        """Unlock the folder for other processes."""
+        lock = _LOCKED.pop(self._directory.resolve(), None)
+        if lock is not None:
+            lock.close()
 
     def _lock(self) -> None:
-        """Keep other processes out, where there is a folder and it can be written to.
+        """Lock the folder, if there is one and it can be written to.
 
         Raises:
-            SettingsError: if another one is in it; the text names the folder and its number.
+            SettingsError: if another process has locked it; the text names both.
         """
         place = self._directory.resolve()
-        if self._run.settings.checkpoint is None or place in _LOCKED:
+        if self._settings.checkpoint is None or place in _LOCKED:
             return
-        held = contextlib.ExitStack()
+        lock = contextlib.ExitStack()
         try:
-            held.enter_context(locked(place))
+            lock.enter_context(locked(place))
         except ArgumentError as error:
-            named = f"checkpoint={str(self._directory)!r}"
-            text = str(error).replace(f"directory={str(place)!r}", named)
+            argument = f"checkpoint={str(self._directory)!r}"
+            text = str(error).replace(f"directory={str(place)!r}", argument)
             raise SettingsError(
                 f"{text} Or give each server app a folder of its own."
             ) from error
         except OSError:  # said when something is to be kept
             return
-        _LOCKED[place] = held
+        _LOCKED[place] = lock
 
     def holds(self, arrays: object) -> bool:
         """Whether there is an audit that goes on with these arrays, if they are a model.
@@ -136,39 +163,31 @@ class Checkpoint:
             SettingsError: if there is, with other arguments.
         """
         self._look()
-        if self._saved is None:
+        if not isinstance(self._content, SavedAudit):
             return False
         if isinstance(arrays, ArrayRecord):
-            return self.goes_on_after(self._saved, arrays) is not None
-        self.check(self._saved.audit)
+            return self.goes_on_after(self._content, arrays) is not None
+        self.check(self._content.audit)
         return False
 
-    def go_on(self, arrays: ArrayRecord) -> None:
-        """The first time: let the run go on with the saved audit, if it is after this model."""
-        run = self._run
-        if not self._has_looked and run.index == 0:  # hooked without `start`
+    def take(self, index: int) -> SavedAudit | None:
+        """The saved audit that waits to go on, once; ``None`` without one.
+
+        Args:
+            index: how many rounds the run has done. A strategy that is hooked without `start` has
+                done none when the folder is first looked at.
+        """
+        if self._content is _Folder.UNREAD and index == 0:
             self._look()
-        saved, self._saved = self._saved, None
-        if saved is None:
-            return
-        with run.goes_on("the saved audit cannot go on, and a new one begins"):
-            done = self.goes_on_after(saved, arrays)
-            if done is None:
-                logger.warning(
-                    "Audit: the one kept is of another run; a new one begins"
-                )
-                return
-            run.restore(saved, done, arrays)
-            self._mine = True
-            logger.info(
-                "Audit: goes on after round %d of %s", done, run.rounds or "some"
-            )
-            if done < saved.audit.index:
-                logger.warning(
-                    "Audit: rounds %d to %d are not in the model",
-                    done + 1,
-                    saved.audit.index,
-                )
+        if not isinstance(self._content, SavedAudit):
+            return None
+        saved = self._content
+        self._content = _Folder.FOREIGN
+        return saved
+
+    def own(self) -> None:
+        """Note that the run goes on with the audit that was taken, and so owns the folder."""
+        self._content = _Folder.OURS
 
     def goes_on_after(self, saved: SavedAudit, arrays: ArrayRecord) -> int | None:
         """After how many rounds the audit goes on with this model; ``None`` for another run.
@@ -179,71 +198,55 @@ class Checkpoint:
             SettingsError: if it goes on, with other arguments than before.
         """
         try:
-            found = digest(saved.whole.flatten(arrays))
+            model = digest(saved.whole.flatten(arrays))
         except ValueError:
             return None
-        done = max(
-            (t for t, model in saved.audit.models.items() if model == found),
-            default=None,
-        )
-        if done is None or (done == 0 and saved.audit.index > 0):
+        models = saved.audit.models
+        rounds = [t for t, earlier in models.items() if earlier == model]
+        if not rounds:
+            return None
+        rounds_done = max(rounds)
+        if rounds_done == 0 and saved.audit.index > 0:
             return None
         try:
             self.check(saved.audit)
         except SettingsError:
-            if done > 0:
+            if rounds_done > 0:
                 raise
             return None  # nothing is lost
-        return done
+        return rounds_done
 
     def check(self, saved: AuditState) -> None:
         """Raise a `SettingsError` that names the first argument with another value than before."""
-        settings = self._run.settings
+        settings = self._settings
         instead = "start again as before, or with another checkpoint folder"
         if settings.seed not in (None, saved.seed):
             raise SettingsError(
                 f"Expected another seed to be that of the audit in the checkpoint; {instead}."
             )
-        given = self.fingerprint()
+        arguments = fingerprint(settings, self._wrapped)
         before = saved.arguments | {"rounds": saved.rounds}
         if settings.rounds is not None:
-            given["rounds"] = settings.rounds
-        for name, value in given.items():
+            arguments["rounds"] = settings.rounds
+        for name, value in arguments.items():
             if value != before.get(name):
                 raise SettingsError(
                     f"Expected {name}={value!r} to be {before.get(name)!r}, as in the audit in the"
                     f" checkpoint; {instead}."
                 )
 
-    def fingerprint(self) -> dict[str, Any]:
-        """What must be the same for an audit to go on, as JSON values by the names of arguments."""
-        settings, wrapped = self._run.settings, self._run.wrapped
-        names = {field.name for field in dataclasses.fields(settings)} - _FREE
-        values = {name: getattr(settings, name) for name in sorted(names)}
-        if not isinstance(settings.clients, float | int | None):
-            values["clients"] = sorted(map(int, settings.clients))
-        values |= {
-            "strategy": wrapped.description,
-            "strategy's server optimizer": str(wrapped.server()),
-            "strategy's noise multiplier": wrapped.noise_multipliers()[1],
-        }
-        if settings.client_noise is not None:
-            values["client_noise"] = dataclasses.asdict(settings.client_noise)
-        return dict(
-            json.loads(json.dumps(values, default=lambda number: number.item()))
-        )
-
     def _look(self) -> None:
+        """Read the folder."""
         self._lock()
-        self._has_looked, self._mine, self._saved = True, False, None
+        self._content = _Folder.FOREIGN
         path = self._path("audit")
         try:
-            if self._run.settings.checkpoint is None or not path.exists():
+            if self._settings.checkpoint is None or not path.exists():
                 return
-            (found,), scores = read_archive(
+            (values,), scores = read_archive(
                 path, _WHAT, schema=SCHEMA, texts=("audit",)
             )
-            audit = _JSON.validate_python(found)
+            audit = _JSON.validate_python(values)
             blocks = [
                 read_archive(self._path(name), _WHAT, schema=SCHEMA)[1]
                 for name in audit.blocks
@@ -251,77 +254,64 @@ class Checkpoint:
             for name in audit.kept_rows:
                 parts = [block[name] for block in blocks if name in block]
                 scores[name] = np.concatenate([*parts, scores[name]])
-            path = self._path(f"start-{audit.models[0]}")
+            start_path = self._path(f"start-{audit.models[0]}")
             (model,), arrays = read_archive(
-                path, _WHAT, schema=SCHEMA, texts=("model",)
+                start_path, _WHAT, schema=SCHEMA, texts=("model",)
             )
             start = ArrayRecord(
                 {name: Array(arrays[f"{i}"]) for i, name in enumerate(model["names"])}
             )
-            layout, whole = audit.layout, audit.whole
-            if (
-                not layout
-                or not whole
-                or digest(whole.flatten(start)) != audit.models[0]
-            ):
-                raise refusal(path, _WHAT, "it is not the initial model of audit.npz")
-            self._saved = SavedAudit(audit, layout, whole, scores, start)
+            if audit.layout is None or audit.whole is None:
+                raise refusal(path, _WHAT, "it has no layout")
+            if digest(audit.whole.flatten(start)) != audit.models[0]:
+                reason = "it is not the initial model of audit.npz"
+                raise refusal(start_path, _WHAT, reason)
+            self._content = SavedAudit(audit, audit.layout, audit.whole, scores, start)
         except UNREADABLE as error:
-            self._run.failed(
-                "the saved audit cannot be read, and a new one begins", error
-            )
+            self._failed("the saved audit cannot be read, and a new one begins", error)
 
-    def save(self) -> None:
-        """Write the audit, and the first time its initial model; not being able to is a fault."""
-        run = self._run
-        if run.start is None or run.settings.checkpoint is None:
-            return
-        try:
-            self._lock()
-            run.catch_up()
-            run.arguments = run.arguments or self.fingerprint()
-            path = self._path("audit")
-            if not self._mine:
-                self._set_aside(path)
-                arrays = {
-                    f"{i}": read_only(array)
-                    for i, array in enumerate(run.start.values())
-                }
-                names = {"model": {"names": list(run.start)}}
-                beside = self._path(f"start-{run.models[0]}")
-                write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
-            arrays = self._without_blocks()
-            arrays["audit"] = np.frombuffer(_JSON.dump_json(run), np.uint8)
-            write_archive(path, arrays, {}, schema=SCHEMA, compress=False)
-            self._mine = True
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            kind = FaultKind.CHECKPOINT_NOT_WRITTEN
-            run.failed("the audit could not be saved", error, run.index - 1, kind)
+    def save(self, state: AuditState, start: ArrayRecord, arrays: NamedArrays) -> None:
+        """Write the audit, and the first time its initial model.
 
-    def _without_blocks(self) -> NamedArrays:
+        Args:
+            state: of the audit; files with rows of arrays are noted in it.
+            start: the initial model.
+            arrays: the scores.
+        """
+        self._lock()
+        state.arguments = state.arguments or fingerprint(self._settings, self._wrapped)
+        path = self._path("audit")
+        if self._content is not _Folder.OURS:
+            self._set_aside(path)
+            model = {f"{i}": read_only(array) for i, array in enumerate(start.values())}
+            names = {"model": {"names": list(start)}}
+            start_path = self._path(f"start-{state.models[0]}")
+            write_archive(start_path, model, names, schema=SCHEMA, compress=False)
+        arrays = self._without_blocks(state, arrays)
+        arrays["audit"] = np.frombuffer(_JSON.dump_json(state), np.uint8)
+        write_archive(path, arrays, {}, schema=SCHEMA, compress=False)
+        self._content = _Folder.OURS
+
+    def _without_blocks(self, state: AuditState, arrays: NamedArrays) -> NamedArrays:
         """All arrays, without the rows that are in blocks; writes a block if it is full."""
-        run = self._run
-        arrays = run.auditor.state() | run.seen.state(run.index)
-        arrays |= put_under("noise.", run.noise.state())
-        arrays |= put_under("nodes.", run.contributions.state())
-        if run.promised is not None:
-            arrays |= put_under("promised.", run.promised.state())
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
-        rest = {
-            name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()
+        new_rows = {
+            name: rows[state.kept_rows.get(name, 0) :] for name, rows in growing.items()
         }
-        if run.settled and len(rest["presence"]) >= _BLOCK:
-            name = f"rounds-{run.index}-{secrets.token_hex(4)}"
-            write_archive(self._path(name), rest, {}, schema=SCHEMA, compress=False)
-            run.blocks = [*run.blocks, name]
-            run.kept_rows = {name: len(rows) for name, rows in growing.items()}
-            rest = {name: rows[:0] for name, rows in growing.items()}
-        return arrays | rest
+        if state.settled and len(new_rows["presence"]) >= _BLOCK:
+            block = f"rounds-{state.index}-{secrets.token_hex(4)}"
+            path = self._path(block)
+            write_archive(path, new_rows, {}, schema=SCHEMA, compress=False)
+            state.blocks = [*state.blocks, block]
+            state.kept_rows = {name: len(rows) for name, rows in growing.items()}
+            new_rows = {name: rows[:0] for name, rows in growing.items()}
+        return arrays | new_rows
 
     def _set_aside(self, path: Path) -> None:
+        """Move what another run left there to the first free name."""
         if path.exists():
-            numbered = (self._path(f"audit-{number}") for number in itertools.count(1))
-            free = next(name for name in numbered if not name.exists())
+            paths = (self._path(f"audit-{number}") for number in itertools.count(1))
+            free = next(name for name in paths if not name.exists())
             path.rename(free)
             logger.warning("Audit: %s is now %s", path, free)
 

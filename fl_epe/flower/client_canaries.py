@@ -28,9 +28,10 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import raise_invalid
-from fl_epe.flower.arrays import Layout, longest_norm, records_of
 from fl_epe.flower.free_arrays import leave_alone, not_free
+from fl_epe.flower.layout import Layout, longest_norm
 from fl_epe.mechanism import norm
+from fl_epe.messages import records_of
 from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
@@ -38,9 +39,8 @@ logger = logging.getLogger("flwr.fl_epe")
 _ORDER = "canary-order"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
-_CLIPPING_NORM = (
-    "clipping_norm"  # what Flower's client-side wrappers put into the configuration
-)
+# What Flower's client-side wrappers put into the configuration.
+_CLIPPING_NORM = "clipping_norm"
 FAR_ABOVE = 1e3
 """How many times the clip norm a canary is, so that the clipping under audit scales it down."""
 
@@ -131,43 +131,42 @@ def canary_mod(
     order = CanaryOrder.take_from(message.content)
     if order is None:
         return call_next(message, context)
-    sent = copy.deepcopy(
-        message.content
-    )  # an app may train in the arrays that it was sent
+    # An app may train in the arrays that it was sent.
+    sent = copy.deepcopy(message.content)
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    outside = any(name in _CLIPPING_MODS for name in _names_inside(call_next))
-    answer = (
-        Acknowledgement.OUTSIDE_CLIPPING
-        if outside
-        else _answer(order, sent, reply.content)
-    )
+    if any(name in _CLIPPING_MODS for name in _names_inside(call_next)):
+        answer = Acknowledgement.OUTSIDE_CLIPPING
+    else:
+        answer = _answer(order, sent, reply.content)
     if answer is not Acknowledgement.CANARY:
         logger.warning("canary_mod sends the client's own reply: %s", HINTS[answer])
     if order.acknowledge:
-        if not (records := records_of(reply.content, MetricRecord)):
-            reply.content[_ANSWER] = records[_ANSWER] = MetricRecord()
-        next(iter(records.values()))[_ANSWER] = int(answer)
+        if not records_of(reply.content, MetricRecord):
+            reply.content[_ANSWER] = MetricRecord()
+        first = next(iter(records_of(reply.content, MetricRecord).values()))
+        first[_ANSWER] = int(answer)
     return reply
 
 
 def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
     try:
-        before_arrays, answered = _only(sent, "message"), _only(reply, "reply")
-        layout = Layout.of(before_arrays, order.leave_out)
-        before, own = layout.flatten(before_arrays), layout.flatten(answered)
+        _, sent_arrays = _only(sent, "message")
+        name, reply_arrays = _only(reply, "reply")
+        layout = Layout.of(sent_arrays, order.leave_out)
+        before = layout.flatten(sent_arrays)
+        after = layout.flatten(reply_arrays)
     except ValueError as error:
         logger.warning("canary_mod: %s", error)
         return Acknowledgement.UNFIT
-    length = order.norm or FAR_ABOVE * _clip_norm(sent) or norm(own - before)
-    length = min(length, longest_norm(answered))
+    length = order.norm or FAR_ABOVE * _clip_norm(sent) or norm(after - before)
+    length = min(length, longest_norm(reply_arrays))
     canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
-    names = not_free(layout.split(before), [layout.split(own)])
-    canary = leave_alone(names, canaries.vector(order.number), layout)
+    fixed_names = not_free(layout.split(before), [layout.split(after)])
+    canary = leave_alone(fixed_names, canaries.vector(order.number), layout)
     model = before + before.dtype.type(length) * canary
-    name = next(iter(records_of(reply, ArrayRecord)))
-    reply[name] = layout.form(answered, before_arrays)(model)
+    reply[name] = layout.form(reply_arrays, sent_arrays)(model)
     return Acknowledgement.CANARY
 
 
@@ -182,11 +181,14 @@ def _names_inside(call_next: object, depth: int = 20) -> Iterator[str]:
             yield from _names_inside(inner, depth - 1)
 
 
-def _only(content: RecordDict, what: str) -> ArrayRecord:
-    records = list(records_of(content, ArrayRecord).values())
+def _only(content: RecordDict, place: str) -> tuple[str, ArrayRecord]:
+    """The only arrays in a message or a reply, and their name."""
+    records = records_of(content, ArrayRecord)
     if len(records) != 1:
-        raise ValueError(f"Expected one ArrayRecord in the {what}, got {len(records)}.")
-    return records[0]
+        raise ValueError(
+            f"Expected one ArrayRecord in the {place}, got {len(records)}."
+        )
+    return next(iter(records.items()))
 
 
 def _clip_norm(content: RecordDict) -> float:
@@ -236,9 +238,8 @@ class ClientCanaries:
                     "clients", self.clients, "in (0, 1], or a list of clients"
                 )
             return
-        chosen = [
-            int(client) for client in self.clients
-        ]  # NumPy's would not fit into a checkpoint
+        # NumPy's numbers would not fit into a checkpoint.
+        chosen = [int(client) for client in self.clients]
         if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > self.count:
             wanted = f"to be 1 to num_canaries={self.count} different clients"
             raise_invalid("clients", chosen, wanted)
@@ -246,25 +247,28 @@ class ClientCanaries:
 
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""
-        known, share = self.numbers, self.clients
-        identity = int((self.identity or int)(node_id))
-        if (
-            isinstance(share, (int, float))
-            and identity not in known
-            and len(known) < self.count
-        ):
-            coin = generator(self.seed, _SHARE_STREAM, identity)
+        client = int((self.identity or int)(node_id))
+        share = self.clients
+        is_open = client not in self.numbers and len(self.numbers) < self.count
+        if isinstance(share, (int, float)) and is_open:
+            coin = generator(self.seed, _SHARE_STREAM, client)
             if coin.random() < share:
-                known[identity] = len(known)
-        return known.get(identity)
+                self.numbers[client] = len(self.numbers)
+        return self.numbers.get(client)
 
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
         """What to tell the client in this round; ``None`` for a real client."""
-        if (number := self.number(node_id)) is None:
+        number = self.number(node_id)
+        if number is None:
             return None
-        count, leave_out = self.count + self.unobserved, self.leave_out
         return CanaryOrder(
-            number, count, self.seed, self.kind, norm, leave_out, self.acknowledge
+            number=number,
+            count=self.count + self.unobserved,
+            seed=self.seed,
+            kind=self.kind,
+            norm=norm,
+            leave_out=self.leave_out,
+            acknowledge=self.acknowledge,
         )
 
 

@@ -1,24 +1,19 @@
 """Noise that clients add themselves: what they promise, or what most of them seem to add."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Message
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import NamedArrays
-from fl_epe.flower.arrays import Layout
 from fl_epe.flower.dominance import RoundUpdates
+from fl_epe.flower.fault_log import FaultLog, logger
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import MOST_READ, are_noise, base_of, model_record
-from fl_epe.flower.state import RoundState, logger
+from fl_epe.flower.round_state import RoundState
 from fl_epe.noise import LocalDp, PromisedNoise
-
-if TYPE_CHECKING:
-    from fl_epe.flower.audited_run import AuditedRun
 
 _LITTLE = (
     0.7  # of the median node's noise: less is not by chance, nor for want of an update
@@ -26,55 +21,104 @@ _LITTLE = (
 _FEWEST = 5  # nodes of which most can be told from one
 
 
-def announce_promise(promise: LocalDp) -> None:
-    """Log what the numbers of a promise amount to, before the first round."""
-    log = logger.warning if promise.fault() else logger.info
-    log("Audit: %s", promise.sentence())
+class ClientNoise:
+    """The test of clients' noise in a run: of each reply, or of nodes against each other.
 
+    Args:
+        promise: of the clients; without one nodes are compared with each other.
+        seed: of the test.
 
-def check_replies(run: AuditedRun, state: RoundState, real: Sequence[Message]) -> None:
-    """Test each node's first reply of a round; the first failure of a node is logged.
-
-    Replies that cannot be read are left out: they are faults elsewhere. Without a promise nodes are
-    compared with each other.
+    Attributes:
+        promised: what replies show of the promise; ``None`` before the first.
     """
-    layout = run.whole
-    if layout is None or state.updates is None:
-        return
-    if run.settings.client_noise is None:
-        _compare_nodes(run, state, state.updates)
-        return
-    before = layout.flatten(state.arrays)
-    promised = run.promised = run.promised or _begin(run, layout)
-    known = promised.faults
-    base = base_of(state.updates.kind, before)
-    readable = set(state.updates.contents)
-    replies = {
-        r.metadata.src_node_id: r for r in reversed(real) if id(r.content) in readable
-    }
-    for node in sorted(replies):
-        _, reply = model_record(replies[node], layout, run.wrapped.arrays_key())
-        if np.isfinite(reply).all():
-            if base is not None:
-                reply -= base  # a vector of its own
-            promised.add(node, reply)
-    for who, text in promised.faults.items():
-        if who not in known:
-            run.faults.add(state.index, FaultKind.NOISE_NOT_PROMISED, text)
-            logger.warning(
-                "Audit, round %d, noise is not as promised: %s", state.index + 1, text
-            )
 
+    def __init__(self, promise: LocalDp | None, seed: int) -> None:
+        self._promise = promise
+        self._seed = seed
+        self._named = set[int]()  # nodes that were named for less noise than others
+        self.promised: PromisedNoise | None = None
 
-def _compare_nodes(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:
-    for node, times in less_noise(updates).items():
-        if node not in run.less_noise:
-            run.less_noise.add(node)
-            text = (
-                f"node {node}: {times:.2g} times the noise that other nodes seem to add"
-            )
-            run.faults.add(state.index, FaultKind.NOISE_UNLIKE_OTHERS, text)
-            logger.warning("Audit, round %d, %s", state.index + 1, text)
+    def announce(self) -> None:
+        """Log what the numbers of the promise amount to, before the first round."""
+        if self._promise is not None:
+            log = logger.warning if self._promise.fault() else logger.info
+            log("Audit: %s", self._promise.sentence())
+
+    def test(
+        self,
+        current: RoundState,
+        updates: RoundUpdates,
+        real: Sequence[Message],
+        layout: Layout,
+        preferred: str,
+        faults: FaultLog,
+    ) -> None:
+        """Test each node's first reply of a round; the first failure of a node is logged.
+
+        Replies that cannot be read are left out: they are faults elsewhere.
+
+        Args:
+            current: the round.
+            updates: in the replies that can be read.
+            real: all replies of clients.
+            layout: of all arrays of the model.
+            preferred: see `model_record`.
+            faults: to which failures are added.
+        """
+        index = current.index
+        if self._promise is None:
+            for node, times in less_noise(updates).items():
+                if node not in self._named:
+                    self._named.add(node)
+                    text = f"node {node}: {times:.2g} times the noise that other nodes seem to add"
+                    faults.observed(index, FaultKind.NOISE_UNLIKE_OTHERS, text)
+            return
+        promised = self.promised or self._begin(self._promise, layout)
+        self.promised = promised
+        earlier_faults = promised.faults
+        base = base_of(updates.kind, layout.flatten(current.arrays))
+        readable = set(updates.contents)
+        replies = {
+            reply.metadata.src_node_id: reply
+            for reply in reversed(real)
+            if id(reply.content) in readable
+        }
+        for node in sorted(replies):
+            _, update = model_record(replies[node], layout, preferred)
+            if np.isfinite(update).all():
+                if base is not None:
+                    update -= base  # a vector of its own
+                promised.add(node, update)
+        for sender, text in promised.faults.items():
+            if sender not in earlier_faults:
+                kind = FaultKind.NOISE_NOT_PROMISED
+                faults.observed(index, kind, text, "noise is not as promised: ")
+
+    def _begin(self, promise: LocalDp, layout: Layout) -> PromisedNoise:
+        sizes = {name: math.prod(layout.shapes[name]) for name in layout.moved}
+        return PromisedNoise(promise, sizes, seed=self._seed)
+
+    def state(self) -> NamedArrays:
+        """Named arrays from which `restore` goes on."""
+        return {} if self.promised is None else self.promised.state()
+
+    def restore(self, layout: Layout, state: NamedArrays) -> None:
+        """Go on from the state of an audit that was saved."""
+        if state and self._promise is not None:
+            self.promised = self._begin(self._promise, layout)
+            self.promised.restore(state)
+
+    def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is seen of the noise of clients, in sentences, and what is wrong with it."""
+        if self._promise is None:
+            return (), ()
+        sentences: Sequence[str] = ()
+        faults: Sequence[str] = ()
+        if self.promised is not None:
+            sentences, faults = self.promised.findings()
+        amount = f"Noise of clients: {self._promise.sentence()}."
+        fault = self._promise.fault()
+        return (amount, *sentences), (*([fault] if fault else []), *faults)
 
 
 def less_noise(updates: RoundUpdates) -> dict[int, float]:
@@ -91,33 +135,10 @@ def less_noise(updates: RoundUpdates) -> dict[int, float]:
     if len(sizes) < _FEWEST:
         return {}
     times = sizes / max(float(np.median(sizes)), np.finfo(float).tiny)
-    little = times < _LITTLE
-    if not little.any() or not are_noise(list(updates.entries[~little][:MOST_READ])):
+    has_little = times < _LITTLE
+    if not has_little.any():
         return {}
-    return {
-        updates.nodes[row]: float(times[row]) for row in np.flatnonzero(little).tolist()
-    }
-
-
-def _begin(run: AuditedRun, layout: Layout) -> PromisedNoise:
-    promise = run.settings.client_noise
-    assert promise is not None  # noqa: S101 - else nothing is tested
-    sizes = {name: math.prod(layout.shapes[name]) for name in layout.moved}
-    return PromisedNoise(promise, sizes, seed=run.seed)
-
-
-def restore_promise(run: AuditedRun, layout: Layout, state: NamedArrays) -> None:
-    """Go on from the state of an audit that was saved."""
-    if state:
-        run.promised = _begin(run, layout)
-        run.promised.restore(state)
-
-
-def promise_findings(run: AuditedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is seen of the noise of clients, in sentences, and what is wrong with it."""
-    promise = run.settings.client_noise
-    if promise is None:
-        return (), ()
-    sentences, faults = ((), ()) if run.promised is None else run.promised.findings()
-    amount = f"Noise of clients: {promise.sentence()}."
-    return (amount, *sentences), (*filter(None, [promise.fault()]), *faults)
+    if not are_noise(list(updates.entries[~has_little][:MOST_READ])):
+        return {}
+    rows = np.flatnonzero(has_little).tolist()
+    return {updates.nodes[row]: float(times[row]) for row in rows}

@@ -7,31 +7,24 @@ in each round, and in what each node added to the model over the whole run.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from fl_epe.auditing import FaultKind
-from fl_epe.checks import Floats, NamedArrays, Vector
-from fl_epe.flower.arrays import Layout, ReplyKind
+from fl_epe.checks import Floats, NamedArrays
+from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.replies import (
     as_shares,
     base_of,
+    entries_of,
     kind_of_replies,
-    model_record,
     weights,
 )
-from fl_epe.flower.state import RoundState, logger
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.seeding import generator
-
-if TYPE_CHECKING:
-    from fl_epe.flower.audited_run import AuditedRun
 
 _ROUND_ENTRIES = 1 << 12  # of an update, about, that are compared in a round
 _RUN_ENTRIES = 1024  # of them, that are kept over the run
@@ -59,7 +52,7 @@ class Dominant:
     times: float
 
     def __str__(self) -> str:
-        """Such as "node 7 moved the model 64.1 times as far as the median other node, …"."""
+        """As "node 7 moved the model 64.1 times as far as the median other node, …"."""
         who = f"node {self.nodes[0]}"
         if len(self.nodes) > 1:
             more = ", …" if len(self.nodes) > _NAMED else ""
@@ -90,22 +83,26 @@ def find_dominant(
     active = {node: row for node, row in contributions.items() if row.any()}
     if len(active) < 2:
         return None
-    nodes, rows = list(active), np.array(list(active.values()))
-    norms, whole = np.linalg.norm(rows, axis=1), rows.sum(axis=0)
-    along = rows @ whole
-    energy = float(whole @ whole) + len(whole) * noise**2
+    nodes = list(active)
+    rows = np.array(list(active.values()))
+    norms = np.linalg.norm(rows, axis=1)
+    total = rows.sum(axis=0)
+    along = rows @ total
+    energy = float(total @ total) + len(total) * noise**2
     shorter = np.full(max(count - len(contributions), 0), norms.min())
+    longest_one = np.arange(len(rows)) == np.argmax(along)
     same_direction = along > _SAME * norms * math.sqrt(energy)
-    for chosen in (np.arange(len(rows)) == np.argmax(along), same_direction):
-        others = np.concatenate([norms[~chosen], shorter])
+    for chosen in (longest_one, same_direction):
+        other_norms = np.concatenate([norms[~chosen], shorter])
         length = float(np.linalg.norm(rows[chosen].sum(axis=0)))
         share = float(along[chosen].sum()) / energy
         is_one_direction = length > _ALIGNED * norms[chosen].sum()
-        if share > _MOST and is_one_direction and chosen.sum() <= len(others):
-            times = length / float(np.median(others))
+        is_minority = chosen.sum() <= len(other_norms)
+        if share > _MOST and is_one_direction and is_minority:
+            times = length / float(np.median(other_norms))
             if times > _TIMES:
-                found = tuple(nodes[row] for row in np.flatnonzero(chosen))
-                return Dominant(found, min(share, 1.0), times)
+                dominant_nodes = tuple(nodes[row] for row in np.flatnonzero(chosen))
+                return Dominant(dominant_nodes, min(share, 1.0), times)
     return None
 
 
@@ -141,7 +138,7 @@ class RoundUpdates:
         clip_norm: float = math.inf,
         entries: int = _ROUND_ENTRIES,
     ) -> RoundUpdates | None:
-        """Those of replies that can be read; ``None`` if it is not known what replies are.
+        """The updates in replies that can be read; ``None`` if it is not known what replies are.
 
         Args:
             wrapped: the strategy.
@@ -153,46 +150,41 @@ class RoundUpdates:
             entries: of an update, about, that are compared.
         """
         step = max(1, layout.dim // entries)
-        rows, replies = list[Vector](), list[Message]()
-        for reply in real:
-            with contextlib.suppress(ValueError):
-                row = model_record(reply, layout, wrapped.arrays_key(), step)[1]
-                if np.isfinite(row).all():
-                    rows.append(row)
-                    replies.append(reply)
-        if not rows:
-            return None
         before = layout.flatten(arrays, step)
-        kind = kind or (kind_of_replies(rows, before) if before.any() else "update")
+        rows = entries_of(real, layout, wrapped.arrays_key(), step, len(before))
+        is_readable = np.isfinite(rows).all(axis=1)
+        updates = rows[is_readable]
+        replies = [real[row] for row in np.flatnonzero(is_readable).tolist()]
+        if not replies:
+            return None
+        if kind is None:
+            kind = kind_of_replies(updates, before) if before.any() else "update"
         if kind is None:
             return None
-        updates = np.array(rows, np.float64)
-        if (base := base_of(kind, before)) is not None:
+        base = base_of(kind, before)
+        if base is not None:
             updates -= base
         if wrapped.clips_on_server:
             norms = math.sqrt(step) * np.linalg.norm(updates, axis=1, keepdims=True)
             updates *= np.minimum(
                 1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny)
             )
-        given = np.clip(
+        finite_weights = np.clip(
             weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max
         )
-        nodes = [reply.metadata.src_node_id for reply in replies]
-        contents = [id(reply.content) for reply in replies]
-        noise = wrapped.noise_std() or 0.0
-        return cls(nodes, contents, as_shares(given), updates, noise, kind)
-
-
-def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:
-    """A node, or a group with one direction, that is most of a round's energy is a fault."""
-    added = updates.weights[:, None] * updates.entries
-    found = find_dominant(dict(zip(updates.nodes, added, strict=True)), updates.noise)
-    if found is None:
-        return
-    if run.faults.add(state.index, FaultKind.DOMINANT_UPDATE, str(found)):
-        logger.warning(
-            "Audit, round %d, an update hides the others: %s", state.index + 1, found
+        return cls(
+            nodes=[reply.metadata.src_node_id for reply in replies],
+            contents=[id(reply.content) for reply in replies],
+            weights=as_shares(finite_weights),
+            entries=updates,
+            noise=wrapped.noise_std() or 0.0,
+            kind=kind,
         )
+
+    def dominant(self) -> Dominant | None:
+        """The node, or the nodes with one direction, with most of the round's energy."""
+        added = self.weights[:, None] * self.entries
+        return find_dominant(dict(zip(self.nodes, added, strict=True)), self.noise)
 
 
 class NodeContributions:
@@ -210,21 +202,22 @@ class NodeContributions:
         self._variance = 0.0  # of the noise in each entry
 
     def add(self, updates: RoundUpdates, shares: Mapping[int, float] | None) -> None:
-        """Take in a round.
+        """Add the updates of a round.
 
         Args:
             updates: of the real clients.
             shares: of the replies in what was released, by the ``id`` of their content; ``None`` if
                 they are not known.
         """
-        given = updates.weights
+        weights = updates.weights
         if shares is not None:
-            given = np.array([shares.get(content, 0.0) for content in updates.contents])
+            weights = np.array(
+                [shares.get(content, 0.0) for content in updates.contents]
+            )
         count = updates.entries.shape[1]
         places = generator(self._seed, _SAMPLED).permutation(count)[:_RUN_ENTRIES]
-        for node, row in zip(
-            updates.nodes, given[:, None] * updates.entries[:, places], strict=True
-        ):
+        added = weights[:, None] * updates.entries[:, places]
+        for node, row in zip(updates.nodes, added, strict=True):
             self._sums[node] = self._sums.get(node, 0.0) + row
         norms = {node: float(np.linalg.norm(row)) for node, row in self._sums.items()}
         for node in sorted(norms, key=norms.__getitem__)[:-_MOST_NODES]:
@@ -232,14 +225,16 @@ class NodeContributions:
         self._variance += updates.noise**2
 
     def dominant(self, count: int) -> Dominant | None:
-        """Who dominates what all nodes added; ``count`` of them took part."""
+        """The nodes that dominate the sum of all updates; ``count`` nodes took part."""
         return find_dominant(self._sums, math.sqrt(self._variance), count)
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
-        nodes = np.array([node % 2**64 for node in self._sums], np.uint64)
-        sums, variance = np.array(list(self._sums.values())), np.array(self._variance)
-        return {"ids": nodes, "sums": sums, "variance": variance}
+        return {
+            "ids": np.array([node % 2**64 for node in self._sums], np.uint64),
+            "sums": np.array(list(self._sums.values())),
+            "variance": np.array(self._variance),
+        }
 
     def restore(self, state: NamedArrays) -> None:
         """Go on from what `state` returned."""

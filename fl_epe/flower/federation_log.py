@@ -31,11 +31,11 @@ _ANSWER = pydantic.TypeAdapter(SiloAnswer)
 
 
 def fingerprint(arrays: ArrayRecord) -> str:
-    """By which a model is known again."""
-    found = hashlib.blake2b(digest_size=16)
+    """The hash by which a model is recognised."""
+    digest = hashlib.blake2b(digest_size=16)
     for array in arrays.values():
-        found.update(array.data)
-    return found.hexdigest()
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 def read_answer(text: Any, node: int) -> SiloAnswer:
@@ -60,7 +60,7 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
 
 
 def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
-    """A line without what is said of the rounds that an audit covers, but of all."""
+    """A line without the results that hold only for the rounds that an audit covers."""
     nothing: dict[str, Any] = dict.fromkeys((*_INTERVAL, "scale", "linear_limit"))
     theory = math.inf if line.theory == math.inf else None
     return dataclasses.replace(line, **nothing, theory=theory, reason=reason)
@@ -102,12 +102,17 @@ class FederationRound:
 
     def left_of_others(self, silo: str, allies: int) -> float | None:
         """Share of the energy of all but a silo that is left without the largest ``allies``."""
-        others = [energy for name, energy in self.energies.items() if name != silo]
-        known = sorted(energy for energy in others if energy is not None)
-        if len(known) < len(others):
-            return None
-        total = sum(known)
-        return sum(known[: max(0, len(known) - allies)]) / total if total else 0.0
+        energies = list[float]()
+        for name, energy in self.energies.items():
+            if name != silo:
+                if energy is None:
+                    return None
+                energies.append(energy)
+        energies.sort()
+        total = sum(energies)
+        if not total:
+            return 0.0
+        return sum(energies[: max(0, len(energies) - allies)]) / total
 
 
 @dataclasses.dataclass
@@ -153,7 +158,7 @@ class FederationLog:
     @property
     def silos(self) -> list[str]:
         """All silos that ever replied, in the order of their names."""
-        return sorted({name for one in self.rounds for name in one.energies})
+        return sorted({name for past in self.rounds for name in past.energies})
 
     def name(
         self, node: int, answer: SiloAnswer | None, present: Collection[str]
@@ -179,21 +184,22 @@ class FederationLog:
         Returns:
             How many rounds are left.
         """
-        known = len(self.rounds)
-        done = max(
-            (t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0
-        )
-        if not done:
+        rounds = [t for t, past in enumerate(self.rounds, 1) if past.model == model]
+        if not rounds:
             vars(self).update(vars(FederationLog(model)))
-        elif done < known:
-            del self.rounds[done:]
+            return 0
+        last = max(rounds)
+        if last < len(self.rounds):
+            del self.rounds[last:]
             self.heard = {
-                name: one for name, one in self.heard.items() if one.rounds <= done
+                silo: heard
+                for silo, heard in self.heard.items()
+                if heard.rounds <= last
             }
             self.faults.append(
-                f"what came after round {done} is forgotten: it is in no model"
+                f"what came after round {last} is forgotten: it is in no model"
             )
-        return done
+        return last
 
     def answer(self, silo: str) -> SiloAnswer:
         """The newest answer of a silo.
@@ -203,8 +209,9 @@ class FederationLog:
         """
         heard = self.heard[silo]
         answer = dataclasses.replace(heard.answer, silo=silo)
-        uploads = [t for t, one in enumerate(self.rounds, 1) if silo in one.energies]
-        if later := sum(t > heard.rounds for t in uploads):
+        uploads = [t for t, past in enumerate(self.rounds, 1) if silo in past.energies]
+        later = sum(t > heard.rounds for t in uploads)
+        if later:
             reason = (
                 f"its last {later} of {len(uploads)} uploads came without an answer"
             )
@@ -219,7 +226,7 @@ class FederationLog:
         return dataclasses.replace(answer, lines=lines)
 
     def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
-        """What a silo is told.
+        """The facts that a silo gets with the last model.
 
         A round in which no upload can be seen counts as the worst of the others.
 
@@ -228,14 +235,17 @@ class FederationLog:
             allies: see `FederationFacts`.
             server: the fields that tell what moves the model.
         """
-        released = [one for one in self.rounds if one.released]
-        taken = {t: one for t, one in enumerate(released, 1) if silo in one.energies}
-        shares = [one.left_of_others(silo, allies) for one in taken.values()]
-        worst = min((share for share in shares if share is not None), default=None)
-        others = (
-            ()
-            if worst is None
-            else [worst if share is None else share for share in shares]
+        released = [past for past in self.rounds if past.released]
+        numbers = [t for t, past in enumerate(released, 1) if silo in past.energies]
+        shares = [released[t - 1].left_of_others(silo, allies) for t in numbers]
+        visible = [share for share in shares if share is not None]
+        if not visible:
+            shares = []
+        return FederationFacts(
+            rounds=len(released),
+            taken=tuple(numbers),
+            silos=len(self.silos),
+            others=tuple(min(visible) if s is None else s for s in shares),
+            allies=allies,
+            **server,
         )
-        counts = len(released), tuple(taken), len(self.silos)
-        return FederationFacts(*counts, tuple(others), allies, **server)

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from fl_epe.checks import Vector
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.layout import Layout
 from fl_epe.mechanism import norm
 
 Arrays = Mapping[str, Vector]
@@ -64,8 +64,8 @@ def leave_alone(names: Collection[str], canary: Vector, layout: Layout) -> Vecto
     """
     if len(names) in (0, len(layout.moved)):
         return canary
-    rest = canary.copy()
-    parts = layout.split(rest)
+    remainder = canary.copy()
+    parts = layout.split(remainder)
     for name in names:
         parts[name][:] = 0
-    return np.divide(rest, norm(rest), dtype=rest.dtype)
+    return np.divide(remainder, norm(remainder), dtype=remainder.dtype)

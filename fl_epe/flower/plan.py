@@ -47,13 +47,13 @@ class AuditPlan:
     load: CanaryLoad | None = None
 
     def law(self, rounds: int) -> ParticipationLaw | None:
-        """How a client takes part in a run; ``None`` if none was asked."""
+        """The participation law of a client in a run; ``None`` if no client was asked."""
         rate = self.clients / max(1, self.nodes or self.clients)
         return ParticipationLaw(rounds, rate * rounds) if rate else None
 
     @property
-    def most(self) -> float:
-        """Canaries among the replies of a round, at most."""
+    def largest_share(self) -> float:
+        """The largest share of canaries among the replies of a round."""
         replies = self.clients - self.replaced + self.canaries
         return self.canaries / replies if replies else 0.0
 
@@ -63,19 +63,18 @@ class AuditPlan:
         if self.load is None and self.canaries:
             lines = [
                 f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
-                f" {self.clients} clients: {self.most:.0%} of the replies."
+                f" {self.clients} clients: {self.largest_share:.0%} of the replies."
             ]
         if self.replaced:
             lines.append(
                 f"Up to {self.replaced} of {self.clients} clients a round are not asked, as"
                 " canaries answer in their place."
             )
-        alone = (
-            f"Canaries leave alone: {', '.join(self.left_out)}."
-            if self.left_out
-            else ""
-        )
-        return [*lines, *filter(None, (self.reduced, alone))]
+        if self.reduced:
+            lines.append(self.reduced)
+        if self.left_out:
+            lines.append(f"Canaries leave alone: {', '.join(self.left_out)}.")
+        return lines
 
 
 def canaries_that_fit(share: float, clients: int, room: float) -> float:
@@ -84,13 +83,29 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
     Args:
         share: largest of the replies.
         clients: whom the strategy asks.
-        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
-            set a finite number asked for canaries in it, up to half of a round.
+        room: how many replies can be added to theirs; beyond that canaries replace clients. A user
+            who set a finite number wants canaries in it, up to half of a round.
     """
     if share == 1:
         return math.inf
-    most = min(share / (1 - share) * clients, share * (clients + room))
-    return max(most, min(room, clients) if math.isfinite(room) else 0.0)
+    by_share = min(share / (1 - share) * clients, share * (clients + room))
+    return max(by_share, min(room, clients)) if math.isfinite(room) else by_share
+
+
+def check_rounds(settings: CanaryAuditSettings, rounds: int | None) -> int:
+    """The rounds of a run, over which canaries that the server makes are spread.
+
+    Raises:
+        ValueError: if they are not known, or the settings' participations do not fit into them.
+    """
+    if rounds is None:
+        raise ValueError(
+            "Expected rounds=… in CanaryAudit, those of all starts together: start() does not"
+            " tell them, or has a single round, which may be one of many (pass rounds=1, if"
+            " that is all)."
+        )
+    ShuffledEpochs(rounds, settings.participations or 1.0)  # raises
+    return rounds
 
 
 def spread(
@@ -106,17 +121,20 @@ def spread(
     Where a canary ``replaces`` a client none is in the first round, unless it is the only one: what
     clients weigh is not known before.
     """
-    places, often = number, settings.participations or 1.0
+    places = number
+    participations = settings.participations or 1.0
     if load is not None:
         places = load.places
-        often = int(places * load.place_participations + _ROUNDING) / max(1, places)
-    if not places or not often:
+        in_all = int(places * load.place_participations + _ROUNDING)
+        participations = in_all / max(1, places)
+    if not places or not participations:
         return np.zeros((rounds, 0), bool)
     rng = generator(settings.canary_seed, _SCHEDULE)
     first = 1 if replaces and rounds > 1 else 0
-    schedule = ShuffledEpochs(rounds - first, min(often, rounds - first))
-    here = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))
-    return here if load is None else load.presence(here, rng)
+    later_rounds = rounds - first
+    schedule = ShuffledEpochs(later_rounds, min(participations, later_rounds))
+    by_place = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))
+    return by_place if load is None else load.presence(by_place, rng)
 
 
 def _load(
@@ -128,13 +146,14 @@ def _load(
 ) -> CanaryLoad:
     """The ladder beside the clients of the first round; arguments as of `make_plan`."""
     nodes = nodes or clients
-    often = settings.participations or rounds * clients / nodes
-    per_place = rounds / often  # clients whom the strategy asks once for each place
+    participations = settings.participations or rounds * clients / nodes
+    # Clients whom the strategy asks once for each place.
+    per_place = rounds / participations
     z = settings.noise_multiplier
     return canary_load(
         max(1, round(clients * per_place)),
         rounds=rounds,
-        participations=often,
+        participations=participations,
         delta=settings.delta,
         noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
         share=settings.largest_share,
@@ -151,7 +170,7 @@ def make_plan(
     clients: int,
     nodes: int | None,
 ) -> AuditPlan:
-    """No more canaries than fit beside the clients of the first round, or none below two.
+    """Plan as many canaries as fit beside the clients of the first round; none if one fits.
 
     Args:
         settings: of the audit.
@@ -160,32 +179,32 @@ def make_plan(
         clients: whom the strategy asks in the first round.
         nodes: from how many they were chosen; ``None`` if not known.
     """
-    number, share, reduced, load = (
-        settings.num_canaries,
-        settings.largest_share,
-        "",
-        None,
-    )
+    number = settings.num_canaries
+    load = None
+    reduced = ""
     room = wrapped.room(clients)
     spread_of = functools.partial(spread, settings, rounds, replaces=room < 1)
     if number is None:
         load = _load(settings, wrapped, rounds, clients, nodes)
-        here = spread_of(0, load)
-        number = here.shape[1]
+        by_round = spread_of(0, load)
+        number = by_round.shape[1]
     else:
-        here = spread_of(number, None)
-        fits = canaries_that_fit(share, clients, room)
-        if (total := here.sum()) > rounds * (fits + _ROUNDING):
-            fit = int((fits + _ROUNDING) * rounds * number / total)
+        by_round = spread_of(number, None)
+        share = settings.largest_share
+        a_round = canaries_that_fit(share, clients, room) + _ROUNDING
+        total = by_round.sum()
+        if total > rounds * a_round:
+            fit = int(a_round * rounds * number / total)
             fit = fit if fit >= 2 else 0
             reduced = (
                 f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as "
                 f"more than {share:.0%} of replies harm the model: ask for as many, or raise "
                 "max_share."
             )
-            number, here = fit, spread_of(fit, None)
-    most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
-    replaced = int(min(max(most - room, 0), clients))
+            number = fit
+            by_round = spread_of(fit, None)
+    canaries = int(by_round.sum(axis=1).max(initial=0))
+    replaced = int(min(max(canaries - room, 0), clients))
     if load is not None and number and replaced == clients:
         reduced = (
             "Canaries would answer in the place of every client of a round: ask more clients, or"
@@ -193,5 +212,12 @@ def make_plan(
         )
         return AuditPlan(0, clients, nodes, reduced=reduced)
     return AuditPlan(
-        number, clients, nodes, most, planned, replaced, reduced=reduced, load=load
+        number=number,
+        clients=clients,
+        nodes=nodes,
+        canaries=canaries,
+        planned=float(by_round.sum()) or None,
+        replaced=replaced,
+        reduced=reduced,
+        load=load,
     )

@@ -7,7 +7,6 @@ found. Hand ``RecordAudit(strategy, delta=1e-5)`` to Flower in place of the stra
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,9 +22,9 @@ from fl_epe.archive import error_text, one_line, read_archive, write_archive
 from fl_epe.auditing import RECORDS, SiloAnswer
 from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
-from fl_epe.flower.arrays import Layout
 from fl_epe.flower.audited_strategy import AuditedStrategy
 from fl_epe.flower.dominance import RoundUpdates
+from fl_epe.flower.fault_log import described, logger
 from fl_epe.flower.federation_log import (
     FederationLog,
     FederationRound,
@@ -33,8 +32,9 @@ from fl_epe.flower.federation_log import (
     fingerprint,
     read_answer,
 )
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import readable
-from fl_epe.flower.state import Aggregation, logger
+from fl_epe.flower.round_state import Aggregation
 from fl_epe.flower.watching import arguments_of, shares_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers, RunLogger
@@ -106,28 +106,28 @@ class RecordAudit(AuditedStrategy):
         self._newest: ArrayRecord | None = None
         super().__init__(strategy, self._fault)
 
-    def _fault(self, what: str, why: Exception | str) -> None:
-        """Keep and log what could not be done and why, the first time."""
-        fault = f"{what}: {one_line(why if isinstance(why, str) else error_text(why))}"
-        if not any(known.startswith(f"{what}: ") for known in self._log.faults):
+    def _fault(self, failure: str, reason: Exception | str) -> None:
+        """Note and log what could not be done and why, once."""
+        fault = f"{failure}: {described(reason)}"
+        if not any(earlier.startswith(f"{failure}: ") for earlier in self._log.faults):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does."""
-        own = self.strategy.start
-        if self._is_running:  # called by a function that was put in its place
+        if "start" in self._hooks.calling:  # by a function that was put in its place
             return type(self.strategy).start(self.strategy, *arguments, **named)
+        start = self.strategy.start
         if not self._is_enabled:
             self._fault("nothing is audited", "enabled=False")
-            return own(*arguments, **named)
+            return start(*arguments, **named)
         self._has_begun = False
-        with self._goes_on("the audit could not prepare"):
-            given = arguments_of(own, arguments, named)
-            if isinstance(given.get("initial_arrays"), ArrayRecord):
-                self._open(given["initial_arrays"], given["grid"])
-        result = self._start_hooked(own, *arguments, **named)
-        with self._goes_on("the last model could not be sent to silos"):
+        with self._noting_failure("the audit could not prepare"):
+            values = arguments_of(start, arguments, named)
+            if isinstance(values.get("initial_arrays"), ArrayRecord):
+                self._open(values["initial_arrays"], values["grid"])
+        result = self._start_hooked(start, *arguments, **named)
+        with self._noting_failure("the last model could not be sent to silos"):
             self.ask_silos()
             returned = getattr(result, "arrays", None)
             if returned and fingerprint(returned) != self._log.model:
@@ -150,57 +150,60 @@ class RecordAudit(AuditedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Any:
         """The strategy's messages."""
-        if (own := self._hooks.replaced("configure_train")) is not None:
-            return own(server_round, arrays, config, grid)
-        with self._goes_on("the round cannot be audited"):
+        original = self._hooks.replaced("configure_train")
+        if original is not None:
+            return original(server_round, arrays, config, grid)
+        with self._noting_failure("the round cannot be audited"):
             self._open(arrays, grid)
         return self._hooks.call("configure_train", server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """What the strategy makes of the replies."""
-        if (own := self._hooks.replaced("aggregate_train")) is not None:
-            return own(server_round, replies)
+        original = self._hooks.replaced("aggregate_train")
+        if original is not None:
+            return original(server_round, replies)
         replies = list(replies)
         uploads = readable(replies)
         energies = dict[str, float | None]()
-        with self._goes_on("silos' answers cannot be read"):
+        with self._noting_failure("silos' answers cannot be read"):
             for reply in uploads:
-                node, answer = reply.metadata.src_node_id, self._answer_in(reply)
+                node = reply.metadata.src_node_id
+                answer = self._answer_in(reply)
                 silo = self._log.name(node, answer, energies)
                 energies[silo] = None
                 if answer is not None:
                     self._log.heard[silo] = HeardAnswer(
                         node, len(self._log.rounds) + 1, answer
                     )
-        with self._goes_on("uploads cannot be read"):
+        with self._noting_failure("uploads cannot be read"):
             energies |= zip(energies, self._energies(uploads), strict=True)
         result = self._hooks.call("aggregate_train", server_round, replies)
-        with self._goes_on("the round could not be noted"):
+        with self._noting_failure("the round could not be noted"):
             self._close(energies, uploads, result[0])
         return result
 
     def _open(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Take the model that a round begins with; the first one says where the audit goes on."""
+        """Note the model that a round begins with; the first one shows where the audit goes on."""
         self._grid = grid
-        is_known = arrays is self._newest
+        is_same = arrays is self._newest
         self._newest = arrays
-        if self._has_begun and is_known:
-            return
-        model = fingerprint(arrays)
         if self._has_begun:
-            self._is_changed |= model != self._log.model
+            if not is_same:
+                self._is_changed |= fingerprint(arrays) != self._log.model
             return
         self._has_begun = True
-        with self._goes_on("the saved audit cannot be read"):
+        with self._noting_failure("the saved audit cannot be read"):
             if not self._log.rounds and self._path is not None and self._path.exists():
                 (saved,), _ = read_archive(
                     self._path, _WHAT, schema=_SCHEMA, texts=("silos",)
                 )
                 self._log = _JSON.validate_python(saved)
-        if (known := len(self._log.rounds)) and not self._log.go_back(model):
+        rounds = len(self._log.rounds)
+        remaining = self._log.go_back(fingerprint(arrays)) if rounds else 0
+        if rounds and not remaining:
             logger.warning(
                 "Audit of records: %d rounds are of another run: a new log begins",
-                known,
+                rounds,
             )
         self._is_resumed = bool(self._log.rounds)
         self._is_closed = False
@@ -208,7 +211,7 @@ class RecordAudit(AuditedStrategy):
     def _answer_in(self, reply: Message) -> SiloAnswer | None:
         """Take the audit's record out of a reply; ``None`` if no answer is in it."""
         node = reply.metadata.src_node_id
-        with self._goes_on(f"node {node} gave no answer that can be read"):
+        with self._noting_failure(f"node {node} gave no answer that can be read"):
             record = reply.content.get(RECORDS)
             if isinstance(record, ConfigRecord):
                 del reply.content[RECORDS]
@@ -225,7 +228,7 @@ class RecordAudit(AuditedStrategy):
             Layout.of(self._newest),
             self._newest,
             uploads,
-            kind="model" if self._wrapped.takes_models else None,
+            kind=self._wrapped.reply_kind,
             entries=_ENTRIES,
         )
         if updates is None or len(updates.nodes) < len(uploads):
@@ -266,11 +269,16 @@ class RecordAudit(AuditedStrategy):
             self._loggers.log(count, self.metrics(), resumed=self._is_resumed)
 
     def _is_average(self, uploads: Sequence[Message], arrays: ArrayRecord) -> bool:
-        key, preferred = self._wrapped.weighted_by(), self._wrapped.arrays_key()
-        with contextlib.suppress(ValueError):
-            seen = Aggregation(uploads, arrays)
-            return shares_of(seen, key, Layout.of(arrays), preferred) is not None
-        return False
+        try:
+            averaging = shares_of(
+                Aggregation(uploads, arrays),
+                self._wrapped.weighted_by(),
+                Layout.of(arrays),
+                self._wrapped.arrays_key(),
+            )
+        except ValueError:
+            return False
+        return averaging is not None
 
     def _server(self) -> dict[str, Any]:
         """What moves the model, as fields of `FederationFacts`."""
@@ -278,9 +286,8 @@ class RecordAudit(AuditedStrategy):
         name = self._wrapped.description
         if self._is_changed:
             return {"server": f"{name}, whose model is changed between rounds"}
-        if len(self._wrapped.layers) > 1 or not all(
-            one.averaged for one in self._log.rounds
-        ):
+        all_averaged = all(past.averaged for past in self._log.rounds)
+        if len(self._wrapped.layers) > 1 or not all_averaged:
             return {"server": name}
         if isinstance(server, str):
             return {}
@@ -307,12 +314,14 @@ class RecordAudit(AuditedStrategy):
             silo = self._log.names.get(node, f"node {node}")
             if reply.has_error():
                 reason = reply.error.reason or "no reason was given"
-                *_, last = reason.strip().splitlines() or [
-                    reason
-                ]  # of a traceback: the error
-                why = _HINT if _NO_HANDLER in reason else last
-                self._fault(f"{silo} did not answer the last model", why)
-            elif answer := self._answer_in(reply):
+                if _NO_HANDLER in reason:
+                    reason = _HINT
+                lines = reason.strip().splitlines() or [reason]
+                last_line = lines[-1]  # of a traceback: the error
+                self._fault(f"{silo} did not answer the last model", last_line)
+                continue
+            answer = self._answer_in(reply)
+            if answer is not None:
                 rounds = len(self._log.rounds)
                 self._log.heard[silo] = HeardAnswer(node, rounds, answer, saw_last=True)
 
@@ -350,7 +359,11 @@ class RecordAudit(AuditedStrategy):
         from fl_epe.reporting import silo_metrics  # slow to import
 
         return silo_metrics(
-            [one for one in self.answers().values() if one.delta == self._delta]
+            [
+                answer
+                for answer in self.answers().values()
+                if answer.delta == self._delta
+            ]
         )
 
     def report(self, directory: str | Path | None = None) -> str:
@@ -360,7 +373,7 @@ class RecordAudit(AuditedStrategy):
         """
         from fl_epe.reporting import silos_json, silos_text, write_silos_report
 
-        with self._goes_on("the report could not be written"):
+        with self._noting_failure("the report could not be written"):
             folder = None if directory is None else Path(directory)
             answers = [*self.answers().values()]
             if folder is not None:

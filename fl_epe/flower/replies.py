@@ -1,40 +1,31 @@
-"""The clients' replies: what is in them, what kind they are, and synthetic ones in their form."""
+"""The clients' replies: who sent them, what is in them, and what kind they are."""
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import dataclasses
-import os
+import math
 import statistics
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import assert_never
 
 import numpy as np
 import scipy
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord
 
-from fl_epe.auditing import FaultKind
-from fl_epe.checks import Booleans, Floats, Vector
-from fl_epe.flower.arrays import Layout, ReplyKind, records_of
-from fl_epe.flower.free_arrays import leave_alone
-from fl_epe.flower.state import RoundState
+from fl_epe.auditing import FaultBook, FaultKind
+from fl_epe.checks import Floats, Vector
+from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.mechanism import norm
-
-if TYPE_CHECKING:
-    from fl_epe.flower.audited_run import AuditedRun
+from fl_epe.messages import error_kind, records_of
 
 MOST_READ = 9  # real updates, whose median norm stands for all
 _NEAR = 0.25
-_BLOCKS, _SIZE = 64, 256  # of the entries that are looked at, for noise
-_LEAST = 256  # entries
+_BLOCKS = 64  # of the entries that are looked at, for noise
+_BLOCK_SIZE = 256
+_FEWEST_ENTRIES = 256
 _RARE = 1e-3  # noise is taken for something else about so often
-
-_NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
-_ROUNDED = 0.1  # of a canary's norm, which the rounding of its numbers may take
-_NODE = 1 << 62  # node ids of canaries in replies that answer no message
-
-Value = int | float | list[int] | list[float]
+_LOSSES = ("train_loss", "train-loss", "loss")
 
 
 def readable(replies: Sequence[Message]) -> list[Message]:
@@ -42,13 +33,76 @@ def readable(replies: Sequence[Message]) -> list[Message]:
     return [reply for reply in replies if not reply.has_error()]
 
 
+def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
+    """The loss of the training in each record of metrics that has one."""
+    losses = [
+        record.get(name) for record in metrics for name in _LOSSES if name in record
+    ]
+    return [float(loss) for loss in losses if isinstance(loss, int | float)]
+
+
+def clients_of(
+    replies: Sequence[Message],
+    sent: Sequence[Message],
+    identity: Callable[[int], int],
+    faults: FaultBook,
+    index: int,
+) -> dict[int, int]:
+    """The client of each reply that is no error, by the ``id`` of the reply's content.
+
+    Errors, missing replies and losses that are not finite are faults.
+
+    Args:
+        replies: to what was sent in a round.
+        sent: the messages of the round.
+        identity: what stays the same about a client, from its node id.
+        faults: to which more are added.
+        index: of the round, from 0.
+    """
+    # A SuperLink answers in the name of a node that died, under its own id.
+    nodes = {
+        message.metadata.message_id: message.metadata.dst_node_id for message in sent
+    }
+    clients = dict[int, int]()
+    answered = set[str]()
+    for reply in replies:
+        message_id = reply.metadata.reply_to_message_id
+        node = nodes.get(message_id, reply.metadata.src_node_id)
+        if message_id and message_id in answered:
+            faults.add(
+                index, FaultKind.ANSWERED_TWICE, f"node {node}: it answered twice"
+            )
+        answered.add(message_id)
+        if reply.has_error():
+            text = f"node {node}: {reply.error.reason}"
+            faults.add(index, error_kind(reply.error), text)
+            continue
+        clients[id(reply.content)] = int(identity(node))
+        for loss in losses_of(records_of(reply.content, MetricRecord).values()):
+            if not math.isfinite(loss):
+                text = f"node {node}: the loss of its training is {loss}"
+                faults.add(index, FaultKind.LOSS_NOT_FINITE, text)
+    silent = len(sent) - len(replies)
+    if silent > 0:
+        missing = [
+            f"node {node}"
+            for message_id, node in nodes.items()
+            if message_id not in answered
+        ]
+        names = f": {', '.join(missing)}" if len(missing) == silent else ""
+        text = f"{silent} of {len(sent)} clients did not answer{names}"
+        faults.add(index, FaultKind.NO_ANSWER, text, silent)
+    return clients
+
+
 def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
-    records = [
-        [*records_of(reply.content, MetricRecord).values(), {}][0] for reply in replies
-    ]
-    found = [metrics.get(key, 1) for metrics in records]
-    return [1 if isinstance(value, list) else value for value in found]
+    values: list[float] = []
+    for reply in replies:
+        records = [*records_of(reply.content, MetricRecord).values()]
+        weight = records[0].get(key, 1) if records else 1
+        values.append(1 if isinstance(weight, list) else weight)
+    return values
 
 
 def as_shares(values: Floats) -> Floats:
@@ -71,7 +125,8 @@ def model_record(
     Raises:
         ValueError: if none fits, or several do of which none has that name.
     """
-    fits, reasons = dict[str, Vector](), list[str]()
+    fits = dict[str, Vector]()
+    reasons = list[str]()
     records = records_of(reply.content, ArrayRecord)
     for name, arrays in records.items():
         try:
@@ -88,6 +143,25 @@ def model_record(
     return next(iter(fits.items()))
 
 
+def entries_of(
+    replies: Sequence[Message], layout: Layout, preferred: str, step: int, count: int
+) -> Floats:
+    """The arrays of replies that fit the model, ``(n, count)``; a row of NaN where none do.
+
+    Args:
+        replies: n of them.
+        layout: of the model.
+        preferred: see `model_record`.
+        step: see `model_record`.
+        count: of the entries that are taken.
+    """
+    entries = np.full((len(replies), count), np.nan)
+    for row, reply in zip(entries, replies, strict=True):
+        with contextlib.suppress(ValueError):
+            row[:] = model_record(reply, layout, preferred, step)[1]
+    return entries
+
+
 @dataclasses.dataclass(frozen=True)
 class ReadableReply:
     """A real reply that can be read.
@@ -95,7 +169,7 @@ class ReadableReply:
     Attributes:
         reply: as it came.
         name: of its arrays.
-        vector: they, shape ``(dim,)``, finite.
+        vector: these arrays, shape ``(dim,)``, finite.
     """
 
     reply: Message
@@ -104,42 +178,53 @@ class ReadableReply:
 
     @property
     def arrays(self) -> ArrayRecord:
-        """Those of that name."""
+        """The arrays of that name."""
         return records_of(self.reply.content, ArrayRecord)[self.name]
 
 
 def some_answers(
-    run: AuditedRun,
     replies: Sequence[Message],
-    state: RoundState,
+    layout: Layout,
+    before: Vector,
+    preferred: str,
     rng: np.random.Generator,
+    refuse: Callable[[str], object],
 ) -> list[ReadableReply]:
     """At most nine of the replies, drawn at random among those that fit the model and are finite.
 
-    Others that were looked at are faults. Replies that hold the model unchanged, or no update, are
-    returned only where no other reply is left.
+    Replies that hold the model unchanged, or no update, are returned only if there is no other
+    reply.
+
+    Args:
+        replies: of a round.
+        layout: of the model.
+        before: the model that was sent, of shape ``(dim,)``.
+        preferred: see `model_record`.
+        rng: that the order is drawn from.
+        refuse: called with the reason for each reply that was looked at and cannot be read.
 
     Raises:
         ValueError: if there is none.
     """
-    found, idle, why = list[ReadableReply](), list[ReadableReply](), ""
-    for i in rng.permutation(len(replies)):
+    answers = list[ReadableReply]()
+    idle = list[ReadableReply]()
+    reason = ""
+    for position in rng.permutation(len(replies)):
+        reply = replies[position]
         try:
-            name, vector = model_record(
-                replies[i], state.layout, run.wrapped.arrays_key()
-            )
+            name, vector = model_record(reply, layout, preferred)
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
-            is_idle = not vector.any() or np.array_equal(vector, state.before)
-            (idle if is_idle else found).append(ReadableReply(replies[i], name, vector))
+            is_idle = not vector.any() or np.array_equal(vector, before)
+            (idle if is_idle else answers).append(ReadableReply(reply, name, vector))
         except ValueError as error:
-            why = f"node {replies[i].metadata.src_node_id}: {error}"
-            run.faults.add(state.index, FaultKind.ANSWER_REFUSED, why)
-        if len(found) == MOST_READ:
+            reason = f"node {reply.metadata.src_node_id}: {error}"
+            refuse(reason)
+        if len(answers) == MOST_READ:
             break
-    if not found and not idle:
-        raise ValueError(f"Expected a reply that can be read: {why}")
-    return found or idle[:MOST_READ]
+    if not answers and not idle:
+        raise ValueError(f"Expected a reply that can be read: {reason}")
+    return answers or idle[:MOST_READ]
 
 
 def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
@@ -157,7 +242,7 @@ def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
     assert_never(kind)
 
 
-def kind_of_replies(answers: Sequence[Vector], before: Vector) -> ReplyKind | None:
+def kind_of_replies(answers: Iterable[Vector], before: Vector) -> ReplyKind | None:
     """What the replies are, from how much of the global model is in them; ``None`` if not clear.
 
     A trained model is the old one and an update: its share of the old one is 1 plus the update's
@@ -187,42 +272,46 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
         before: what an update is the difference to; ``None`` if answers are updates.
     """
     dim = len(answers[0]) if answers else 0
-    if dim < _LEAST or len(answers) < 3:
+    if dim < _FEWEST_ENTRIES or len(answers) < 3:
         return False
     blocks = min(_BLOCKS, dim // 32)
-    size = min(_SIZE, dim // blocks)
-    places = np.linspace(0, dim - size, blocks).astype(np.int64)[:, None] + np.arange(
-        size
-    )
+    size = min(_BLOCK_SIZE, dim // blocks)
+    first_places = np.linspace(0, dim - size, blocks).astype(np.int64)
+    places = first_places[:, None] + np.arange(size)
     old = 0.0 if before is None else before[places].astype(np.float64)
     entries = np.array([answer[places] - old for answer in answers])
-    squares = np.mean(entries**2, axis=2)  # of each update's blocks
-    whole = squares.mean(axis=1)
-    if not whole.all():
+    block_squares = np.mean(entries**2, axis=2)  # (updates, blocks)
+    squares = block_squares.mean(axis=1)
+    if not squares.all():
         return False
-    count, seen = len(answers), blocks * size
-    spread = size / 2 * float(np.sum((squares / whole[:, None] - 1) ** 2))
-    lengths = seen / 2 * float(np.sum((whole / whole.mean() - 1) ** 2))
-    fourth = np.mean(entries**4, axis=(1, 2)) / whole**2 - 3
-    flat = entries.reshape(count, -1) / np.sqrt(seen * whole)[:, None]
-    cosines = (flat @ flat.T)[np.triu_indices(count, 1)]
-    chi2, wide = scipy.stats.chi2, scipy.special.ndtri(1 - _RARE / 2)
+    count = len(answers)
+    entry_count = blocks * size
+    relative_blocks = block_squares / squares[:, None] - 1
+    spread_of_blocks = size / 2 * float(np.sum(relative_blocks**2))
+    relative_lengths = squares / squares.mean() - 1
+    spread_of_lengths = entry_count / 2 * float(np.sum(relative_lengths**2))
+    excess_kurtosis = np.mean(entries**4, axis=(1, 2)) / squares**2 - 3
+    directions = entries.reshape(count, -1) / np.sqrt(entry_count * squares)[:, None]
+    cosines = (directions @ directions.T)[np.triu_indices(count, 1)]
+    chi2 = scipy.stats.chi2
+    deviations = scipy.special.ndtri(1 - _RARE / 2)
     return bool(
-        spread < chi2.isf(_RARE, count * (blocks - 1))
-        and chi2.ppf(_RARE, count - 1) < lengths < chi2.isf(_RARE, count - 1)
-        and abs(fourth.mean()) < wide * np.sqrt(24 / seen / count)
-        and abs(cosines.mean()) < wide / np.sqrt(seen * len(cosines))
-        and np.abs(cosines).max() < 5 / np.sqrt(seen)
+        spread_of_blocks < chi2.isf(_RARE, count * (blocks - 1))
+        and spread_of_lengths > chi2.ppf(_RARE, count - 1)
+        and spread_of_lengths < chi2.isf(_RARE, count - 1)
+        and abs(excess_kurtosis.mean()) < deviations * np.sqrt(24 / entry_count / count)
+        and abs(cosines.mean()) < deviations / np.sqrt(entry_count * len(cosines))
+        and np.abs(cosines).max() < 5 / np.sqrt(entry_count)
     )
 
 
 def median_norm(
-    like: Sequence[ReadableReply], before: Vector | None, *, noisy: bool
+    answers: Sequence[ReadableReply], before: Vector | None, *, noisy: bool
 ) -> float:
     """The median norm of the updates in some answers that moved the model.
 
     Args:
-        like: the answers.
+        answers: of clients.
         before: what an update is the difference to; ``None`` if answers are updates.
         noisy: see `are_noise`.
 
@@ -235,109 +324,8 @@ def median_norm(
             " says nothing about how long an update is: let clients answer with canaries"
             " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
         )
-    lengths = [length for answer in like if (length := norm(answer.vector, before)) > 0]
-    if not lengths:
+    lengths = [norm(answer.vector, before) for answer in answers]
+    positive = [length for length in lengths if length > 0]
+    if not positive:
         raise ValueError("Expected clients that moved the model, but none of them did.")
-    return statistics.median(lengths)
-
-
-def make_replies(
-    numbers: Sequence[int],
-    norms: Floats,
-    clipped: Booleans,
-    like: Sequence[ReadableReply],
-    real: Sequence[Message],
-    own_weight: tuple[str, float],
-    state: RoundState,
-    kind: ReplyKind | None,
-) -> list[Message]:
-    """One reply for each canary, in the form of a real one.
-
-    Args:
-        numbers: of the canaries, whose vectors are those of the state.
-        norms: of the updates, shape ``(K,)``.
-        clipped: which of them are above the clip norm.
-        like: real replies, whose form and whose other content the canaries' take in turns.
-        real: all replies of clients, whose average the canaries' metrics are.
-        own_weight: the metric by which replies are weighted, and that of a canary.
-        state: of the round; the first replies answer the messages that were withheld.
-        kind: whether replies are models or updates; ``None`` where it makes no difference.
-
-    Raises:
-        ValueError: if the numbers of such a reply cannot hold a canary of that norm.
-    """
-    vectors, before, metrics = (
-        state.vectors,
-        state.before,
-        _neutral_metrics(real, own_weight[0]),
-    )
-    assert vectors is not None  # noqa: S101 - there are canaries in the round
-    base = base_of(kind, before)
-    forms = [
-        state.layout.form(answer.arrays, state.arrays, kind)
-        for answer in like[: len(numbers)]
-    ]
-
-    def make(position: int) -> Message:
-        which = position % len(like)
-        canary = leave_alone(state.unmoved, vectors[position], state.layout)
-        model = canary * before.dtype.type(norms[position])
-        if base is not None:
-            model += base
-        content = RecordDict()
-        for name, record in like[which].reply.content.items():
-            if name == like[which].name:
-                content[name] = arrays = forms[which](model)
-                update = state.layout.flatten(arrays)
-                if base is not None:
-                    update -= base
-                _check_held(canary, update, norms[position])
-            elif isinstance(record, MetricRecord):
-                vote = {_NORM_BIT: int(clipped[position])}
-                values = {
-                    **record,
-                    **metrics.get(name, {}),
-                    **vote,
-                    **dict([own_weight]),
-                }
-                content[name] = MetricRecord({key: values[key] for key in record})
-            else:
-                content[name] = copy.deepcopy(record)  # the strategy may change it
-        asked = Message(RecordDict(), _NODE + numbers[position], MessageType.TRAIN)
-        if position < len(state.withheld):
-            asked = state.withheld[position]
-        return Message(content, reply_to=asked)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(make, range(len(numbers))))
-
-
-def _check_held(canary: Vector, update: Vector, length: float) -> None:
-    """Raise a `ValueError` unless an update is so many times the canary, but for rounding."""
-    held = float(canary @ update)
-    if not abs(held - length) <= _ROUNDED * length:
-        raise ValueError(
-            f"Expected a canary of norm {length:.3g} to be {held:.3g} long after it is rounded to"
-            " the numbers of a reply, which are too coarse or too small for it."
-        )
-
-
-def _neutral_metrics(
-    real: Sequence[Message], weighted_by: str
-) -> dict[str, dict[str, Value]]:
-    """Metrics that leave a weighted average as it is: the real ones' own average.
-
-    Only numbers that are averages by their nature: an integer may be a class or a client's number;
-    a canary takes that, and lists, from a real reply.
-    """
-    shares = as_shares(np.array(weights(real, weighted_by)))
-    out: dict[str, dict[str, Value]] = {}
-    metrics = [records_of(reply.content, MetricRecord) for reply in real]
-    for name, first in metrics[0].items():
-        values: dict[str, Value] = {}
-        for key in first:
-            column = [records.get(name, first).get(key) for records in metrics]
-            if all(isinstance(value, float) for value in column):
-                values[key] = float(shares @ np.array(column))
-        out[name] = values
-    return out
+    return statistics.median(positive)

@@ -1,17 +1,12 @@
 """What an audit adds to the metrics of a round: ε so far, and whether it is to be relied on."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import MetricRecord
 
 from fl_epe.auditing import FaultKind, answer_metrics
-from fl_epe.flower.audit_record import noise_multipliers, run_doubts
-
-if TYPE_CHECKING:
-    from fl_epe.flower.audited_run import AuditedRun
+from fl_epe.flower.audited_run import AuditedRun
 
 _ENDS = ("", "-low", "-high", "-proved")
 _STATUSES = ("unreliable", "faulty")
@@ -30,37 +25,45 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
     only the scores of the whole run tell is known after the last round, and noise is looked at
     after 1, 2, 4, 8, … rounds.
     """
-    z, _ = noise_multipliers(run)
-    found = run.auditor.metrics_so_far(z, run.wrapped.expected_replies())
+    recording = run.recording
+    z, _ = recording.noise_multipliers()
+    metrics = recording.auditor.metrics_so_far(z, run.wrapped.expected_replies())
     statuses: dict[str, bool] = {}
-    if run.auditor.canaries_seen and run.index == run.rounds:
+    if recording.auditor.canaries_seen and run.state.index == run.state.rounds:
         from fl_epe.reporting import summarize  # slow to import
 
         summary = summarize(run.record())
-        found = answer_metrics(summary.answers)
+        metrics = answer_metrics(summary.answers)
         warned = {warning.status for warning in summary.warnings}
         statuses = {status: status in warned for status in _STATUSES}
-    elif not math.isnan(found["epsilon-all"]):
-        statuses = {"unreliable": any(run_doubts(run)), "faulty": run.noise_fails()}
-    known = {name: value for name, value in found.items() if math.isfinite(value)}
-    return known | {
+    elif not math.isnan(metrics["epsilon-all"]):
+        statuses = {
+            "unreliable": any(run.outcome.doubts()),
+            "faulty": recording.noise_fails(),
+        }
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return finite | {
         f"epsilon-{status}": int(is_so) for status, is_so in statuses.items()
     }
 
 
 def rename_ours(run: AuditedRun, metrics: Any) -> Any:
     """A strategy's metrics, of which those with names of ours begin with "clients-"; a fault."""
-    taken = OURS & metrics.keys() if isinstance(metrics, MetricRecord) else set()
-    if not taken:
+    if not isinstance(metrics, MetricRecord):
         return metrics
-    text = f"clients have metrics with names of the audit's: {', '.join(sorted(taken))}"
-    if text not in run.warned:
-        run.warned.add(text)
-        kind = FaultKind.METRICS_RENAMED
-        run.faults.add(run.index, kind, f"{text}; theirs begin with clients- now")
+    clashes = OURS & metrics.keys()
+    if not clashes:
+        return metrics
+    text = (
+        f"clients have metrics with names of the audit's: {', '.join(sorted(clashes))}"
+    )
+    if run.faults.is_new(text):
+        index = run.state.index
+        text = f"{text}; theirs begin with clients- now"
+        run.faults.book.add(index, FaultKind.METRICS_RENAMED, text)
     return MetricRecord(
         {
-            f"clients-{name}" if name in taken else name: value
+            f"clients-{name}" if name in clashes else name: value
             for name, value in metrics.items()
         }
     )

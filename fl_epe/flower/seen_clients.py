@@ -23,22 +23,25 @@ class SeenClients:
         self._last: dict[int, float] = {}
 
     def note(self, index: int, weights: Mapping[int, float]) -> None:
-        """Note who answered in a round; what was noted of it before is forgotten.
+        """Note the clients that answered in a round; replaces an earlier note of that round.
 
         Args:
             index: of the round.
             weights: how many times as much as the median reply each client's replies added.
         """
-        clients, numbers = sorted(weights), self._numbers
-        found = [numbers.setdefault(client % 2**64, len(numbers)) for client in clients]
-        self._rounds[index] = np.array(found, np.int32)
+        clients = sorted(weights)
+        numbers = [
+            self._numbers.setdefault(client % 2**64, len(self._numbers))
+            for client in clients
+        ]
+        self._rounds[index] = np.array(numbers, np.int32)
         self._weights[index] = np.array(
             [weights[client] for client in clients], np.float32
         )
         self._last.update(weights)
 
     def last_weight(self, client: int) -> float:
-        """Of a client's last replies; NaN of one who never answered."""
+        """The weight of a client's last replies; NaN for a client that never answered."""
         return self._last.get(client, math.nan)
 
     @property
@@ -52,7 +55,7 @@ class SeenClients:
         return answers / self.count if answers else None
 
     def log(self, rounds: int) -> ClientLog:
-        """The first so many rounds."""
+        """The clients of the first ``rounds`` rounds."""
         none: np.ndarray = np.empty(0, np.int32)
         ids = [self._rounds.get(t, none) for t in range(rounds)]
         weights = [self._weights.get(t, none) for t in range(rounds)]
@@ -73,14 +76,15 @@ class SeenClients:
         }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Know the first ``rounds`` of a state."""
+        """Go on from the first ``rounds`` of a `state`."""
         names = state["clients"].tolist()
         self._numbers = {name: number for number, name in enumerate(names)}
-        self._rounds, self._weights, self._last = {}, {}, {}
+        self._rounds = {}
+        self._weights = {}
+        self._last = {}
         ends = state["clients.offsets"][1:-1]
-        ids, weights = (
-            np.split(state[f"clients.{part}"], ends) for part in ("ids", "weights")
-        )
+        ids = np.split(state["clients.ids"], ends)
+        weights = np.split(state["clients.weights"], ends)
         for index in range(rounds):
             clients = [names[number] for number in ids[index]]
             self.note(index, dict(zip(clients, weights[index].tolist(), strict=True)))

@@ -16,8 +16,8 @@ from fl_epe.checks import (
     checked_type,
     raise_invalid,
 )
-from fl_epe.flower.arrays import ReplyKind
 from fl_epe.flower.client_canaries import ClientCanaries
+from fl_epe.flower.layout import ReplyKind
 from fl_epe.loggers import RunLogger
 from fl_epe.noise import LocalDp
 
@@ -28,7 +28,7 @@ _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
 class SettingsError(ValueError):
-    """An argument of the audit does not go with the run; said before its first round."""
+    """An argument of the audit does not fit the run; raised before the first round."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class CanaryAuditSettings:
         num_canaries: canaries that take part, each ``participations`` times. By default as many
             as ``max_share`` allows, on a ladder up to as many rounds as a client's, see
             `fl_epe.auditing.recorder.canary_load`: decided in the first round, by who is asked
-            in it and how many nodes there are. With ``clients`` everybody whom that names, at
+            in it and how many nodes there are. With ``clients`` all clients that it names, at
             most 1,000.
         seed: of the canaries. Fresh from the operating system by default, and a deployment needs
             that: anyone who guesses it can subtract the canaries.
@@ -138,7 +138,8 @@ class CanaryAuditSettings:
             if value is not None and value < least:
                 raise_invalid(name, value, f">= {least}")
         for name in ("num_examples", "canary_norm", "participations"):
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 check_positive(name, value)
         if not isinstance(self.client_noise, LocalDp | None):
             raise_invalid("client_noise", self.client_noise, "to be a LocalDp")
@@ -148,7 +149,8 @@ class CanaryAuditSettings:
         if self.clients is None:
             return
         for name in _OF_SERVER_CANARIES:
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 raise_invalid(
                     name,
                     value,
@@ -166,16 +168,15 @@ class CanaryAuditSettings:
 
     def unobserved_beside(self, canaries: int) -> int:
         """How many canaries are only scored, where so many may take part."""
-        return (
-            max(LEAST_FOR_NULL, canaries)
-            if self.unobserved is None
-            else self.unobserved
-        )
+        if self.unobserved is not None:
+            return self.unobserved
+        return max(LEAST_FOR_NULL, canaries)
 
     def count_of_clients(self, nodes: int) -> int:
         """How many of so many nodes answer with a canary at most."""
-        named = self.clients
-        count = nodes if isinstance(named, int | float | None) else len(named)
+        count = nodes
+        if isinstance(self.clients, Collection):
+            count = len(self.clients)
         return self.num_canaries or max(2, min(count, _MOST))
 
     def client_canaries(

@@ -1,199 +1,14 @@
-"""What an audit knows: of a round under way, and between two rounds, which a checkpoint keeps."""
+"""`AuditState`: what an audit knows between two rounds, which a checkpoint keeps."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
-import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-from flwr.app import ArrayRecord, Error, Message, MetricRecord
-from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
-
-from fl_epe.archive import error_text, one_line
-from fl_epe.auditing import FaultBook, FaultKind, RoundFacts
-from fl_epe.checks import Floats32, Vector
-from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
+from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.flower.plan import AuditPlan
-
-if TYPE_CHECKING:
-    from fl_epe.flower.dominance import RoundUpdates
-
-logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
-_LOSSES = ("train_loss", "train-loss", "loss")
-# What `AuditState.failed` is told.
-_FAILURES = (
-    FaultKind.AUDIT_STOOD_BACK,
-    FaultKind.CANARY_UNUSED,
-    FaultKind.CHECKPOINT_NOT_WRITTEN,
-)
-_ROUNDING = 1e-5  # shares that differ less are equal
-
-
-def _described(why: Exception | str) -> str:
-    """An error's type and text, or a sentence, on one line."""
-    return one_line(why if isinstance(why, str) else error_text(why))
-
-
-def error_kind(error: Error) -> FaultKind:
-    """The fault of a node that raised an error, or of one that a SuperLink says is gone."""
-    is_gone = error.code in (
-        ErrorCode.MESSAGE_UNAVAILABLE,
-        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-        ErrorCode.NODE_UNAVAILABLE,
-    )
-    return FaultKind.NO_ANSWER if is_gone else FaultKind.NODE_FAILED
-
-
-def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
-    """The loss of the training in each record of metrics that has one."""
-    named = (
-        record.get(name) for record in metrics for name in _LOSSES if name in record
-    )
-    return [float(loss) for loss in named if isinstance(loss, int | float)]
-
-
-@dataclasses.dataclass
-class Aggregation:
-    """The replies that a strategy was given, and the arrays that it made of them.
-
-    Attributes:
-        replies: those without an error.
-        arrays: the strategy's result; ``None`` until it is there.
-    """
-
-    replies: Sequence[Message] = ()
-    arrays: ArrayRecord | None = None
-
-    @property
-    def eps(self) -> float:
-        """Machine epsilon of the coarsest floating-point array that was made."""
-        arrays = (self.arrays or {}).values()
-        return float(
-            max(np.finfo(array.dtype).eps for array in arrays if "float" in array.dtype)
-        )
-
-
-@dataclasses.dataclass
-class RoundState:
-    """A round from the messages that go out to the model that comes back.
-
-    Attributes:
-        index: of the round, from 0.
-        arrays: the global model that is sent out.
-        layout: of the model.
-        before: the model as one vector, shape ``(dim,)``.
-        clip_norm: of the round; NaN where nothing is known to clip.
-        grid: by which clients can be asked.
-        sent: messages that go out.
-        cohort: numbers of the canaries that are to take part.
-        withheld: messages that do not, as a canary answers in their place.
-        synthetic: replies that the server made.
-        vectors: the canaries in them, shape ``(K, dim)``.
-        counted: norm of a client's update after clipping, which a canary's has, too; NaN if not
-            known. The clip norm, until replies are read.
-        replies: all that the strategy is given, without an error.
-        present: numbers of the canaries that take part.
-        played: replies with canaries, in the order of ``present``.
-        absent: clients and canaries whose update was lost.
-        used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
-        seen: what the innermost strategy was given and made; ``None`` if that was not seen.
-        noise_std: claimed standard deviation of the noise; ``None`` if that is not seen apart.
-        clients: the client of each reply, by the ``id`` of its content.
-        sits_out: whether no canary may join: the round is the strategy's alone until its canaries
-            are chosen.
-        updates: of the real clients, in some entries; ``None`` if they cannot be read.
-        unmoved: names of arrays of the layout that no reply of the round moved: canaries leave
-            them alone in it.
-        moved_part: expected cosine of a canary with what is left of it in the other arrays.
-    """
-
-    index: int
-    arrays: ArrayRecord
-    layout: Layout
-    before: Vector
-    clip_norm: float
-    grid: Grid
-    sent: list[Message]
-    cohort: list[int] = dataclasses.field(default_factory=list)
-    withheld: list[Message] = dataclasses.field(default_factory=list)
-    synthetic: list[Message] = dataclasses.field(default_factory=list)
-    vectors: Floats32 | None = None
-    counted: float = dataclasses.field(init=False)
-    replies: list[Message] = dataclasses.field(default_factory=list)
-    present: Sequence[int] = ()
-    played: list[Message] = dataclasses.field(default_factory=list)
-    absent: int = 0
-    used: set[int] | None = None
-    seen: Aggregation | None = None
-    noise_std: float | None = None
-    clients: dict[int, int] = dataclasses.field(default_factory=dict)
-    sits_out: bool = True
-    updates: RoundUpdates | None = None
-    unmoved: Collection[str] = ()
-    moved_part: float = 1.0
-
-    def __post_init__(self) -> None:
-        self.counted = self.clip_norm
-
-    def without_canaries(self) -> None:
-        """Forget the canaries of this round: nobody takes part."""
-        self.synthetic, self.present, self.played, self.replies = [], (), [], []
-        self.vectors = self.used = self.noise_std = None
-
-    def settle(self, shares: Mapping[int, float] | None) -> RoundFacts:
-        """What a client of median weight added to the mean, and each canary.
-
-        Canaries that the strategy left out are absent.
-
-        Args:
-            shares: of the replies, see `shares_of`; ``None`` if they are not known.
-        """
-        ids = [id(reply.content) for reply in self.played]
-        used = [self.used is None or i in self.used for i in ids]
-        of_canaries = [shares.get(i, 0.0) for i in ids] if shares else [1.0] * len(ids)
-        kept = [n for n, share in enumerate(of_canaries) if share > 0 and used[n]]
-        if len(kept) < len(ids) and self.vectors is not None:
-            self.vectors = self.vectors[kept]
-        median = self.median_share(shares)
-        weights = [of_canaries[n] / median if shares else 1.0 for n in kept]
-        contribution = self.counted * median
-        if math.isnan(self.clip_norm):  # no noise in arrays that nobody moved
-            contribution *= self.moved_part
-        else:
-            weights = [weight * self.moved_part for weight in weights]
-        differ = any(abs(weight - 1) > _ROUNDING for weight in weights)
-        return RoundFacts(
-            present=[self.present[n] for n in kept],
-            contribution=contribution,
-            clip_norm=self.clip_norm,
-            replies=len(self.replies),
-            absent=self.absent + len(ids) - len(kept),
-            weights=weights if differ else (),
-        )
-
-    def median_share(self, shares: Mapping[int, float] | None) -> float:
-        """The median share of the real replies that have any; NaN if not known.
-
-        Where every reply is a canary's, that of these.
-        """
-        canaries = {id(reply.content) for reply in self.played}
-        positive = {i: share for i, share in (shares or {}).items() if share > 0}
-        real = [share for i, share in positive.items() if i not in canaries]
-        return statistics.median_low(real or positive.values() or [math.nan])
-
-    def client_weights(self, shares: Mapping[int, float] | None) -> dict[int, float]:
-        """How many times the median share each client's replies had together; 1 each if unknown."""
-        median = self.median_share(shares)
-        weights = dict.fromkeys(self.clients.values(), 0.0)
-        for number, client in self.clients.items():
-            weights[client] += shares.get(number, 0.0) / median if shares else 1.0
-        return weights
+from fl_epe.flower.wrapped import Wrapped
 
 
 @dataclasses.dataclass
@@ -241,7 +56,6 @@ class AuditState:
         blocks: names of the checkpoint's files with the scores of earlier rounds, in order.
         kept_rows: how many rows of each array are in them.
         notes: of each round, by its index.
-        warned: what was logged.
         plan: what the audit does to the run; nothing before the first round.
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
@@ -268,128 +82,27 @@ class AuditState:
     blocks: list[str] = dataclasses.field(default_factory=list)
     kept_rows: dict[str, int] = dataclasses.field(default_factory=dict)
     notes: dict[int, RoundNotes] = dataclasses.field(default_factory=dict)
-    warned: set[str] = dataclasses.field(default_factory=set)
     plan: AuditPlan = dataclasses.field(default_factory=AuditPlan)
     resumed: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.faults = FaultBook()  # which `RunAuditor.state` keeps
 
     def note(self, index: int) -> RoundNotes:
         """What is known of the round with this index."""
         return self.notes.setdefault(index, RoundNotes())
 
-    @property
-    def first_failure(self) -> str | None:
-        """The first part of the audit that could not be done, and why."""
-        return self.faults.first(*_FAILURES)
+    def averages(self, wrapped: Wrapped) -> bool:
+        """Whether a strategy that need not average did so in every round with canaries."""
+        ways = {note.averaged for note in self.notes.values()} - {None}
+        return not wrapped.averages and bool(ways) and "" not in ways
 
-    def reject(self, failure: Exception | str) -> None:
-        """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
-        match self.inject:
-            case "auto":
-                self.inject = "replace"
-                then = "from the next round on canaries answer in the place of clients"
-            case "replace" | "none":
-                self.inject = "none"
-                then = "no canary takes part any more"
-            case _:
-                assert_never(self.inject)
-        self.failed(f"the strategy fails on canaries ({then})", failure)
-
-    def failed(
-        self,
-        what: str,
-        why: Exception | str,
-        index: int | None = None,
-        kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
-        times: int = 1,
-    ) -> None:
-        """Keep what could not be done and why; the first of its kind is also logged.
-
-        This may not end a run.
-
-        Args:
-            what: could not be done; its words are the kind.
-            why: an error, or a sentence.
-            index: of the round, from 0; the coming one by default.
-            kind: by which it is counted.
-            times: how often.
-        """
-        index = self.index if index is None else max(0, index)
-        reason = _described(why)
-        self.faults.add(index, kind, f"{what}: {reason}", times)
-        if what in self.warned:
-            return
-        self.warned.add(what)
-        try:
-            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-            logger.debug(
-                "Where it happened",
-                exc_info=why if isinstance(why, Exception) else None,
-            )
-        except Exception as error:  # noqa: BLE001 - of the log itself
-            text = f"{what}: {reason}; it could not be logged: {_described(error)}"
-            self.faults.add(index, kind, text)
-
-    def hear(
-        self,
-        state: RoundState,
-        replies: Sequence[Message],
-        identity: Callable[[int], int],
-    ) -> dict[int, int]:
-        """The client of each reply that is no error, by the ``id`` of the reply's content.
-
-        Errors, missing replies and losses that are not finite are faults.
-
-        Args:
-            state: of the round.
-            replies: to what was sent in it.
-            identity: what stays the same about a client, from its node id.
-        """
-        # A SuperLink answers in the name of a node that died, under its own id.
-        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in state.sent}
-        answered, heard = dict[int, int](), set[str]()
-        for reply in replies:
-            about = reply.metadata.reply_to_message_id
-            node = asked.get(about, reply.metadata.src_node_id)
-            if about and about in heard:
-                self.faults.add(
-                    state.index,
-                    FaultKind.ANSWERED_TWICE,
-                    f"node {node}: it answered twice",
-                )
-            heard.add(about)
-            if reply.has_error():
-                kind = error_kind(reply.error)
-                self.faults.add(state.index, kind, f"node {node}: {reply.error.reason}")
-            else:
-                answered[id(reply.content)] = int(identity(node))
-                for loss in losses_of(records_of(reply.content, MetricRecord).values()):
-                    if not math.isfinite(loss):
-                        text = f"node {node}: the loss of its training is {loss}"
-                        self.faults.add(state.index, FaultKind.LOSS_NOT_FINITE, text)
-        silent = len(state.sent) - len(replies)
-        if silent > 0:
-            missing = [
-                f"node {node}" for about, node in asked.items() if about not in heard
-            ]
-            who = f": {', '.join(missing)}" if len(missing) == silent else ""
-            text = f"{silent} of {len(state.sent)} clients did not answer{who}"
-            self.faults.add(state.index, FaultKind.NO_ANSWER, text, silent)
-        return answered
-
-    def go_on(self, saved: AuditState, done: int) -> None:
-        """Know the first ``done`` rounds of an audit that was saved."""
-        vars(self).update(vars(saved) | {"warned": self.warned, "faults": self.faults})
-        self.index, self.resumed = done, (*saved.resumed, done)
-        self.models = {t: model for t, model in saved.models.items() if t <= done}
-        self.notes = {t: note for t, note in saved.notes.items() if t < done}
-        if done < saved.index:
-            self.blocks, self.kept_rows = [], {}
-            self.faults.add(
-                done - 1,
-                FaultKind.ROUNDS_REPEATED,
-                f"the server went back to the model after this round: rounds {done + 1} to"
-                f" {saved.index}, whose models were sent to clients, are not in the record",
-            )
+    def after(self, rounds_done: int) -> AuditState:
+        """The state with which a saved audit goes on after its first ``rounds_done`` rounds."""
+        is_cut = rounds_done < self.index
+        return dataclasses.replace(
+            self,
+            index=rounds_done,
+            resumed=(*self.resumed, rounds_done),
+            models={t: model for t, model in self.models.items() if t <= rounds_done},
+            notes={t: note for t, note in self.notes.items() if t < rounds_done},
+            blocks=[] if is_cut else self.blocks,
+            kept_rows={} if is_cut else self.kept_rows,
+        )

@@ -6,20 +6,24 @@ import functools
 import inspect
 import time
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.checks import Vector
-from fl_epe.flower.arrays import Layout
-from fl_epe.flower.replies import model_record, readable, weights
-from fl_epe.flower.state import Aggregation, RoundState
+from fl_epe.flower.layout import Layout
+from fl_epe.flower.replies import entries_of, readable, weights
+from fl_epe.flower.round_state import Aggregation, RoundState, Shares
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.hooks import stand_in
 from fl_epe.noise import NoiseHealth
+
+_ENTRIES = 64  # of a model, about, which are compared
+_ROUNDINGS = 8  # errors of one rounding that a mean may have
+_FINEST = 2.0**-12  # of the noise, to which the model's numbers are rounded
 
 
 class Attachment:
@@ -39,6 +43,7 @@ class Attachment:
 
     Attributes:
         seconds: that the strategy's own functions took.
+        calling: names of the strategy's own functions of which a call is under way.
     """
 
     def __init__(
@@ -49,11 +54,14 @@ class Attachment:
         rescue: Callable[[str, Exception], list[Any]],
         note: Callable[[Exception], None],
     ) -> None:
-        self._strategy, self._audit, self._names = strategy, audit, tuple(names)
-        self._rescue, self._note = rescue, note
+        self._strategy = strategy
+        self._audit = audit
+        self._names = tuple(names)
+        self._rescue = rescue
+        self._note = note
         self.seconds = 0.0
-        self._calling: set[str] = set()
-        self._own: dict[str, Callable[..., Any]] = {}
+        self.calling: set[str] = set()
+        self._originals: dict[str, Callable[..., Any]] = {}
         self._hooks = contextlib.ExitStack()
         self._results: list[Any] = []
         self._errors: list[Exception] = []
@@ -64,26 +72,27 @@ class Attachment:
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
         """
-        if self._own:
+        if self._originals:
             return
-        own = {name: getattr(self._strategy, name) for name in self._names}
+        originals = {name: getattr(self._strategy, name) for name in self._names}
         with contextlib.ExitStack() as hooks:
-            for name, function in own.items():
-                call = StandIn(self._guarded(name, function), function)
+            for name, original in originals.items():
+                call = StandIn(self._guarded(name, original), original)
                 hooks.enter_context(stand_in(self._strategy, name, call))
             self._hooks = hooks.pop_all()
-        self._own = own
+        self._originals = originals
 
-    def _guarded(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    def _guarded(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             # What can be read only once is kept; no function of ours here, which could fail.
-            given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+            positional = [list(a) if isinstance(a, Iterator) else a for a in arguments]
             named = {
                 k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()
             }
-            self._results, self._errors = [], []
+            self._results = []
+            self._errors = []
             try:
-                return getattr(self._audit, name)(*given, **named)
+                return getattr(self._audit, name)(*positional, **named)
             except Exception as error:
                 if error in self._errors:  # the strategy's own
                     self._note(error)
@@ -94,70 +103,76 @@ class Attachment:
                 if late and "replies" in named:
                     named["replies"] = [*named["replies"], *late]
                 elif late:
-                    given[-1] = [*given[-1], *late]
-                return own(*given, **named)
+                    positional[-1] = [*positional[-1], *late]
+                return original(*positional, **named)
 
         return call
 
     def detach(self) -> None:
         """Leave the strategy as it was."""
         self._hooks.close()
-        self._own, self._results, self._errors = {}, [], []
+        self._originals = {}
+        self._results = []
+        self._errors = []
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""
-        own = self._own[name] if name in self._own else getattr(self._strategy, name)
+        if name in self._originals:
+            original = self._originals[name]
+        else:
+            original = getattr(self._strategy, name)
         began = time.perf_counter()
-        self._calling.add(name)
+        self.calling.add(name)
         try:
-            result = own(*arguments)
+            result = original(*arguments)
         except Exception as error:
             self._errors.append(error)
             raise
         finally:
-            self._calling.discard(name)
+            self.calling.discard(name)
             self.seconds += time.perf_counter() - began
         self._results.append(result)
         return result
 
     def replaced(self, name: str) -> Callable[..., Any] | None:
-        """The function of the strategy's type, if `call` of that name is under way.
+        """The function of the strategy's type, if a call of that name is under way.
 
         Then the strategy's own function is one that was put in its place, and calls the audit.
         """
-        own = functools.partial(getattr(type(self._strategy), name), self._strategy)
-        return own if name in self._calling else None
+        if name not in self.calling:
+            return None
+        return functools.partial(getattr(type(self._strategy), name), self._strategy)
 
 
 class StandIn:
     """Calls one function in the place of another, as which it is copied and pickled."""
 
-    def __init__(self, call: Callable[..., Any], own: Callable[..., Any]) -> None:
-        self._call, self._own = call, own
+    def __init__(self, call: Callable[..., Any], original: Callable[..., Any]) -> None:
+        self._call = call
+        self._original = original
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """See above."""
+        """Call the function that stands in."""
         return self._call(*arguments, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _itself, (self._own,)
+        return _itself, (self._original,)
 
 
-def _itself(own: Callable[..., Any]) -> Callable[..., Any]:
-    return own
+def _itself(original: Callable[..., Any]) -> Callable[..., Any]:
+    return original
 
 
 def arguments_of(
-    function: Callable[..., Any], given: Sequence[Any], named: Any
+    function: Callable[..., Any], arguments: Sequence[Any], named: Any
 ) -> dict[str, Any]:
     """The values that arguments have in a call; empty if that cannot be told."""
     with contextlib.suppress(TypeError, ValueError):
-        bound = inspect.signature(function).bind(*given, **named)
+        bound = inspect.signature(function).bind(*arguments, **named)
         bound.apply_defaults()
-        more = (
-            value for value in bound.arguments.values() if isinstance(value, dict)
-        )  # **more
-        return dict(ChainMap(bound.arguments, *more))
+        values = bound.arguments.values()
+        of_kwargs = (value for value in values if isinstance(value, dict))
+        return dict(ChainMap(bound.arguments, *of_kwargs))
     return {}
 
 
@@ -167,16 +182,19 @@ def base_arguments(strategy: Strategy) -> dict[str, Any]:
     A ``start`` of the strategy's own may take them in any form before it hands them on. They are
     looked up where that call is under way, as the class is not to be changed for everybody.
     """
-    code, frame = getattr(Strategy.start, "__code__", None), inspect.currentframe()
+    code = getattr(Strategy.start, "__code__", None)
+    frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code is code and frame.f_locals.get("self") is strategy:
-            known = frame.f_locals
-            return {
-                name: known.get(name)
-                for name in ("initial_arrays", "num_rounds", "timeout")
-            }
+            values = frame.f_locals
+            names = ("initial_arrays", "num_rounds", "timeout")
+            return {name: values.get(name) for name in names}
         frame = frame.f_back
     return {}
+
+
+Depth = Literal["deep", "shallow"]
+"""How far attributes are copied: all that they hold, or the entries of lists and the like."""
 
 
 class Undo:
@@ -187,7 +205,7 @@ class Undo:
     Args:
         strategies: whose attributes.
         replies: whose content; the bytes of arrays, which cannot be changed, are not copied.
-        deep: whether to copy all that the attributes hold, where that can be copied; else only
+        depth: "deep" to copy all that the attributes hold, where that can be copied; "shallow" for
             which objects they are, and the entries of lists, dictionaries and sets.
     """
 
@@ -196,44 +214,40 @@ class Undo:
         strategies: Sequence[Strategy],
         replies: Sequence[Message] = (),
         *,
-        deep: bool,
+        depth: Depth,
     ) -> None:
         memo: dict[int, Any] = {id(strategy): strategy for strategy in strategies}
-        self._saved = [
-            (
-                own,
-                {
-                    name: (value, _copied(value, deep, memo))
-                    for name, value in own.items()
-                },
-            )
-            for own in (
-                vars(strategy)
-                for strategy in strategies
-                if hasattr(strategy, "__dict__")
-            )
-        ]
+        self._saved = list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]]()
+        for strategy in strategies:
+            if hasattr(strategy, "__dict__"):
+                attributes = vars(strategy)
+                copies = {
+                    name: (value, _copied(value, depth, memo))
+                    for name, value in attributes.items()
+                }
+                self._saved.append((attributes, copies))
         self._replies = [
             (reply, reply.content, copy.deepcopy(reply.content))
             for reply in readable(replies)
         ]
 
     def restore(self) -> None:
-        """Bring them back."""
+        """Restore the attributes and the content."""
         for reply, content, saved in self._replies:
             reply.content = content
             content.clear()
             content.update(saved)
-        for own, values in self._saved:
-            for name in own.keys() - values.keys():
-                del own[name]
-            own.update({name: _brought_back(*pair) for name, pair in values.items()})
+        for attributes, copies in self._saved:
+            for name in attributes.keys() - copies.keys():
+                del attributes[name]
+            for name, (value, saved) in copies.items():
+                attributes[name] = _brought_back(value, saved)
 
 
-def _copied(value: Any, deep: bool, memo: dict[int, Any]) -> Any:
+def _copied(value: Any, depth: Depth, memo: dict[int, Any]) -> Any:
     if isinstance(value, Strategy) or callable(value):
         return value
-    if deep:
+    if depth == "deep":
         with contextlib.suppress(Exception):  # a lock, a file, a generator
             return copy.deepcopy(value, memo)
     return copy.copy(value) if isinstance(value, (list, dict, set)) else value
@@ -253,16 +267,8 @@ def _brought_back(value: Any, saved: Any) -> Any:
     return value
 
 
-_ENTRIES = 64  # of a model, about, which are compared
-_ROUNDINGS = 8  # errors of one rounding that a mean may have
-_FINEST = 2.0**-12  # of the noise, to which the model's numbers are rounded
-
-Shares = Mapping[int, float]
-"""Share of each reply in what was released, by the ``id`` of its content."""
-
-
 def shares_of(
-    seen: Aggregation,
+    aggregation: Aggregation,
     key: str,
     layout: Layout,
     preferred: str,
@@ -273,91 +279,94 @@ def shares_of(
     "weighted" by the metric ``key``, or "equal". Some entries are compared, to within rounding.
 
     Args:
-        seen: the replies, and what was made of them.
+        aggregation: the replies, and what was made of them.
         key: of the metric.
         layout: of the model.
         preferred: see `model_record`.
         used: replies that the strategy is known to have used, as in `Shares`.
     """
-    if not seen.replies or not seen.arrays:
+    replies = aggregation.replies
+    if not replies or not aggregation.arrays:
         return None
     step = max(1, layout.dim // _ENTRIES)
-    made = layout.flatten(seen.arrays, step).astype(np.float64)
-    given = np.full((len(seen.replies), len(made)), np.nan)
-    for row, reply in zip(given, seen.replies, strict=True):
-        with contextlib.suppress(ValueError):
-            row[:] = model_record(reply, layout, preferred, step)[1]
-    known = np.isfinite(given).all(axis=1)
-    largest = np.abs(given[known]).max(axis=0, initial=0.0)
-    error = (
-        _ROUNDINGS * seen.eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
-    )
-    ids = [id(reply.content) for reply in seen.replies]
-    kept = known & np.array([used is None or number in used for number in ids])
-    for way, values in {
-        "weighted": weights(seen.replies, key),
-        "equal": [1.0] * len(ids),
-    }.items():
-        found = np.where(kept, values, 0.0)
-        if found.sum() > 0:
-            found = found / found.sum()
-            if np.all(np.abs(made - found[kept] @ given[kept]) <= error):
-                return way, dict(zip(ids, found.tolist(), strict=True))
+    average = layout.flatten(aggregation.arrays, step).astype(np.float64)
+    models = entries_of(replies, layout, preferred, step, len(average))
+    is_readable = np.isfinite(models).all(axis=1)
+    largest = np.abs(models[is_readable]).max(axis=0, initial=0.0)
+    magnitude = np.maximum(largest, np.abs(average))
+    error = _ROUNDINGS * aggregation.eps * np.sqrt(len(models)) * magnitude
+    contents = [id(reply.content) for reply in replies]
+    is_used = np.array([used is None or content in used for content in contents])
+    counts = is_readable & is_used
+    ways = {"weighted": weights(replies, key), "equal": [1.0] * len(contents)}
+    for way, values in ways.items():
+        shares = np.where(counts, values, 0.0)
+        if shares.sum() > 0:
+            shares = shares / shares.sum()
+            difference = average - shares[counts] @ models[counts]
+            if np.all(np.abs(difference) <= error):
+                return way, dict(zip(contents, shares.tolist(), strict=True))
     return None
 
 
-def averaging_of(wrapped: Wrapped, state: RoundState) -> tuple[str, Shares] | None:
+def averaging_of(wrapped: Wrapped, current: RoundState) -> tuple[str, Shares] | None:
     """How the replies were averaged, and their shares; ``None`` if that is not known."""
-    key, used = wrapped.weighted_by(), state.used
+    key = wrapped.weighted_by()
+    call = current.call
     with contextlib.suppress(
         ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError
     ):
         if wrapped.averages:  # over those that were used
-            ids = [id(reply.content) for reply in state.replies]
-            given = zip(ids, weights(state.replies, key), strict=True)
-            kept = {
-                number: weight
-                for number, weight in given
-                if used is None or number in used
+            contents = [id(reply.content) for reply in call.replies]
+            used_weights = {
+                content: weight
+                for content, weight in zip(
+                    contents, weights(call.replies, key), strict=True
+                )
+                if call.used is None or content in call.used
             }
-            whole = sum(kept.values())
+            total = sum(used_weights.values())
             return "weighted", {
-                number: weight / whole for number, weight in kept.items()
+                content: weight / total for content, weight in used_weights.items()
             }
-        if state.seen is not None and wrapped.plain_layers:
-            return shares_of(state.seen, key, state.layout, wrapped.arrays_key(), used)
+        if call.innermost is not None and wrapped.plain_layers:
+            preferred = wrapped.arrays_key()
+            return shares_of(call.innermost, key, current.layout, preferred, call.used)
     return None
 
 
-def note_noise(health: NoiseHealth, state: RoundState, theta: Vector) -> None:
+def note_noise(health: NoiseHealth, current: RoundState, theta: Vector) -> None:
     """Take in the noise of a round: the model ``theta`` less what the strategy inside had made."""
-    seen = state.seen
-    if not state.noise_std or seen is None or not seen.arrays:
+    noise_std = current.call.noise_std
+    innermost = current.call.innermost
+    if not noise_std or innermost is None or not innermost.arrays:
         return
-    before = state.layout.flatten(seen.arrays)
-    if seen.eps * np.abs(before).max() > _FINEST * state.noise_std:
+    before = current.layout.flatten(innermost.arrays)
+    if innermost.eps * np.abs(before).max() > _FINEST * noise_std:
         health.skip(
             "the noise is hardly larger than the rounding of the model's numbers"
         )
         return
     noise = np.subtract(theta, before, out=before)
-    health.add(state.layout.split(noise), state.noise_std)
+    health.add(current.layout.split(noise), noise_std)
 
 
 @contextlib.contextmanager
 def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
-    """While this lasts, note what ``strategy`` is given by one that wraps it, and what it makes."""
-    seen, aggregate = Aggregation(), strategy.aggregate_train
+    """While this lasts, note what ``strategy`` gets from one that wraps it, and what it makes."""
+    aggregation = Aggregation()
+    aggregate = strategy.aggregate_train
 
     def watched(server_round: int, replies: Iterable[Message]) -> Any:
-        given = list(replies)
-        result = aggregate(server_round, given)
+        replies = list(replies)
+        result = aggregate(server_round, replies)
         with contextlib.suppress(Exception):  # whatever it returns is for who called it
-            seen.replies, seen.arrays = readable(given), result[0]
+            aggregation.replies = readable(replies)
+            aggregation.arrays = result[0]
         return result
 
     with stand_in(strategy, "aggregate_train", StandIn(watched, aggregate)):
-        yield seen
+        yield aggregation
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from flwr.app import Array
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
+from fl_epe.flower.layout import ReplyKind
 from fl_epe.mechanism import ServerSGD
 
 _ADAPTIVE = (
@@ -48,7 +49,7 @@ class Wrapped:
         averages: whether the arrays are averaged by weight, so that a canary's share is known. What
             a subclass does that has an ``aggregate_train`` of its own is seen when it runs, see
             `shares_of`.
-        takes_models: whether it is known from its type that clients answer with models.
+        reply_kind: what clients answer with, as far as it is known from the strategy's type.
 
     Raises:
         TypeError: for something that is not a message-API strategy.
@@ -58,35 +59,39 @@ class Wrapped:
     def __init__(self, strategy: Strategy, *, with_canaries: bool = True) -> None:
         _check(strategy, with_canaries=with_canaries)
         layers = [strategy]
-        while isinstance(inner := getattr(layers[-1], "strategy", None), Strategy):
+        inner = getattr(strategy, "strategy", None)
+        while isinstance(inner, Strategy):
             _check(inner, with_canaries=with_canaries)
             layers.append(inner)
-        self.layers, self.base = layers, layers[-1]
+            inner = getattr(inner, "strategy", None)
+        self.layers = layers
+        self.base = layers[-1]
         names = [type(layer).__name__ for layer in layers]
         self.description = "(".join(names) + ")" * (len(names) - 1)
         self.clips_on_server = any(isinstance(layer, _ON_SERVER) for layer in layers)
         self.plain_layers = all(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
-        own = vars(strategy).keys() & {
+        replaced = vars(strategy).keys() & {
             "aggregate_train",
             "_add_noise_to_aggregated_arrays",
         }
         self._has_dp = any(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
         self.noise_is_apart = (
-            len(layers) == 2 and type(strategy) in _FLOWER_DP and not own
+            len(layers) == 2 and type(strategy) in _FLOWER_DP and not replaced
         )
         self._averaging_base = type(self.base).aggregate_train in _AVERAGING
         self.averages = self.plain_layers and self._averaging_base
-        known = type(self.base).__module__.startswith("flwr.") or self._averaging_base
-        self.takes_models = known or any(
-            isinstance(layer, _FLOWER_DP) for layer in layers
-        )
+        is_flowers = type(self.base).__module__.startswith("flwr.")
+        self.reply_kind: ReplyKind | None = None
+        if is_flowers or self._averaging_base or self._has_dp:
+            self.reply_kind = "model"
 
     def _first(self, name: str, default: Any = None) -> Any:
         """The number that the outermost strategy with such an attribute has in it."""
-        values = (getattr(layer, name, None) for layer in self.layers)
-        return next(
-            (value for value in values if isinstance(value, (int, float))), default
-        )
+        for layer in self.layers:
+            value = getattr(layer, name, None)
+            if isinstance(value, (int, float)):
+                return value
+        return default
 
     def clip_norm(self) -> float:
         """The clip norm of the coming aggregation; NaN where none is known."""
@@ -94,7 +99,8 @@ class Wrapped:
 
     def noise_std(self) -> float | None:
         """Claimed standard deviation of the coming noise; ``None`` if it cannot be seen apart."""
-        z, expected = self.noise_multipliers()[1], self.expected_replies()
+        z = self.noise_multipliers()[1]
+        expected = self.expected_replies()
         if not self.noise_is_apart or not z or not expected:
             return None
         return z * self.clip_norm() / expected
@@ -177,7 +183,8 @@ class Wrapped:
             return 0.0, 0.0
         for layer in self.layers:
             if isinstance(layer, _ADAPTIVE) and layer.noise_multiplier > 0:
-                z, count_std = layer.noise_multiplier, layer.clipped_count_stddev
+                z = layer.noise_multiplier
+                count_std = layer.clipped_count_stddev
                 return (z**-2 + (2 * count_std) ** -2) ** -0.5, z
             if isinstance(layer, _FLOWER_DP):
                 return layer.noise_multiplier, layer.noise_multiplier

@@ -10,7 +10,7 @@ from flwr.app import Array, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fl_epe.flower import DecodedArray
+from fl_epe.messages import DecodedArray
 
 # Flower's error code for a client app that raised.
 CLIENT_RAISED = 2

@@ -25,7 +25,7 @@ from flwr.serverapp import Grid
 
 from fl_epe.archive import error_text
 from fl_epe.checks import check_count
-from fl_epe.flower import DecodedArray
+from fl_epe.messages import DecodedArray
 from fl_epe.simulation import flower_internals
 from fl_epe.wording import NODE_THREAD
 

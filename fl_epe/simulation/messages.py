@@ -15,8 +15,8 @@ from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import Floats32
-from fl_epe.flower import error_kind, read_only, records_of, share
 from fl_epe.mechanism import norm
+from fl_epe.messages import error_kind, read_only, records_of, share
 from fl_epe.simulation.dp_fedavg import ClippedSums
 
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from fl_epe.archive import UNREADABLE
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.checks import Integers
-from fl_epe.flower import read_only, records_of
+from fl_epe.messages import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.messages import RefusedError, content_of
 

@@ -22,7 +22,7 @@ from fl_epe.auditing import (
     answers,
 )
 from fl_epe.checks import Floats32, check_count, check_positive, checked_type
-from fl_epe.flower import share
+from fl_epe.messages import share
 from fl_epe.simulation import grids
 from fl_epe.simulation.checkpoint import (
     Job,

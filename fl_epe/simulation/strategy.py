@@ -20,8 +20,8 @@ from fl_epe import auditing
 from fl_epe.archive import put_under, under
 from fl_epe.checks import Floats, Floats32, NamedArrays
 from fl_epe.config import RunConfig
-from fl_epe.flower import read_only, share
 from fl_epe.mechanism import ServerSGD
+from fl_epe.messages import read_only, share
 from fl_epe.noise import RUN_LEVEL, NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds

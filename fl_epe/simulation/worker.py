@@ -9,8 +9,8 @@ from flwr.clientapp import ClientApp
 
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanarySet
-from fl_epe.flower import pack
 from fl_epe.mechanism import ClippedSum
+from fl_epe.messages import pack
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining

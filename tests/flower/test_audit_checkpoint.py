@@ -50,7 +50,7 @@ def start(strategy, arrays, rounds=ROUNDS, **settings):
 
 
 @pytest.fixture(scope="module")
-def whole() -> AuditRecord:
+def uninterrupted() -> AuditRecord:
     """The record of a run that nothing interrupted."""
     return start(Later(), model())[0].record()
 
@@ -117,10 +117,10 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
 def test_a_resumed_audit_is_that_of_an_uninterrupted_run(
     tmp_path, momentum, back, rounds
 ):
-    whole, _ = start(Later(momentum=momentum), model(), participations=2)
+    uninterrupted, _ = start(Later(momentum=momentum), model(), participations=2)
     killed = Later(momentum=momentum)
-    given = {"checkpoint": tmp_path, "participations": 2}
-    _, models = start(killed, model(), kill=KILLED, **given)
+    keywords = {"checkpoint": tmp_path, "participations": 2}
+    _, models = start(killed, model(), kill=KILLED, **keywords)
     vector = None
     if momentum:
         vector = [
@@ -130,9 +130,9 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(
             )
         ]
     again, _ = start(
-        Later(back, momentum, vector), models[back], rounds, **given, seed=None
+        Later(back, momentum, vector), models[back], rounds, **keywords, seed=None
     )
-    _check_same(again.record(), whole.record())
+    _check_same(again.record(), uninterrupted.record())
     went_back = "round 3, the server went back to the model after this round: rounds 4 to 5, whose"
     assert [fault[: len(went_back)] for fault in again.faults] == [went_back] * (
         back < KILLED
@@ -141,31 +141,38 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(
 
 
 def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(
-    tmp_path, whole, killed
+    tmp_path, uninterrupted, killed
 ):
     again, models = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     record = again.record()
     assert len(models) == ROUNDS + 1
     assert record.rounds == ROUNDS
-    np.testing.assert_array_equal(record.presence, whole.presence)
-    np.testing.assert_allclose(record.observed.means, whole.observed.means, atol=1e-6)
+    np.testing.assert_array_equal(record.presence, uninterrupted.presence)
+    np.testing.assert_allclose(
+        record.observed.means, uninterrupted.observed.means, atol=1e-6
+    )
     assert (
         f"round {ROUNDS + 1}, this round and later ones are not measured"
         in again.faults[0]
     )
 
 
-def test_a_server_may_be_killed_again_and_again(tmp_path, whole):
+def test_a_server_may_be_killed_again_and_again(tmp_path, uninterrupted):
     arrays = model()
-    for done in range(ROUNDS):
+    for rounds_done in range(ROUNDS):
         audit, models = start(
-            Later(done), arrays, ROUNDS - done, kill=1, checkpoint=tmp_path, seed=1
+            Later(rounds_done),
+            arrays,
+            ROUNDS - rounds_done,
+            kill=1,
+            checkpoint=tmp_path,
+            seed=1,
         )
         arrays = models[1]
-    _check_same(audit.record(), whole)
+    _check_same(audit.record(), uninterrupted)
     # Once more, after the last round: nothing is left but the report.
     after, _ = start(Later(ROUNDS), arrays, 0, checkpoint=tmp_path)
-    _check_same(after.record(), whole)
+    _check_same(after.record(), uninterrupted)
     assert "every round" in after.report()
 
 
@@ -181,10 +188,10 @@ def _mixed_model() -> ArrayRecord:
 
 
 def test_models_of_any_form_are_known_again(tmp_path):
-    whole, _ = start(Later(), _mixed_model())
+    uninterrupted, _ = start(Later(), _mixed_model())
     _, models = start(Later(), _mixed_model(), kill=KILLED, checkpoint=tmp_path)
     again, _ = start(Later(KILLED), models[KILLED], 3, checkpoint=tmp_path)
-    _check_same(again.record(), whole.record())
+    _check_same(again.record(), uninterrupted.record())
 
 
 def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
@@ -199,7 +206,7 @@ def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
     )
 
 
-def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, whole, killed):
+def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, uninterrupted, killed):
     audit = CanaryAudit(
         Later(KILLED),
         num_canaries=CANARIES,
@@ -210,16 +217,18 @@ def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, whole, killed):
     )
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=ROUNDS - KILLED)
-    _check_same(audit.record(), whole)
+    _check_same(audit.record(), uninterrupted)
 
 
-def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed):
+def test_a_loop_that_finds_its_model_itself_goes_on_too(
+    tmp_path, uninterrupted, killed
+):
     class Finds(Later):
         def start(self, grid):  # type: ignore[override]
             return super().start(grid, killed[self.done], ROUNDS - self.done)
 
     Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
-    given = {
+    keywords = {
         "num_canaries": CANARIES,
         "rounds": ROUNDS,
         "checkpoint": tmp_path,
@@ -229,18 +238,18 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed)
         with pytest.raises(
             ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"
         ):
-            CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
-        audit = CanaryAudit(Finds(KILLED), delta=DELTA, **given)
+            CanaryAudit(Finds(KILLED), delta=0.5, **keywords).start(grid)
+        audit = CanaryAudit(Finds(KILLED), delta=DELTA, **keywords)
         audit.start(grid)
-    _check_same(audit.record(), whole)
+    _check_same(audit.record(), uninterrupted)
 
 
 def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(
     tmp_path, killed
 ):
-    kept = (tmp_path / "audit.npz").read_bytes()
-    given = {"delta": DELTA, "rounds": 3, "checkpoint": tmp_path, "max_share": 0.5}
-    audit = CanaryAudit(Later(KILLED), num_canaries=12, **given)
+    saved_bytes = (tmp_path / "audit.npz").read_bytes()
+    keywords = {"delta": DELTA, "rounds": 3, "checkpoint": tmp_path, "max_share": 0.5}
+    audit = CanaryAudit(Later(KILLED), num_canaries=12, **keywords)
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=3)
     assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
@@ -248,20 +257,20 @@ def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(
         "Expected num_canaries=12 to be 24, as in the audit in the checkpoint"
         in audit.faults[0]
     )
-    assert (tmp_path / "audit-1.npz").read_bytes() == kept
+    assert (tmp_path / "audit-1.npz").read_bytes() == saved_bytes
 
 
 def test_canaries_of_clients_go_on(tmp_path):
-    given = {"clients": 0.4, "checkpoint": tmp_path, "num_canaries": 4, "seed": 3}
+    keywords = {"clients": 0.4, "checkpoint": tmp_path, "num_canaries": 4, "seed": 3}
     app = drifting_app([canary_mod])
-    audit, models = start(Later(), model(), kill=KILLED, app=app, **given)
+    audit, models = start(Later(), model(), kill=KILLED, app=app, **keywords)
     before = audit.record()
     again, _ = start(
         Later(KILLED),
         models[KILLED],
         ROUNDS - KILLED,
         app=app,
-        **given | {"seed": None},
+        **keywords | {"seed": None},
     )
     record = again.record()
     assert record.rounds == ROUNDS
@@ -282,14 +291,19 @@ def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
             order.add_to(message.content.config_records["config"])
         return call_next(message, context)
 
-    given = {"clients": 0.5, "checkpoint": tmp_path, "num_canaries": 5}
+    keywords = {"clients": 0.5, "checkpoint": tmp_path, "num_canaries": 5}
     app = drifting_app([note, canary_mod], fails=lambda node, t: node % 2 == 0)
     arrays, faults = model(), []
-    for done, kill in ((0, 2), (2, 2), (4, None)):
+    for rounds_done, kill in ((0, 2), (2, 2), (4, None)):
         sent.append({})
-        random.seed(done)  # Flower draws the order of the clients from it
+        random.seed(rounds_done)  # Flower draws the order of the clients from it
         audit, models = start(
-            Later(done), arrays, ROUNDS - done, kill=kill, app=app, **given
+            Later(rounds_done),
+            arrays,
+            ROUNDS - rounds_done,
+            kill=kill,
+            app=app,
+            **keywords,
         )
         arrays = models[-1]
         faults.append(
@@ -301,39 +315,46 @@ def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
     assert len(faults[0]) == 1
     assert faults[0] == faults[1] == faults[2]
     after, _ = start(
-        Later(ROUNDS), arrays, 0, app=app, **given
+        Later(ROUNDS), arrays, 0, app=app, **keywords
     )  # nobody is asked any more
     after.record()
     assert faults[0][0] in after.faults
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, None])
-def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(tmp_path, rounds, whole):
+def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(
+    tmp_path, rounds, uninterrupted
+):
     """As one start: each of one round, and killed after five."""
     arrays = model()
     for half in (range(KILLED), range(KILLED, ROUNDS)):
-        given = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, "max_share": 0.5}
+        keywords = {
+            "num_canaries": CANARIES,
+            "delta": DELTA,
+            "seed": 1,
+            "max_share": 0.5,
+        }
         strategy = Later(half.start)
-        audit = CanaryAudit(strategy, **given, rounds=rounds, checkpoint=tmp_path)
+        audit = CanaryAudit(strategy, **keywords, rounds=rounds, checkpoint=tmp_path)
         with InProcessGrid(drifting_app(), NODES) as grid:
-            for done in half:
-                strategy.done = done
+            for rounds_done in half:
+                strategy.done = rounds_done
                 arrays = audit.start(grid, arrays, num_rounds=1).arrays
     if rounds is None:
         assert audit.report().startswith("Not measured")
         return
-    _check_same(audit.record(), whole)
+    _check_same(audit.record(), uninterrupted)
     assert audit.faults == []
 
 
 def test_another_number_of_all_rounds_is_refused(tmp_path, killed):
-    given = {
+    keywords = {
         "num_canaries": CANARIES,
         "delta": DELTA,
         "max_share": 0.5,
         "checkpoint": tmp_path,
     }
-    audit = CanaryAudit(Later(KILLED), **given, rounds=9)
+    audit = CanaryAudit(Later(KILLED), **keywords, rounds=9)
     with (
         InProcessGrid(drifting_app(), NODES) as grid,
         pytest.raises(ValueError, match="rounds=9 to be 8, as in the audit"),
@@ -355,7 +376,7 @@ def _other_model() -> ArrayRecord:
 def test_another_run_begins_afresh_and_the_first_is_moved_aside(
     tmp_path, caplog, arrays, killed
 ):
-    kept = (tmp_path / "audit.npz").read_bytes()
+    saved_bytes = (tmp_path / "audit.npz").read_bytes()
     with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
         audit, _ = start(
             Later(), arrays, 4, checkpoint=tmp_path, seed=None, num_canaries=12
@@ -364,12 +385,12 @@ def test_another_run_begins_afresh_and_the_first_is_moved_aside(
     record = audit.record()
     assert (record.rounds, record.num_canaries) == (4, 12)
     assert record.provenance.seeds["canary"] != 1
-    assert (tmp_path / "audit-1.npz").read_bytes() == kept
+    assert (tmp_path / "audit-1.npz").read_bytes() == saved_bytes
     # A third one does not overwrite either of them.
     start(Later(), model(), 2, checkpoint=tmp_path, num_canaries=4)
     audits = sorted(path.name for path in tmp_path.glob("audit*"))
     assert audits == ["audit-1.npz", "audit-2.npz", "audit.npz"]
-    assert (tmp_path / "audit-1.npz").read_bytes() == kept
+    assert (tmp_path / "audit-1.npz").read_bytes() == saved_bytes
 
 
 @pytest.mark.parametrize("name", ["audit", "start"])
@@ -398,7 +419,7 @@ def test_a_damaged_file_is_moved_aside_and_never_read_in_part(
 
 def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
     class Dies(Later):
-        def configure_train(self, *given):
+        def configure_train(self, *keywords):
             raise KilledError
 
     audit = CanaryAudit(Dies(), num_canaries=CANARIES, delta=DELTA, checkpoint=tmp_path)
@@ -412,8 +433,8 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
 
     seeds = []
     for kind in (Stops, InProcessGrid):
-        given = {"num_canaries": CANARIES, "delta": DELTA, "checkpoint": tmp_path}
-        audit = CanaryAudit(Later(), **given, max_share=0.5)
+        keywords = {"num_canaries": CANARIES, "delta": DELTA, "checkpoint": tmp_path}
+        audit = CanaryAudit(Later(), **keywords, max_share=0.5)
         with (
             kind(drifting_app(), NODES) as grid,
             contextlib.suppress(KeyboardInterrupt),
@@ -443,12 +464,12 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
     ],
 )
 def test_another_setting_is_refused_before_training(tmp_path, name, change, killed):
-    kept = (tmp_path / "audit.npz").read_bytes()
+    saved_bytes = (tmp_path / "audit.npz").read_bytes()
     with pytest.raises(
         ValueError, match=f"Expected .*{name}.* the audit in the checkpoint"
     ):
         start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path, **change)
-    assert (tmp_path / "audit.npz").read_bytes() == kept
+    assert (tmp_path / "audit.npz").read_bytes() == saved_bytes
 
 
 def test_another_strategy_is_refused(tmp_path, killed):
@@ -461,7 +482,7 @@ def test_another_strategy_is_refused(tmp_path, killed):
 
 
 def test_a_full_disk_is_a_fault_and_the_run_goes_on(
-    tmp_path, monkeypatch, caplog, whole
+    tmp_path, monkeypatch, caplog, uninterrupted
 ):
     calls = []
 
@@ -475,7 +496,7 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
     with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
         audit, models = start(Later(), model(), checkpoint=tmp_path)
     np.testing.assert_allclose(
-        audit.record().observed.means, whole.observed.means, atol=1e-6
+        audit.record().observed.means, uninterrupted.observed.means, atol=1e-6
     )
     lost = [fault for fault in audit.faults if "No space left on device" in fault]
     assert [fault.partition(",")[0] for fault in lost] == [
@@ -490,9 +511,11 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
     assert again.record().presence.sum() == CANARIES
 
 
-@pytest.mark.parametrize("name", ["goes_on_after", "check", "go_on", "save", "_look"])
+@pytest.mark.parametrize(
+    "name", ["goes_on_after", "check", "take", "own", "save", "_look"]
+)
 def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, killed):
-    kept = (tmp_path / "audit.npz").read_bytes()
+    saved_bytes = (tmp_path / "audit.npz").read_bytes()
     owner = SavedAudit if name in vars(SavedAudit) else Checkpoint
 
     def broken(*arguments):
@@ -502,7 +525,7 @@ def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, 
     audit, last = start(Later(), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     assert len(last) == ROUNDS + 1
     assert any("ours" in fault for fault in audit.faults)
-    assert kept in {path.read_bytes() for path in tmp_path.glob("audit*.npz")}
+    assert saved_bytes in {path.read_bytes() for path in tmp_path.glob("audit*.npz")}
 
 
 def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
@@ -521,11 +544,13 @@ def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
 @pytest.mark.slow
 def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
     paths = [str(SERVER.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    given = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    keywords = environment(tmp_path) | {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths))
+    }
     command = [sys.executable, str(SERVER), str(tmp_path)]
     with (tmp_path / "log").open("wb") as log:
         first = subprocess.Popen(
-            [*command, str(KILLED + 1)], env=given, stdout=log, stderr=log
+            [*command, str(KILLED + 1)], env=keywords, stdout=log, stderr=log
         )
     try:
         end = time.monotonic() + PATIENCE
@@ -537,13 +562,13 @@ def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
         first.kill()
         assert first.wait() == -signal.SIGKILL
     again = subprocess.run(
-        command, env=given, capture_output=True, timeout=PATIENCE, text=True
+        command, env=keywords, capture_output=True, timeout=PATIENCE, text=True
     )
     assert again.returncode == 0, again.stderr
     assert f"goes on after round {KILLED} of {ROUNDS}" in again.stderr
     record = AuditRecord.load(tmp_path / "record.npz")
-    whole, _ = start(Later(), model(), seed=record.provenance.seeds["canary"])
-    _check_same(record, whole.record())
+    uninterrupted, _ = start(Later(), model(), seed=record.provenance.seeds["canary"])
+    _check_same(record, uninterrupted.record())
 
 
 def test_clients_may_be_numbers_of_numpy(tmp_path):
@@ -570,7 +595,7 @@ def test_no_debugger_shows_the_seed(tmp_path):
 @pytest.mark.parametrize("block", [2, 3])
 @pytest.mark.parametrize("back", [KILLED, KILLED - 1])
 def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
-    tmp_path, monkeypatch, whole, block, back
+    tmp_path, monkeypatch, uninterrupted, block, back
 ):
     monkeypatch.setattr("fl_epe.flower.checkpoint._BLOCK", block)
     _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
@@ -579,7 +604,7 @@ def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
     assert len(arrays["scores"]) == KILLED % block  # others were written before
     _, models = start(Later(back), models[back], 2, kill=2, checkpoint=tmp_path)
     again, _ = start(Later(back + 2), models[2], ROUNDS - back - 2, checkpoint=tmp_path)
-    _check_same(again.record(), whole)
+    _check_same(again.record(), uninterrupted)
 
 
 def test_a_damaged_block_is_never_read_in_part(tmp_path, monkeypatch):
@@ -627,10 +652,10 @@ def other_app(tmp_path):
 
 
 def test_a_second_server_app_is_told_who_keeps_its_audit_there(other_app, tmp_path):
-    said = (
+    refusal = (
         rf"checkpoint='{re.escape(str(tmp_path))}' to be free: process {other_app.pid} "
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=refusal):
         start(fixed(), model(), checkpoint=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["fl-epe.lock"]
     other_app.kill()

@@ -92,9 +92,9 @@ def test_a_legacy_strategy_is_refused_with_the_way_out():
     ],
 )
 def test_bad_arguments_are_named(settings, message):
-    given = {"num_canaries": 10, "delta": DELTA, **settings}
+    arguments = {"num_canaries": 10, "delta": DELTA, **settings}
     with pytest.raises(ValueError, match=message):
-        CanaryAudit(flower.FedAvg(**PLAIN), **given)
+        CanaryAudit(flower.FedAvg(**PLAIN), **arguments)
 
 
 def test_an_argument_that_there_is_not_is_named():

@@ -8,11 +8,12 @@ from flwr.app import MetricRecord, RecordDict
 
 from fl_epe import RoundFacts, RunAuditor
 from fl_epe.auditing import EVERY_ROUND, ladder_fit, seen_by
-from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import doubts
+from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import are_noise
-from fl_epe.flower.state import Aggregation
+from fl_epe.flower.round_state import Aggregation
 from fl_epe.flower.watching import shares_of
+from fl_epe.messages import pack
 
 DIM = 2000
 LAYOUT = Layout.of(pack(w=np.zeros(500, "f4")))
@@ -42,11 +43,11 @@ def _mean(given, shares):
     ("way", "shares"), [("weighted", [1, 2, 3] * 3), ("equal", [1] * 9)]
 )
 def test_shares_of_an_average_are_found(replies, way, shares):
-    seen = Aggregation(replies, pack(w=_mean(replies, shares)))
-    found = shares_of(seen, "n", LAYOUT, "arrays")
-    assert found is not None
-    assert found[0] == way
-    shown = [found[1][id(reply.content)] for reply in replies]
+    aggregation = Aggregation(replies, pack(w=_mean(replies, shares)))
+    result = shares_of(aggregation, "n", LAYOUT, "arrays")
+    assert result is not None
+    assert result[0] == way
+    shown = [result[1][id(reply.content)] for reply in replies]
     # float32 rounds a model of 1 to 1e-7, and updates are 1e-2
     np.testing.assert_allclose(shown, np.array(shares) / sum(shares), atol=1e-3)
     assert [s == 0 for s in shown] == [s == 0 for s in shares]
@@ -54,8 +55,8 @@ def test_shares_of_an_average_are_found(replies, way, shares):
 
 def test_what_is_no_average_of_the_replies_has_no_shares(replies):
     noisy = _mean(replies, [1] * 9) + 1e-3 * np.random.default_rng(2).normal(size=500)
-    seen = Aggregation(replies, pack(w=noisy.astype("f4")))
-    assert shares_of(seen, "n", LAYOUT, "arrays") is None
+    aggregation = Aggregation(replies, pack(w=noisy.astype("f4")))
+    assert shares_of(aggregation, "n", LAYOUT, "arrays") is None
 
 
 def _updates(rng, noise, steps=0.0):
@@ -65,8 +66,8 @@ def _updates(rng, noise, steps=0.0):
 
 def test_noise_of_clients_is_told_from_updates():
     rng = np.random.default_rng(3)
-    found = [are_noise(list(_updates(rng, 1.0))) for _ in range(60)]
-    assert np.mean(found) > 0.9  # five tests, each wrong in one of a thousand
+    result = [are_noise(list(_updates(rng, 1.0))) for _ in range(60)]
+    assert np.mean(result) > 0.9  # five tests, each wrong in one of a thousand
     assert not any(are_noise(list(_updates(rng, 1.0, 1.0))) for _ in range(20))
     white = _updates(rng, 1.0)
     assert not are_noise(
@@ -84,15 +85,15 @@ def _record(
     auditor.begin(theta)
     for t in range(rounds):
         cohort = range(canaries * t, canaries * (t + 1))
-        own = np.resize(weights, canaries)
-        own = own / np.sqrt(np.mean(own**2))
-        added = [0.1 * w * present(t, i) for w, i in zip(own, cohort, strict=True)]
+        scales = np.resize(weights, canaries)
+        scales = scales / np.sqrt(np.mean(scales**2))
+        added = [0.1 * w * present(t, i) for w, i in zip(scales, cohort, strict=True)]
         mean = sum(
             a * auditor.canaries.vector(i) for a, i in zip(added, cohort, strict=True)
         )
         theta = (theta + mean + noise * rng.normal(size=DIM)).astype("f4")
         facts = RoundFacts(
-            cohort, 0.1, clip_norm=1.0, weights=own if np.ptp(own) else ()
+            cohort, 0.1, clip_norm=1.0, weights=scales if np.ptp(scales) else ()
         )
         auditor.observe(theta, facts)
     return auditor.record()
@@ -106,13 +107,13 @@ def test_honest_runs_are_not_in_doubt():
 @pytest.mark.parametrize("missing", [0.2, 0.5])
 def test_canaries_that_do_not_show_up_put_the_run_in_doubt(missing):
     chance = np.random.default_rng(9).random(100)
-    (found,) = doubts(_record(lambda t, i: float(chance[i] > missing)))
-    assert "do not show up" in found
+    (result,) = doubts(_record(lambda t, i: float(chance[i] > missing)))
+    assert "do not show up" in result
 
 
 def test_canaries_of_which_none_shows_up_put_the_run_in_doubt():
-    (found,) = doubts(_record(lambda t, i: 0.0))
-    assert "should" in found
+    (result,) = doubts(_record(lambda t, i: 0.0))
+    assert "should" in result
 
 
 def test_scores_of_unequal_canaries_are_what_their_weights_say():
@@ -120,10 +121,10 @@ def test_scores_of_unequal_canaries_are_what_their_weights_say():
     fit = ladder_fit(seen_by(record, EVERY_ROUND))
     assert fit.low < 1 < fit.high
     heavy = 0.1 * 8 / np.sqrt(68 / 5)  # among noise of 0.02 in each entry
-    found = seen_by(record, EVERY_ROUND).sizes.observed[
+    result = seen_by(record, EVERY_ROUND).sizes.observed[
         4::5
     ]  # the heavy one of each round
-    assert abs(found.mean() - heavy / 0.02) < 5 * found.std() / np.sqrt(len(found))
+    assert abs(result.mean() - heavy / 0.02) < 5 * result.std() / np.sqrt(len(result))
 
 
 def test_an_auditor_goes_on_with_unequal_canaries():

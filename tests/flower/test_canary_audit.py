@@ -81,8 +81,11 @@ def test_every_strategy_is_audited_to_a_valid_record(name):
             epsilon = pytest.approx(answer.estimate.epsilon, rel=1e-14)
             assert metrics[ROUNDS][f"epsilon-{name}"] == epsilon
             assert metrics[ROUNDS][f"epsilon-{name}-high"] == answer.estimate.high
-    told = [metrics[t] for t in metrics if "epsilon-all" in metrics[t]]
-    assert all(each["epsilon-all-low"] <= each["epsilon-all"] for each in told)
+    so_far_metrics = [metrics[t] for t in metrics if "epsilon-all" in metrics[t]]
+    assert all(
+        metrics_of_round["epsilon-all-low"] <= metrics_of_round["epsilon-all"]
+        for metrics_of_round in so_far_metrics
+    )
     assert "every round" in as_text(summarize(record))
 
 
@@ -138,8 +141,8 @@ def test_the_dp_wrapper_keeps_its_promise():
     claim = gaussian_epsilon(0.5, DELTA)
     # The real clients' updates are part of what the canary must stand out from: noise of norm
     # 0.5·C·√d against K updates of norm C. So are the other canaries, unless they are taken out.
-    seen = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 1) / DIM), DELTA)
-    assert estimate.low < seen < estimate.high
+    expected_epsilon = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 1) / DIM), DELTA)
+    assert estimate.low < expected_epsilon < estimate.high
     raw = epsilon_from_record(record, statistic="matched-filter", leave_one_out=False)
     assert (
         raw.low
@@ -206,8 +209,8 @@ def test_with_an_accountant_canaries_replace_clients():
     assert count[0] == 0  # nobody is replaced before it is known what clients weigh
     assert sorted(count[1:]) == [3, 3, 4, 4, 4]
     assert record.mechanism.cohort_size == NODES
-    asked = audit.record().findings.client_participations
-    assert asked == pytest.approx(ROUNDS * (NODES - 3) / NODES)
+    participations = audit.record().findings.client_participations
+    assert participations == pytest.approx(ROUNDS * (NODES - 3) / NODES)
     assert len(result.train_metrics_clientapp) == ROUNDS
 
 
@@ -352,26 +355,32 @@ def _in_one_start():
     ids=["two", "none-before-and-after", "loop", "numpy-integer"],
 )
 def test_several_starts_are_one_run_to_the_bit(starts):
-    whole, arrays = _in_one_start()
+    uninterrupted, arrays = _in_one_start()
     audit, last = _in_starts(starts, rounds=6)
-    for one, other in zip(arrays.values(), last.values(), strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    for single, last_array in zip(arrays.values(), last.values(), strict=True):
+        np.testing.assert_array_equal(single.numpy(), last_array.numpy())
     for sees in ("all", "final"):
-        expected = epsilon_from_record(whole.record(), adversary=Adversary(sees))
+        expected = epsilon_from_record(
+            uninterrupted.record(), adversary=Adversary(sees)
+        )
         assert (
             epsilon_from_record(audit.record(), adversary=Adversary(sees)) == expected
         )
-    np.testing.assert_array_equal(audit.record().presence, whole.record().presence)
+    np.testing.assert_array_equal(
+        audit.record().presence, uninterrupted.record().presence
+    )
     assert audit.faults == []
 
 
 def test_rounds_that_nobody_told_of_are_not_measured():
-    whole, _ = _in_starts([4])
+    uninterrupted, _ = _in_starts([4])
     audit, _ = _in_starts([4, 3])
     np.testing.assert_array_equal(
-        audit.record().observed.means, whole.record().observed.means
+        audit.record().observed.means, uninterrupted.record().observed.means
     )
-    assert epsilon_from_record(audit.record()) == epsilon_from_record(whole.record())
+    assert epsilon_from_record(audit.record()) == epsilon_from_record(
+        uninterrupted.record()
+    )
     (fault,) = audit.faults
     assert fault.startswith(
         "round 5, this round and later ones are not measured: the canaries"
@@ -400,9 +409,9 @@ def test_no_more_canaries_than_do_no_harm():
     text = " ".join(audit.report(details=True).split())
     assert f"Of 1000 canaries {ROUNDS} fit into {ROUNDS} rounds with 10 clients" in text
     assert "ask for as many, or raise max_share." in text
-    asked, _ = run(flower.FedAvg(**PLAIN), num_canaries=ROUNDS, max_share=None)
-    np.testing.assert_array_equal(asked.record().presence, record.presence)
-    assert "fit into" not in asked.report(details=True)
+    other_audit, _ = run(flower.FedAvg(**PLAIN), num_canaries=ROUNDS, max_share=None)
+    np.testing.assert_array_equal(other_audit.record().presence, record.presence)
+    assert "fit into" not in other_audit.report(details=True)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,10 @@ def test_only_canary_clients_hear_of_the_audit():
         return reply
 
     run(server_side(), drifting_app([listen, canary_mod]), clients=[1, 2, 3])
-    told = {node for node, before, _ in heard if any("canary" in key for key in before)}
-    assert told == {1, 2, 3}
+    ordered_nodes = {
+        node for node, before, _ in heard if any("canary" in key for key in before)
+    }
+    assert ordered_nodes == {1, 2, 3}
     assert not any("canary" in key for _, _, inside in heard for key in inside)
 
 
@@ -202,8 +204,8 @@ def answer_of(order, content, app):
 
 
 def other_arrays(message, context):
-    other = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
-    content = {"arrays": other, "metrics": MetricRecord({"loss": 0.5})}
+    unlike = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
+    content = {"arrays": unlike, "metrics": MetricRecord({"loss": 0.5})}
     return Message(RecordDict(content), reply_to=message)
 
 

@@ -74,22 +74,24 @@ def test_a_ladder_beside_the_clients(nodes, fraction, often, caplog):
         for end, value in {"": "epsilon", "-low": "low", "-high": "high"}.items():
             assert metrics[f"epsilon-{name}{end}"] == getattr(answer.estimate, value)
     begin = "Canaries (synthetic clients) take part like"
-    said = [line for line in caplog.messages if begin in line]
-    assert len(said) == 1
-    assert record.findings.plan[0] in said[0]
+    sentences = [line for line in caplog.messages if begin in line]
+    assert len(sentences) == 1
+    assert record.findings.plan[0] in sentences[0]
 
 
 def test_canaries_are_known_to_take_part_as_the_strategy_samples():
     """The clients' log has who answered when, and the client of the answer is their median."""
     audit, _ = run(20, 12, averaging(20, 0.25))
-    record, asked = audit.record(), np.zeros((12, 20), bool)
+    record, was_asked = audit.record(), np.zeros((12, 20), bool)
     assert (record.design.num_clients, record.design.clients_per_round) == (20, 5)
     for t, (start, end) in enumerate(itertools.pairwise(record.clients.offsets)):
-        asked[t, record.clients.ids[start:end]] = True
-    assert asked.sum(axis=1).tolist() == [5] * 12
+        was_asked[t, record.clients.ids[start:end]] = True
+    assert was_asked.sum(axis=1).tolist() == [5] * 12
     client = AuditedClient.of(record)
-    assert client.participations == np.quantile(asked.sum(axis=0), 0.5, method="lower")
-    patterns = {tuple(column) for column in asked.T}
+    assert client.participations == np.quantile(
+        was_asked.sum(axis=0), 0.5, method="lower"
+    )
+    patterns = {tuple(column) for column in was_asked.T}
     assert all(tuple(column) in patterns for column in client.patterns.T)
 
 
@@ -191,24 +193,24 @@ def test_a_killed_run_goes_on_with_its_canaries(tmp_path):
         if server_round == 9:
             raise KilledError
 
-    whole, _ = run(20, 20, averaging(20, 0.5))
+    uninterrupted, _ = run(20, 20, averaging(20, 0.5))
     models: list[ArrayRecord] = []
     random.seed(0)
     with InProcessGrid(drifting_app(), 20) as grid:
-        given = {"delta": DELTA, "checkpoint": tmp_path}
-        audit = CanaryAudit(averaging(20, 0.5), seed=1, **given)
+        arguments = {"delta": DELTA, "checkpoint": tmp_path}
+        audit = CanaryAudit(averaging(20, 0.5), seed=1, **arguments)
         with pytest.raises(KilledError):
             audit.start(grid, model(), num_rounds=20, evaluate_fn=kill)
         resumed = CanaryAudit(
-            averaging(20, 0.5), **given
+            averaging(20, 0.5), **arguments
         )  # the seed is the one that is kept
         resumed.start(grid, models[-1], num_rounds=11)
-    found, record = resumed.record(), whole.record()
-    np.testing.assert_array_equal(found.presence, record.presence)
-    assert found.clients.offsets.tolist() == record.clients.offsets.tolist()
-    assert found.design.to_settings() == record.design.to_settings()
-    assert found.findings.plan == record.findings.plan
-    assert sorted(set(found.clients.ids.tolist())) == list(range(20))
+    resumed_record, record = resumed.record(), uninterrupted.record()
+    np.testing.assert_array_equal(resumed_record.presence, record.presence)
+    assert resumed_record.clients.offsets.tolist() == record.clients.offsets.tolist()
+    assert resumed_record.design.to_settings() == record.design.to_settings()
+    assert resumed_record.findings.plan == record.findings.plan
+    assert sorted(set(resumed_record.clients.ids.tolist())) == list(range(20))
 
 
 @pytest.mark.parametrize(

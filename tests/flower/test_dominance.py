@@ -24,8 +24,8 @@ def find_dominant(updates, noise=0.0):
 def steps(rng, nodes, drift=0.0):
     """Updates of length about 1, with a part in common."""
     common = rng.standard_normal(ENTRIES)
-    own = rng.standard_normal((nodes, ENTRIES))
-    return (drift * common + np.sqrt(1 - drift**2) * own) / np.sqrt(ENTRIES)
+    individual = rng.standard_normal((nodes, ENTRIES))
+    return (drift * common + np.sqrt(1 - drift**2) * individual) / np.sqrt(ENTRIES)
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.5, 0.9, 1.0])
@@ -44,16 +44,16 @@ def test_a_long_update_dominates_also_along_the_others_direction():
 def test_ids_of_nodes_stay_as_they_are():
     updates = steps(np.random.default_rng(1), 3) * np.array([[30.0], [1.0], [1.0]])
     ids = (11503249247729065957, 7, 2**63 - 1)
-    found = dominance.find_dominant(dict(zip(ids, updates, strict=True)))
-    assert str(found).startswith("node 11503249247729065957 moved")
+    dominant = dominance.find_dominant(dict(zip(ids, updates, strict=True)))
+    assert str(dominant).startswith("node 11503249247729065957 moved")
 
 
 def test_a_third_of_the_nodes_with_one_vector_dominates():
     updates = steps(np.random.default_rng(1), 30)
     updates[:10] = 3.9 * updates[0]
-    found = find_dominant(updates)
-    assert found.nodes == tuple(range(10))
-    assert found.share == pytest.approx(39**2 / (39**2 + 20), rel=0.1)
+    dominant = find_dominant(updates)
+    assert dominant.nodes == tuple(range(10))
+    assert dominant.share == pytest.approx(39**2 / (39**2 + 20), rel=0.1)
 
 
 def test_a_direction_of_most_nodes_is_what_they_learn():
@@ -86,10 +86,10 @@ def lying(
         if context.node_config["partition-id"] not in partitions or t not in rounds:
             return reply
         sent = message.content.array_records["arrays"]
-        found = reply.content.array_records["arrays"]
+        dominant = reply.content.array_records["arrays"]
         rng = np.random.default_rng(t)
         lie = {}
-        for name, array in found.items():
+        for name, array in dominant.items():
             old = sent[name].numpy()
             step = array.numpy() - old
             if together:
@@ -128,7 +128,7 @@ def test_who_hides_the_others_in_the_final_model_is_named(lie):
     summary = summarize(audit.record())
     # Beside one of nearly all weight a canary of median weight is too little to tell anything.
     assert summary.status == ("not measured" if "examples" in lie else "unreliable")
-    assert any("over the whole run" in one.text for one in summary.warnings)
+    assert any("over the whole run" in warning.text for warning in summary.warnings)
     assert any("over the whole run" in fault for fault in audit.faults)
 
 
@@ -172,7 +172,7 @@ def test_lost_updates_are_no_divergence_of_the_training():
     audit, _ = run(flower.FedAvg(**{**PLAIN, "min_available_nodes": 20}), app, nodes=20)
     summary = summarize(audit.record())
     assert summary.status == "unreliable"
-    assert any("updates were lost" in one.text for one in summary.warnings)
+    assert any("updates were lost" in warning.text for warning in summary.warnings)
     assert "Fix the training" not in audit.report()
 
 

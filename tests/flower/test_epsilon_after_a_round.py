@@ -29,7 +29,7 @@ ALL = ("epsilon-all", "epsilon-all-low", "epsilon-all-high")
 
 
 def own_loop():
-    rng, theta, said = np.random.default_rng(1), np.zeros(2000, np.float32), []
+    rng, theta, reported = np.random.default_rng(1), np.zeros(2000, np.float32), []
     auditor = RunAuditor(20, 20, seed=1, delta=1e-5, planned=30.0)
     auditor.begin(theta)
     for t in range(6):
@@ -37,18 +37,18 @@ def own_loop():
         mean = auditor.canaries.combine(np.ones((1, len(present))), numbers=present)[0]
         theta = (theta + mean + rng.standard_normal(2000) / 50).astype(np.float32)
         auditor.observe(theta, RoundFacts(present, contribution=1.0))
-        said.append(auditor.epsilon_so_far())
-    return auditor.record(), said
+        reported.append(auditor.epsilon_so_far())
+    return auditor.record(), reported
 
 
 def in_process():
-    said = []
+    reported = []
     record = simulate(
         Job(Tiny(), CONFIG, Seeds.derive(7)),
-        on_round=lambda now: said.append(now.epsilons),
+        on_round=lambda now: reported.append(now.epsilons),
     )
-    known = [now for now in said if not np.isnan(now[ALL[0]])]
-    return record, [tuple(now[name] for name in ALL) for now in known]
+    measured = [now for now in reported if not np.isnan(now[ALL[0]])]
+    return record, [tuple(now[name] for name in ALL) for now in measured]
 
 
 def _in_metrics(result):
@@ -67,11 +67,14 @@ def around_a_strategy():
     )
     # In every round, as clients: without noise nothing is said before the end otherwise.
     audit, result = run(strategy, participations=6, num_canaries=20, rounds=6)
-    said = _in_metrics(result)
-    for name, found in zip(("final", "all"), answers(audit.record()), strict=True):
-        epsilon = pytest.approx(found.estimate.epsilon, rel=1e-14)
+    reported = _in_metrics(result)
+    for name, answer in zip(("final", "all"), answers(audit.record()), strict=True):
+        epsilon = pytest.approx(answer.estimate.epsilon, rel=1e-14)
         assert result.train_metrics_clientapp[6][f"epsilon-{name}"] == epsilon
-    return audit.record(), [*said[:-1], audit._run.auditor.epsilon_so_far()]
+    return audit.record(), [
+        *reported[:-1],
+        audit._run.recording.auditor.epsilon_so_far(),
+    ]
 
 
 def dp_sgd():
@@ -83,35 +86,42 @@ def dp_sgd():
         expected_batch_size=8,
         seed=0,
     )
-    said, rng = [], np.random.default_rng(2)
+    reported, rng = [], np.random.default_rng(2)
     with audit_dp_sgd(
         optimizer, num_canaries=40, delta=1e-5, sample_rate=0.2, seed=1
     ) as audit:
         for _ in range(6):
             optimizer.step(rng.standard_normal((8, 2000)))
-            said.append(audit._auditor.epsilon_so_far())
-    return audit.record(), said
+            reported.append(audit._auditor.epsilon_so_far())
+    return audit.record(), reported
 
 
 @pytest.mark.parametrize("engine", [own_loop, in_process, around_a_strategy, dp_sgd])
 def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
-    record, said = engine()
-    said = [
+    record, reported = engine()
+    reported = [
         e if e is None or isinstance(e, tuple) else (e.epsilon, e.low, e.high)
-        for e in said
+        for e in reported
     ]
-    found = epsilon_by_round(record)
-    kept = [(e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in found]
-    assert len(kept) >= 4
+    estimates = epsilon_by_round(record)
+    intervals = [
+        (e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in estimates
+    ]
+    assert len(intervals) >= 4
     assert (
-        kept[:-1] == [values for values in said if values is not None][-len(kept) : -1]
+        intervals[:-1]
+        == [values for values in reported if values is not None][-len(intervals) : -1]
     )
     every = answers(record)[1]
-    assert kept[-1] == (every.estimate.epsilon, every.estimate.low, every.estimate.high)
+    assert intervals[-1] == (
+        every.estimate.epsilon,
+        every.estimate.low,
+        every.estimate.high,
+    )
     chart = rounds_chart(record, every, record.delta)
     assert chart is not None
     drawn = next(trace for trace in chart.traces if trace["name"] == "ε so far")
     # A page keeps five digits.
     np.testing.assert_allclose(
-        drawn["y"], [epsilon for epsilon, _, _ in kept], rtol=1e-4
+        drawn["y"], [epsilon for epsilon, _, _ in intervals], rtol=1e-4
     )

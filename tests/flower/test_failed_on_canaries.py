@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import strategy as flower
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.arrays import read_only
 from fl_epe.flower.watching import Undo
+from fl_epe.messages import read_only
 
 
 class KnowsItsNodes(flower.FedAvg):
@@ -98,7 +98,7 @@ def test_undo_keeps_the_objects_by_which_replies_are_known():
     values = [
         read_only(reply.content["arrays"]["layer.bias"]).copy() for reply in replies
     ]
-    undo = Undo([], replies, deep=True)
+    undo = Undo([], replies, depth="deep")
     for reply in replies:
         reply.content.metric_records["metrics"].update({"loss": 7.0, "new": 1})
         ScalesBytes.change(None, reply)

@@ -27,6 +27,7 @@ from flwr.serverapp import (
 from flwr.serverapp import strategy as flower
 
 import fl_epe.flower
+import fl_epe.messages
 from fl_epe.flower import CanaryAudit, InProcessGrid, RecordAudit, canary_mod
 
 NODES, ROUNDS = 6, 2
@@ -34,7 +35,8 @@ PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": 
 SHAPES = {"weight": (8, 5), "bias": (5,)}
 MODULES = [
     importlib.import_module(info.name)
-    for info in pkgutil.iter_modules(fl_epe.flower.__path__, "fl_epe.flower.")
+    for room in (fl_epe.flower, fl_epe.messages)
+    for info in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")
 ]
 
 
@@ -51,34 +53,32 @@ class Place:
 
     @property
     def label(self) -> str:
-        where = getattr(self.owner, "__qualname__", self.owner.__name__).removeprefix(
-            "fl_epe.flower."
-        )
-        return f"{where}.{self.name}"
+        where = getattr(self.owner, "__qualname__", self.owner.__name__)
+        return f"{where.rpartition('.')[2]}.{self.name}"
 
     def replace(
         self, monkeypatch: pytest.MonkeyPatch, around: Callable[..., Any]
     ) -> None:
         """Put ``around(function)`` in the function's place, wherever it is known."""
-        found = inspect.getattr_static(self.owner, self.name)
+        original = inspect.getattr_static(self.owner, self.name)
         if inspect.ismodule(self.owner):
-            new = around(found)
+            new = around(original)
             for module in MODULES:
                 for name, value in list(vars(module).items()):
-                    if value is found:
+                    if value is original:
                         monkeypatch.setattr(module, name, new)
-        elif isinstance(found, (staticmethod, classmethod)):
+        elif isinstance(original, (staticmethod, classmethod)):
             monkeypatch.setattr(
-                self.owner, self.name, type(found)(around(found.__func__))
+                self.owner, self.name, type(original)(around(original.__func__))
             )
-        elif isinstance(found, property):
-            monkeypatch.setattr(self.owner, self.name, property(around(found.fget)))
-        elif isinstance(found, functools.cached_property):
-            cached = functools.cached_property(around(found.func))
+        elif isinstance(original, property):
+            monkeypatch.setattr(self.owner, self.name, property(around(original.fget)))
+        elif isinstance(original, functools.cached_property):
+            cached = functools.cached_property(around(original.func))
             cached.__set_name__(self.owner, self.name)
             monkeypatch.setattr(self.owner, self.name, cached)
         else:
-            monkeypatch.setattr(self.owner, self.name, around(found))
+            monkeypatch.setattr(self.owner, self.name, around(original))
 
 
 def _is_function(value: object) -> bool:
@@ -94,10 +94,10 @@ def places() -> Iterator[Place]:
             if inspect.isfunction(value):
                 yield Place(module, name)
             elif inspect.isclass(value):
-                own = vars(value).items()
+                members = vars(value).items()
                 yield from (
                     Place(value, inner)
-                    for inner, member in own
+                    for inner, member in members
                     if _is_function(member) and (not inner.startswith("__"))
                 )
 
@@ -158,8 +158,8 @@ def momentum() -> flower.Strategy:
 def killed() -> tuple[tempfile.TemporaryDirectory[str], ArrayRecord]:
     """The checkpoint that a run left behind that was killed after a round, and its model."""
     folder = tempfile.TemporaryDirectory()
-    given = {"num_canaries": 4, "delta": 1e-3, "seed": 1, "max_share": 0.5}
-    audit = CanaryAudit(momentum(), checkpoint=folder.name, **given)
+    keywords = {"num_canaries": 4, "delta": 1e-3, "seed": 1, "max_share": 0.5}
+    audit = CanaryAudit(momentum(), checkpoint=folder.name, **keywords)
     models = []
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> None:
@@ -231,13 +231,13 @@ def audited(
 
 def called_in(case: Case, monkeypatch: pytest.MonkeyPatch) -> list[Place]:
     """The functions of the plug-in that a run and its report call, once it is set up."""
-    seen: set[Place] = set()
+    called: set[Place] = set()
 
     def noting(place: Place) -> Callable[..., Any]:
         def around(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
             def call(*arguments: Any, **named: Any) -> Any:
-                seen.add(place)
+                called.add(place)
                 return function(*arguments, **named)
 
             return call
@@ -251,7 +251,7 @@ def called_in(case: Case, monkeypatch: pytest.MonkeyPatch) -> list[Place]:
     with monkeypatch.context() as patched:
         audit, _ = audited(case, patch)
         audit.report()
-    return sorted(seen, key=lambda place: place.label)
+    return sorted(called, key=lambda place: place.label)
 
 
 def failing_once(calls: list[int]) -> Callable[..., Any]:
@@ -270,14 +270,14 @@ def failing_once(calls: list[int]) -> Callable[..., Any]:
 
 MARKS = {"clients": (), "records": (), "wrapped": pytest.mark.slow}
 # What a user calls to run a deployment, or what reads the user's own arguments, is not inside.
-# `goes_on` is what keeps faults from the run.
+# `noting_failure` is what keeps faults from the run.
 ENTRY = {
     "CanaryAudit.start",
     "CanaryAudit.report",
-    "audit_record.report",
-    "AuditedRun.goes_on",
+    "run_report.report",
+    "AuditedRun.noting_failure",
 }
-ENTRY |= {"AuditedStrategy._start_hooked", "AuditedStrategy._goes_on"}
+ENTRY |= {"AuditedStrategy._start_hooked", "AuditedStrategy._noting_failure"}
 ENTRY |= {"RecordAudit.start", "RecordAudit.report", "RecordAudit.faults"}
 # What the grid and the app of this case call before the audit does.
 OUTSIDE = {"records": {"DecodedArray.numpy", "arrays.read_only"}}

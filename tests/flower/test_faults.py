@@ -12,8 +12,8 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
 from fl_epe import assert_private, epsilon_from_record
-from fl_epe.auditing import EVERY_ROUND, FaultKind, NotMeasured
-from fl_epe.flower.state import AuditState
+from fl_epe.auditing import EVERY_ROUND, FaultBook, FaultKind, NotMeasured
+from fl_epe.flower.replies import clients_of
 
 
 def test_error_replies_do_not_stop_the_audit():
@@ -47,10 +47,10 @@ def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, na
         SimpleNamespace(metadata=a, has_error=lambda: False, content=RecordDict())
         for a in about
     ]
-    state = AuditState(seed=1, rounds=3, kind=None)
-    state.hear(SimpleNamespace(index=0, sent=sent), replies, int)
-    assert state.faults.messages == [f"round 1, 2 of 4 clients did not answer{named}"]
-    assert state.faults.counts == {FaultKind.NO_ANSWER: 2}
+    faults = FaultBook()
+    clients_of(replies, sent, int, faults, 0)
+    assert faults.messages == [f"round 1, 2 of 4 clients did not answer{named}"]
+    assert faults.counts == {FaultKind.NO_ANSWER: 2}
 
 
 def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
@@ -129,9 +129,9 @@ def test_a_client_does_not_write_the_report(tmp_path):
     written = (tmp_path / "report.json").read_text() + (
         tmp_path / "report.html"
     ).read_text()
-    for said in (text, written, *audit.faults):
-        assert not set(said) & {"\x1b", "\x9b"}
-        assert "x" * 1000 not in said
+    for report_text in (text, written, *audit.faults):
+        assert not set(report_text) & {"\x1b", "\x9b"}
+        assert "x" * 1000 not in report_text
 
 
 def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):

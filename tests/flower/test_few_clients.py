@@ -34,8 +34,10 @@ def fixed(nodes, z=1.0, expected=None):
 
 
 def plan_of(strategy, rounds, clients, nodes=None, **settings):
-    asked = CanaryAuditSettings(delta=DELTA, seed=1, **settings)
-    return make_plan(asked, Wrapped(strategy), rounds, clients, nodes or clients)
+    settings_of_audit = CanaryAuditSettings(delta=DELTA, seed=1, **settings)
+    return make_plan(
+        settings_of_audit, Wrapped(strategy), rounds, clients, nodes or clients
+    )
 
 
 def run(nodes, num_rounds, strategy, **settings):
@@ -49,30 +51,34 @@ def run(nodes, num_rounds, strategy, **settings):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "asked", "rounds"),
+    ("nodes", "asked_nodes", "rounds"),
     [(10, 5, 3), (3, 3, 3), (10, 10, 1)],
     ids=["five", "three", "one"],
 )
 def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
-    nodes, asked, rounds
+    nodes, asked_nodes, rounds
 ):
     short = {"rounds": rounds} if rounds == 1 else {}
-    audit, metrics = run(nodes, rounds, averaging(nodes, asked / nodes), **short)
+    audit, metrics = run(nodes, rounds, averaging(nodes, asked_nodes / nodes), **short)
     assert "epsilon-all" not in metrics
     text = " ".join(audit.report(details=True).split())
-    found = re.search(
+    match = re.search(
         r"(\d+) rounds or max_share=([.\d]+) would make a measurement", text
     )
-    assert found is not None
-    longer, share = int(found[1]), float(found[2])
-    _, metrics = run(nodes, longer, averaging(nodes, asked / nodes))
+    assert match is not None
+    longer, share = int(match[1]), float(match[2])
+    _, metrics = run(nodes, longer, averaging(nodes, asked_nodes / nodes))
     assert (
         metrics["epsilon-all-low"]
         <= metrics["epsilon-all"]
         <= metrics["epsilon-all-high"]
     )
     _, metrics = run(
-        nodes, rounds, averaging(nodes, asked / nodes), max_share=share, **short
+        nodes,
+        rounds,
+        averaging(nodes, asked_nodes / nodes),
+        max_share=share,
+        **short,
     )
     assert (
         metrics["epsilon-all-low"]
@@ -82,7 +88,9 @@ def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
     for change in ({"rounds": longer - 1}, {"max_share": share - 0.01}):
         less = {"rounds": rounds, **change}
         assert (
-            plan_of(averaging(nodes), less.pop("rounds"), asked, nodes, **less).number
+            plan_of(
+                averaging(nodes), less.pop("rounds"), asked_nodes, nodes, **less
+            ).number
             == 0
         )
 

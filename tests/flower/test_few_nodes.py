@@ -123,19 +123,18 @@ def test_nobody_is_replaced_before_it_is_known_what_clients_weigh(seed):
 
 def replaced(clients: int, known: dict[int, float]) -> set[int]:
     """Who is ever replaced by one canary in a round of so many clients."""
-    seen = SeenClients()
-    seen.note(0, known)
+    clients_seen = SeenClients()
+    clients_seen.note(0, known)
     settings = types.SimpleNamespace(identity=None, participations=None)
-    source: Any = ServerCanaries(
-        types.SimpleNamespace(settings=settings, seen=seen), 20
-    )
+    source: Any = ServerCanaries(settings, None, None, 20)  # type: ignore[arg-type]
     nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
     messages = [types.SimpleNamespace(metadata=node) for node in nodes]
     drawn = [
-        source._replaced(messages, 1, np.random.default_rng(i)) for i in range(200)
+        source._replaced(messages, 1, clients_seen, np.random.default_rng(i))
+        for i in range(200)
     ]
-    found = set().union(*drawn)
-    return {node for node in range(clients) if id(messages[node]) in found}
+    replaced_messages = set().union(*drawn)
+    return {node for node in range(clients) if id(messages[node]) in replaced_messages}
 
 
 def test_who_never_answered_is_replaced_only_where_most_did_not():

@@ -96,8 +96,10 @@ def test_an_audited_app_ends_as_without_and_learns_as_well(case, tmp_path):
     no_harm.check_recorded(plain, audited)
     no_harm.check_report(case, audited)
     first, *_, before, last = scores(plain)
-    *rest, found = scores(audited)
-    assert rest[0] == first
+    *earlier, last_score = scores(audited)
+    assert earlier[0] == first
     assert abs(last - first) > 0.3  # it does learn
-    kept, a_round_less = ((x - first) / (last - first) for x in (found, before))
-    assert kept > min(LEAST_KEPT, a_round_less)
+    share_kept, a_round_less = (
+        (x - first) / (last - first) for x in (last_score, before)
+    )
+    assert share_kept > min(LEAST_KEPT, a_round_less)

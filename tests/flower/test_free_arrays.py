@@ -9,8 +9,8 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe.auditing import EVERY_ROUND, answer, answer_metrics, answers
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
-from fl_epe.flower.arrays import Layout
 from fl_epe.flower.free_arrays import leave_alone, not_free, unmoved
+from fl_epe.flower.layout import Layout
 
 NODES, ROUNDS = 10, 20
 PLAIN = {
@@ -52,12 +52,14 @@ def app_of(step, mods=()):
 
 def run(app, arrays, strategy=None, *, audited=True, rounds=ROUNDS, **settings):
     """The audit, and the final arrays."""
-    made = strategy or flower.FedAvg(**PLAIN)
-    made = CanaryAudit(made, delta=1e-3, seed=1, **settings) if audited else made
+    wrapped = strategy or flower.FedAvg(**PLAIN)
+    wrapped = (
+        CanaryAudit(wrapped, delta=1e-3, seed=1, **settings) if audited else wrapped
+    )
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
     with InProcessGrid(app, NODES) as grid:
-        result = made.start(grid, as_record(arrays), num_rounds=rounds)
-    return made, {name: array.numpy() for name, array in result.arrays.items()}
+        result = wrapped.start(grid, as_record(arrays), num_rounds=rounds)
+    return wrapped, {name: array.numpy() for name, array in result.arrays.items()}
 
 
 def dp(z=1.0, clip=1.0):
@@ -126,7 +128,7 @@ def test_no_canary_moves_a_variance_whatever_its_name(name, by_clients):
 def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
     """ε of every round was 78 in place of 20 under FedAvg, and the body moved by 2.7."""
     head = small(*HEAD)
-    alone, _ = run(app_of(moves_head), {"head": head}, strategy)
+    by_hand, _ = run(app_of(moves_head), {"head": head}, strategy)
     body = small(4000)
     audit, final = run(app_of(moves_head), {"body": body, "head": head}, strategy)
     record = audit.record()
@@ -134,10 +136,10 @@ def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
     assert "Canaries leave alone: body." in record.findings.plan
     if isinstance(strategy, flower.FedAvg):  # which adds no noise to the body
         np.testing.assert_allclose(final["body"], body, rtol=1e-6)
-    found, expected = epsilons(audit), epsilons(alone)
+    results, expected = epsilons(audit), epsilons(by_hand)
     assert (
         expected["epsilon-all-low"]
-        < found["epsilon-all"]
+        < results["epsilon-all"]
         < expected["epsilon-all-high"]
     )
 
@@ -207,11 +209,11 @@ def test_float16_holds_a_canary_that_is_to_be_clipped(z, by_clients):
         return {"w": model["w"] + 2 * update / np.linalg.norm(update)}
 
     more = {"clients": [1, 2]} if by_clients else {}
-    app, found = app_of(step, [canary_mod]), []
+    app, results = app_of(step, [canary_mod]), []
     for kind in ("f2", "f4"):
         audit, _ = run(app, {"w": small(50, 40).astype(kind)}, dp(z), **more)
-        found.append(epsilons(audit))
-    half, single = found
+        results.append(epsilons(audit))
+    half, single = results
     for adversary in ("all", "final"):
         name = f"epsilon-{adversary}"
         assert half[name] == pytest.approx(single[name], rel=0.05)
@@ -265,9 +267,9 @@ def test_identical_replies_do_not_say_that_nothing_is_free():
 def test_a_canary_that_leaves_arrays_alone_has_norm_1():
     layout = Layout.of(as_record({"a": small(30), "b": small(4, 5)}))
     canary = np.full(50, 1 / np.sqrt(50), np.float32)
-    rest = leave_alone({"b"}, canary, layout)
-    assert not rest[30:].any()
-    np.testing.assert_allclose(rest[:30], 1 / np.sqrt(30), rtol=1e-6)
+    remainder = leave_alone({"b"}, canary, layout)
+    assert not remainder[30:].any()
+    np.testing.assert_allclose(remainder[:30], 1 / np.sqrt(30), rtol=1e-6)
     for names in ((), ("a", "b")):
         assert leave_alone(names, canary, layout) is canary
 

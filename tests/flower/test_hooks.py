@@ -49,10 +49,10 @@ def test_the_strategy_is_left_as_it_was():
 
 def test_a_hook_of_somebody_else_comes_back():
     strategy = flower.FedAvg(**PLAIN)
-    own = strategy.aggregate_train
-    strategy.aggregate_train = own  # type: ignore[method-assign]
+    original = strategy.aggregate_train
+    strategy.aggregate_train = original  # type: ignore[method-assign]
     run(strategy, rounds=2, num_canaries=4)
-    assert vars(strategy)["aggregate_train"] is own
+    assert vars(strategy)["aggregate_train"] is original
 
 
 def test_an_instance_that_takes_only_one_hook_keeps_none():
@@ -110,7 +110,7 @@ def test_what_a_failed_call_changed_is_brought_back(deep):
     history: list[int] = [1]
     strategy.history, strategy.by_node = history, {3: [0.5]}  # type: ignore[attr-defined]
     strategy.moment = np.zeros(2)  # type: ignore[attr-defined]
-    undo = Undo([strategy], deep=deep)
+    undo = Undo([strategy], depth="deep" if deep else "shallow")
     history.append(2)
     strategy.by_node[3].append(0.25)  # type: ignore[attr-defined]
     strategy.moment = strategy.moment + 1  # type: ignore[attr-defined]
@@ -179,26 +179,26 @@ def test_a_function_put_in_the_place_of_another_calls_it_once(name):
 def test_a_strategy_may_copy_and_pickle_itself_while_it_is_audited():
     strategy = Watched(**PLAIN)
     run(strategy, rounds=2, num_canaries=4)
-    for other in strategy.copies:
-        assert vars(other)["aggregate_train"].__self__ is other
+    for strategy_copy in strategy.copies:
+        assert vars(strategy_copy)["aggregate_train"].__self__ is strategy_copy
         with InProcessGrid(drifting_app(), NODES) as grid:
-            result = other.start(grid, model(), num_rounds=1)
+            result = strategy_copy.start(grid, model(), num_rounds=1)
         assert result.train_metrics_clientapp[1].keys() == {"loss"}
 
 
 @pytest.mark.parametrize(
-    "other",
+    "copied",
     [copy.deepcopy, lambda audit: pickle.loads(pickle.dumps(audit))],  # noqa: S301
     ids=["copy", "file"],
 )
-def test_a_copy_of_an_audit_is_another_one(other):
+def test_a_copy_of_an_audit_is_another_one(copied):
     audit = CanaryAudit(
         flower.FedAvg(**PLAIN), num_canaries=4, delta=DELTA, seed=1, max_share=1
     )
-    second = other(audit)
+    second = copied(audit)
     with InProcessGrid(drifting_app(), NODES) as grid:
         second.start(grid, model(), num_rounds=2)
     assert second.strategy is not audit.strategy
     assert second.record().num_canaries == 4
-    assert other(second).record().num_canaries == 4
+    assert copied(second).record().num_canaries == 4
     assert audit.report().startswith("Not measured, as the audit saw no round")

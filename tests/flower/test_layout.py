@@ -10,7 +10,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fl_epe.auditing import answers
-from fl_epe.flower.arrays import Layout, pack, read_only, share
+from fl_epe.flower.layout import Layout
+from fl_epe.messages import pack, read_only, share
 
 
 def mixed(**more):
@@ -154,9 +155,9 @@ def test_a_shared_array_reaches_another_process_as_any_array():
     record, plain = share(theta=values), pack(theta=values)
     assert np.shares_memory(read_only(record["theta"]), values)
     contents = {
-        key: each.deflate() for key, each in get_all_nested_objects(record).items()
+        key: item.deflate() for key, item in get_all_nested_objects(record).items()
     }
-    found = inflate_object_from_contents(record.object_id, contents)
-    assert isinstance(found, ArrayRecord)
-    assert np.array_equal(found["theta"].numpy(), values)
+    inflated = inflate_object_from_contents(record.object_id, contents)
+    assert isinstance(inflated, ArrayRecord)
+    assert np.array_equal(inflated["theta"].numpy(), values)
     assert record.object_id == plain.object_id

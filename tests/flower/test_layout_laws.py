@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.layout import Layout
 
 FLOATS = ("float16", "float32", "float64")
 OTHERS = ("bool", "int8", "int32", "int64", "uint8")
@@ -56,13 +56,13 @@ def test_flat_and_back_is_the_same_model(values):
 def test_exactly_the_floating_point_arrays_with_an_axis_are_moved(values):
     model = _record(values)
     layout = Layout.of(model)
-    other = layout.form(model, model)(layout.flatten(model) + 1)
+    moved_model = layout.form(model, model)(layout.flatten(model) + 1)
     for name, value in values.items():
         moved = value.dtype.kind == "f" and value.ndim > 0
         assert (name in layout.left_out) is not moved
         expected = (value + value.dtype.type(1)).astype(value.dtype) if moved else value
         assert np.allclose(
-            other[name].numpy(), expected, rtol=2e-3
+            moved_model[name].numpy(), expected, rtol=2e-3
         )  # a step of float16
 
 

@@ -108,16 +108,16 @@ class StopsWhenAsked(flower.FedAvg):
 
 @pytest.mark.parametrize("kind", [CanaryAudit, RecordAudit])
 def test_should_stop_reaches_the_strategy(kind):
-    asked = []
+    requests = []
 
     def third(server_round, result):
-        asked.append(server_round)
+        requests.append(server_round)
         return server_round == 3
 
     audit = kind(StopsWhenAsked(**PLAIN), delta=DELTA)
     with InProcessGrid(drifting_app(), 10) as grid:
         audit.start(grid, model(), num_rounds=ROUNDS, should_stop=third)
-    assert asked == [1, 2, 3]
+    assert requests == [1, 2, 3]
 
 
 def of_floats(whole):

@@ -18,7 +18,7 @@ def test_noise_that_drowns_updates_is_named_and_nothing_is_proved():
     summary = summarize(audit.record())
     assert summary.status == "unreliable"
     assert "noise that clients add themselves" in summary.warnings[0].text
-    assert [one.proved for one in summary.answers] == [None, None]
+    assert [line.proved for line in summary.answers] == [None, None]
 
 
 def test_without_clipping_it_is_not_known_how_long_an_update_is():

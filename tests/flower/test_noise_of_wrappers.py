@@ -67,12 +67,12 @@ def test_noise_as_it_is(change, words, monkeypatch):
     monkeypatch.setattr(
         dp_fixed_clipping, "add_gaussian_noise_inplace", noise(**change)
     )
-    found = audited(fixed())[0].record().findings
-    assert found.noise[0] == f"Noise: {'not ' * bool(words)}as claimed."
+    noise_findings = audited(fixed())[0].record().findings
+    assert noise_findings.noise[0] == f"Noise: {'not ' * bool(words)}as claimed."
     if words is None:
-        assert found.step_faults == ()
+        assert noise_findings.step_faults == ()
     else:
-        (fault,) = found.step_faults
+        (fault,) = noise_findings.step_faults
         assert re.search(words, fault)
 
 
@@ -101,10 +101,10 @@ def test_the_next_clip_norm_scales_too_little_noise():
     ],
 )
 def test_where_it_cannot_be_told(strategy, reason):
-    found = audited(strategy(), rounds=3)[0].record().findings
-    assert found.step_faults == ()
-    assert found.noise[0].startswith("Noise: cannot be told")
-    assert reason in found.noise[0]
+    noise_findings = audited(strategy(), rounds=3)[0].record().findings
+    assert noise_findings.step_faults == ()
+    assert noise_findings.noise[0].startswith("Noise: cannot be told")
+    assert reason in noise_findings.noise[0]
 
 
 def test_noise_that_repeats_after_a_restart(tmp_path):

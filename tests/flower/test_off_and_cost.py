@@ -63,10 +63,10 @@ def test_the_report_says_what_a_round_of_the_audit_cost(monkeypatch):
     monkeypatch.setattr("time.perf_counter", CLOCK)
     audit = CanaryAudit(averaging(Waits), delta=1e-5, seed=1)
     final_of(audit)
-    found = audit.record().provenance
-    assert found.seconds is not None
-    assert 0 < found.seconds < 50  # the strategy's own 100 s are not in it
-    most = audit.record().presence.sum(axis=1).max()
-    assert found.canary_bytes == most * 2 * 4 * 4040
+    provenance = audit.record().provenance
+    assert provenance.seconds is not None
+    assert 0 < provenance.seconds < 50  # the strategy's own 100 s are not in it
+    largest_cohort = audit.record().presence.sum(axis=1).max()
+    assert provenance.canary_bytes == largest_cohort * 2 * 4 * 4040
     text = " ".join(audit.report(details=True).split())
-    assert f"The audit took {found.seconds:.2g} s a round" in text
+    assert f"The audit took {provenance.seconds:.2g} s a round" in text

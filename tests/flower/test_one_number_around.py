@@ -23,16 +23,16 @@ def test_every_output_says_the_same(name, tmp_path):
     audit, result = run(
         STRATEGIES[name](), rounds=ROUNDS, num_canaries=None, max_share=0.1
     )
-    estimates = [each.estimate for each in answers(audit.record())]
+    estimates = [answer.estimate for answer in answers(audit.record())]
     assert all(estimates)
     metrics = result.train_metrics_clientapp
-    for sees, found in zip(("final", "all"), estimates, strict=True):
+    for sees, estimate in zip(("final", "all"), estimates, strict=True):
         values = [
             metrics[ROUNDS][f"epsilon-{sees}{end}"] for end in ("", "-low", "-high")
         ]
         # But for the last bit: a sum of BLAS depends on where in memory its numbers are.
         assert values == pytest.approx(
-            [found.epsilon, found.low, found.high], rel=1e-14
+            [estimate.epsilon, estimate.low, estimate.high], rel=1e-14
         )
     if (
         name == "noise"
@@ -43,8 +43,8 @@ def test_every_output_says_the_same(name, tmp_path):
         assert "epsilon-all" not in metrics[ROUNDS - 1]
     printed = audit.report(tmp_path)
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))["answer"]
-    told = [found.epsilon for found in estimates]
-    assert [one["epsilon"] for one in report] == pytest.approx(told, rel=1e-14)
-    for row, found in zip(("final model ", "every round "), estimates, strict=True):
+    epsilons = [estimate.epsilon for estimate in estimates]
+    assert [entry["epsilon"] for entry in report] == pytest.approx(epsilons, rel=1e-14)
+    for row, estimate in zip(("final model ", "every round "), estimates, strict=True):
         line = next(line for line in printed.splitlines() if line.startswith(row))
-        assert line.split()[2].rstrip("†") == number(found.epsilon)
+        assert line.split()[2].rstrip("†") == number(estimate.epsilon)

@@ -59,9 +59,9 @@ def test_clients_who_keep_the_promise_are_not_named_and_have_an_epsilon():
     assert findings.step_faults == ()
     assert "Noise of clients: as promised, by 60 replies." in findings.noise
     assert any("ε of a client by the noise" in text for text in findings.noise)
-    known = audit._run.promised
-    assert known is not None
-    _, low, high, replies = known.epsilon() or (0, 0, 0, 0)
+    promised = audit._run.recording.client_noise.promised
+    assert promised is not None
+    _, low, high, replies = promised.epsilon() or (0, 0, 0, 0)
     assert replies == 6
     assert low <= PROMISE.epsilon_of(replies=6) <= high
 

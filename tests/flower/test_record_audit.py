@@ -87,9 +87,9 @@ def test_the_model_is_the_same_bit_for_bit(make):
         plain = make().start(grid, model(), num_rounds=ROUNDS)
     audit, result = run(make(), FakeSilos())
     assert bits(result.arrays) == bits(plain.arrays)
-    assert {t: dict(found) for t, found in result.train_metrics_clientapp.items()} == {
-        t: dict(found) for t, found in plain.train_metrics_clientapp.items()
-    }
+    assert {
+        t: dict(metrics) for t, metrics in result.train_metrics_clientapp.items()
+    } == {t: dict(metrics) for t, metrics in plain.train_metrics_clientapp.items()}
     assert set(audit.answers()) == set(NAMES)
     assert audit.faults == []
 
@@ -133,9 +133,13 @@ def test_silos_see_the_last_model_once_and_answer():
             silos.models[partition], result.arrays["layer"].numpy()
         )
     assert all(
-        one.notes == ("it saw the last model",) for one in audit.answers().values()
+        silo_answer.notes == ("it saw the last model",)
+        for silo_answer in audit.answers().values()
     )
-    assert {name: one.lines[0].epsilon for name, one in audit.answers().items()} == {
+    assert {
+        name: silo_answer.lines[0].epsilon
+        for name, silo_answer in audit.answers().items()
+    } == {
         "north": 2.0,
         "south": 3.0,
         "west": 4.0,
@@ -147,10 +151,12 @@ def test_unequal_silos_are_told_what_a_partner_leaves():
     run(flower.FedAvg(**PLAIN), silos)
     energies = np.array([500, 2000, 8000 * 2]) ** 2.0
     for partition, facts in silos.facts.items():
-        others = np.delete(energies, partition)
+        remaining = np.delete(energies, partition)
         assert facts.taken == (1, 2, 3)
         assert (facts.rounds, facts.silos, facts.server) == (3, 3, "sgd")
-        np.testing.assert_allclose(facts.others, others.min() / others.sum(), rtol=1e-4)
+        np.testing.assert_allclose(
+            facts.others, remaining.min() / remaining.sum(), rtol=1e-4
+        )
 
 
 def test_two_allies_see_the_rest():
@@ -167,9 +173,9 @@ def test_updates_in_place_of_models_are_understood():
             return super().configure_train(server_round, arrays, config, grid)
 
         def aggregate_train(self, server_round, replies):
-            found, metrics = super().aggregate_train(server_round, replies)
-            assert found is not None
-            moved = self.before["layer"].numpy() + found["layer"].numpy()
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            assert arrays is not None
+            moved = self.before["layer"].numpy() + arrays["layer"].numpy()
             return ArrayRecord({"layer": Array(moved)}), metrics
 
     Adds.__module__ = "somebody"
@@ -269,8 +275,8 @@ GARBAGE = {
 
 @pytest.mark.parametrize("text", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_that_silo_s_fault_alone(text, tmp_path):
-    def reply(partition, server_round, found):  # another one in each round
-        return text + " " * server_round if partition == 1 else found.to_json()
+    def reply(partition, server_round, answered):  # another one in each round
+        return text + " " * server_round if partition == 1 else answered.to_json()
 
     audit, result = run(flower.FedAvg(**PLAIN), FakeSilos(reply=reply))
     assert len(result.train_metrics_clientapp) == ROUNDS
@@ -286,9 +292,9 @@ def test_garbage_is_that_silo_s_fault_alone(text, tmp_path):
 def test_texts_of_silos_stay_texts(tmp_path):
     evil = "\x1b[2J<script>alert(1)</script>" + "x" * 10_000
 
-    def reply(partition, server_round, found):
+    def reply(partition, server_round, answered):
         worse = dataclasses.replace(
-            found, silo=evil, unit=evil, notes=(evil,) * 50, faults=(evil,) * 50
+            answered, silo=evil, unit=evil, notes=(evil,) * 50, faults=(evil,) * 50
         )
         return worse.to_json()
 
@@ -298,10 +304,10 @@ def test_texts_of_silos_stay_texts(tmp_path):
     assert "\x1b" not in text + page
     assert "<script>alert" not in page
     assert len(text) < 100_000
-    first, *others = sorted(audit.answers(), key=len)
-    assert len(others) == 2
+    first, *remaining = sorted(audit.answers(), key=len)
+    assert len(remaining) == 2
     assert all(
-        re.fullmatch(re.escape(first) + r" \(node \d\)", name) for name in others
+        re.fullmatch(re.escape(first) + r" \(node \d\)", name) for name in remaining
     )
 
 
@@ -328,7 +334,10 @@ def test_an_app_without_the_handler_is_told_the_line():
     assert len(audit.faults) == 3
     line = 'its client app has no line app.query("records")(answer_records)'
     assert all(fault.endswith(line) for fault in audit.faults)
-    assert all("never seen" in one.notes[-1] for one in audit.answers().values())
+    assert all(
+        "never seen" in silo_answer.notes[-1]
+        for silo_answer in audit.answers().values()
+    )
 
 
 def test_the_text_of_an_error_is_harmless():
@@ -353,12 +362,12 @@ def test_the_text_of_an_error_is_harmless():
 
 
 def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
-    def forgets(partition, server_round, found):
+    def forgets(partition, server_round, answered):
         line = SiloLine(
             "server", 1.0, 0.5, 1.5, proved=0.3, theory=0.2, linear_limit=0.7
         )
-        rounds = found.rounds if partition else 1
-        return dataclasses.replace(found, rounds=rounds, lines=(line,)).to_json()
+        rounds = answered.rounds if partition else 1
+        return dataclasses.replace(answered, rounds=rounds, lines=(line,)).to_json()
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=forgets))
     (line,) = audit.answers()["north"].lines
@@ -372,12 +381,12 @@ def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
 
 
 def test_a_silo_that_could_not_audit_says_why_itself():
-    def cannot(partition, server_round, found):
+    def cannot(partition, server_round, answered):
         line = SiloLine(
             "server", theory=math.inf, reason="the silo trained without DP-SGD"
         )
-        more = dataclasses.replace(found, rounds=0, lines=(line,))
-        return (found if partition else more).to_json()
+        more = dataclasses.replace(answered, rounds=0, lines=(line,))
+        return (answered if partition else more).to_json()
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=cannot))
     (line,) = audit.answers()["north"].lines
@@ -385,8 +394,8 @@ def test_a_silo_that_could_not_audit_says_why_itself():
 
 
 def test_replies_that_end_to_be_answers_are_not_measured():
-    def stops(partition, server_round, found):
-        return None if partition == 0 and server_round != 1 else found.to_json()
+    def stops(partition, server_round, answered):
+        return None if partition == 0 and server_round != 1 else answered.to_json()
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=stops, handles=False))
     assert audit.answers()["north"].lines[0].epsilon is None
@@ -394,11 +403,11 @@ def test_replies_that_end_to_be_answers_are_not_measured():
 
 
 def test_another_delta_is_not_compared(tmp_path):
-    def other(partition, server_round, found):
+    def with_other_delta(partition, server_round, answered):
         delta = 1e-7 if partition == 2 else DELTA
-        return dataclasses.replace(found, delta=delta).to_json()
+        return dataclasses.replace(answered, delta=delta).to_json()
 
-    audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=other))
+    audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=with_other_delta))
     assert audit.metrics()["silos-server-epsilon"] == 3.0  # not 4, of west
     assert audit.faults == ["west: its δ is not 1e-05, and it is not compared"]
     text = words(audit.report())
@@ -425,18 +434,20 @@ def _killed(silos, folder, after, strategy=None):
 
 
 def test_a_server_that_was_killed_goes_on(tmp_path):
-    def without_noise(partition, server_round, found):
-        (first, *others) = found.lines
+    def without_noise(partition, server_round, answered):
+        (first, *remaining) = answered.lines
         return dataclasses.replace(
-            found, lines=(dataclasses.replace(first, theory=math.inf), *others)
+            answered, lines=(dataclasses.replace(first, theory=math.inf), *remaining)
         ).to_json()
 
     silos = FakeSilos(reply=without_noise)
     models = _killed(silos, tmp_path, 3)
     again, _ = run(flower.FedAvg(**PLAIN), silos, 2, models[3], folder=tmp_path)
-    assert {one.lines[0].theory for one in again.answers().values()} == {math.inf}
+    assert {
+        silo_answer.lines[0].theory for silo_answer in again.answers().values()
+    } == {math.inf}
     assert silos.facts[1].taken == (1, 2, 3, 4, 5)
-    assert [one.rounds for one in again.answers().values()] == [5, 5, 5]
+    assert [silo_answer.rounds for silo_answer in again.answers().values()] == [5, 5, 5]
     assert again.faults == []
 
 
@@ -543,18 +554,18 @@ def test_without_an_audit_nothing_is_asked():
 
 
 def test_loggers_are_told_each_round(tmp_path):
-    told = []
+    logged = []
 
     class Log:
         def log(self, round_number, values):
-            told.append((round_number, values["silos-server-epsilon"]))
+            logged.append((round_number, values["silos-server-epsilon"]))
 
         def close(self, summary):
-            told.append((summary["status"], summary["silos-public-epsilon-west"]))
+            logged.append((summary["status"], summary["silos-public-epsilon-west"]))
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(), log_to=[Log()], folder=tmp_path)
     audit.report()
-    assert told == [(1, 4.0), (2, 4.0), (3, 4.0), ("ok", 1.0)]
+    assert logged == [(1, 4.0), (2, 4.0), (3, 4.0), ("ok", 1.0)]
 
 
 def test_attributes_are_the_strategy_s():
@@ -593,10 +604,10 @@ def test_a_silo_with_a_new_node_is_the_same_silo():
 
 
 def test_a_round_in_which_uploads_cannot_be_seen_counts_as_the_worst():
-    seen = FederationRound({"north": 1.0, "south": 3.0, "west": 1.0}, "a")
-    other = FederationRound({"north": 1.0, "south": 1.0, "west": 1.0}, "b")
+    visible = FederationRound({"north": 1.0, "south": 3.0, "west": 1.0}, "a")
+    equal = FederationRound({"north": 1.0, "south": 1.0, "west": 1.0}, "b")
     unseen = FederationRound({"north": None, "south": None, "west": None}, "c")
-    log = FederationLog(rounds=[seen, unseen, other])
+    log = FederationLog(rounds=[visible, unseen, equal])
     assert log.facts("north", allies=1).others == (0.25, 0.25, 0.5)
     assert FederationLog(rounds=[unseen]).facts("north", allies=1).others == ()
 
@@ -612,12 +623,12 @@ def test_only_rounds_that_released_a_model_have_a_number():
 
 
 def test_an_answer_is_read_as_it_was_sent():
-    found = answer(
+    answered = answer(
         "north",
         design={"q": 0.02},
         lines=(SiloLine("server", math.inf, 1.0, math.inf, theory=math.inf),),
     )
-    assert read_answer(found.to_json(), 3) == found
+    assert read_answer(answered.to_json(), 3) == answered
     assert read_answer(answer("").to_json(), 3).silo == "node 3"
     assert read_answer(answer("3").to_json(), 3).silo == "node 3"
-    assert json.loads(found.to_json())["lines"][0]["epsilon"] == "inf"
+    assert json.loads(answered.to_json())["lines"][0]["epsilon"] == "inf"

@@ -89,18 +89,20 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
 
 
 def test_arguments_are_those_of_the_strategy_s_own_run():
-    seen = []
+    calls = []
 
     class Other(FedAvg):
         def summary(self):
-            seen.append((base_arguments(self), base_arguments(FedAvg())))
+            calls.append((base_arguments(self), base_arguments(FedAvg())))
 
     with InProcessGrid(drifting_app(), NODES) as grid:
         Other(**PLAIN).start(grid, model(), num_rounds=0, timeout=7)
-    ((own, others),) = seen
-    assert (own["num_rounds"], own["timeout"]) == (0, 7)
-    assert others == {} == base_arguments(FedAvg())
-    assert own.keys() <= inspect.signature(FedAvg.start).parameters.keys()
+    ((strategy_arguments, base_values),) = calls
+    assert (strategy_arguments["num_rounds"], strategy_arguments["timeout"]) == (0, 7)
+    assert base_values == {} == base_arguments(FedAvg())
+    assert (
+        strategy_arguments.keys() <= inspect.signature(FedAvg.start).parameters.keys()
+    )
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def test_a_rule_ends_the_run_as_soon_as_it_is_shown():
     stop = record.findings.stopped
     assert stop.after == record.rounds
     assert stop.estimate.low > 1
-    whole = record.with_values(num_rounds=record.rounds)
+    finished = record.with_values(num_rounds=record.rounds)
     assert half_of(record) > 1.2 * half_of(
-        whole
+        finished
     )  # which has the reaction's error besides
     assert "because of its scores" in " ".join(audit.report(details=True).split())
 
@@ -71,14 +71,14 @@ def test_whatever_ends_a_run():
     record = audit.record()
     assert len(models) == record.rounds + 1 == 6
     assert record.findings.stopped is None
-    whole = record.with_values(num_rounds=5)
-    assert half_of(record) > 1.1 * half_of(whole)
+    finished = record.with_values(num_rounds=5)
+    assert half_of(record) > 1.1 * half_of(finished)
 
 
 def test_a_rule_never_ends_a_run_with_an_error():
     audit = CanaryAudit(flower.FedAvg(**PLAIN), delta=1e-3)
     assert audit.stop_when(epsilon=0.0)() is False  # before the first round
-    audit._run.auditor = None  # type: ignore[assignment]
+    audit._run.recording.auditor = None  # type: ignore[assignment]
     assert audit.stop_when(epsilon=0.0)(1, anything=np.ones(2)) is False
     assert "the rule to stop could not be asked" in audit.faults[0]
     for epsilon in (-1.0, float("nan"), float("inf")):

@@ -26,7 +26,7 @@ def shrinking(clients_in):
 def run(strategy, rounds, app=None, inject="auto"):
     """The real replies and the canaries of each round, and the audit."""
     audit = CanaryAudit(strategy, delta=1e-5, seed=1)
-    audit._run.inject = inject
+    audit._run.state.inject = inject
     with InProcessGrid(app or drifting_app(), NODES) as grid:
         audit.start(grid, model(), num_rounds=rounds)
     record = audit.record()

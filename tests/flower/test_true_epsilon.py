@@ -65,10 +65,10 @@ def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     assert (
         audit.record().mechanism.canary_weights is None
     )  # canaries are as the median client
-    found = client_leakage(summarize(audit.record()))
-    assert found.weights.max() == pytest.approx(heavy / 10)
+    result = client_leakage(summarize(audit.record()))
+    assert result.weights.max() == pytest.approx(heavy / 10)
     assert np.isnan(
-        found.epsilon["all"]
+        result.epsilon["all"]
     ).all()  # 60 canaries of one round say nothing of twelve
     assert audit.report().startswith(
         "Not measured, as canaries took part in fewer rounds"
@@ -78,17 +78,19 @@ def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
 def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
     audit = _audit(drops_replies.CASE, tmp_path)
     record = audit.record()
-    left = int(record.presence.sum())
-    assert 10 < left < A_ROUND * ROUNDS
+    participations = int(record.presence.sum())
+    assert 10 < participations < A_ROUND * ROUNDS
     counts = record.provenance.fault_counts
-    assert counts["canary left out by the strategy"] == A_ROUND * ROUNDS - left
+    assert (
+        counts["canary left out by the strategy"] == A_ROUND * ROUNDS - participations
+    )
     fit = ladder_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
     assert fit.low < 1 < fit.high
     everybody = record.presence.any(axis=0)
     scores = math.sqrt(record.dim) * record.observed.means[record.presence]
     assert everybody.all()
     assert scores.min() > 0
-    assert {one.code for one in summarize(record).warnings} <= {"load"}
+    assert {warning.code for warning in summarize(record).warnings} <= {"load"}
 
 
 def test_noise_of_clients_is_measured_from_clients_alone(tmp_path):
@@ -98,10 +100,10 @@ def test_noise_of_clients_is_measured_from_clients_alone(tmp_path):
     mods = [LocalDpMod(1.0, 1.0, 1.0, 1e-5), canary_mod]
     more = {"arrays": digits_model(), "clients": 0.5, "num_canaries": 20, "rounds": 12}
     audit, _ = run(flower.FedAvg(**PLAIN), digits_app(mods), **more)
-    found = summarize(audit.record())
-    assert {one.code for one in found.warnings} <= {"load"}
+    result = summarize(audit.record())
+    assert {warning.code for warning in result.warnings} <= {"load"}
     # 4.8 of noise in each of 650 entries of every update, one of 10: 12 rounds are √12/4.8/√10
-    assert found.answers[1].estimate.low < 2
+    assert result.answers[1].estimate.low < 2
 
 
 def _record(values):
@@ -114,12 +116,12 @@ def test_an_update_that_drowns_the_others_is_named():
         if context.node_config["partition-id"] == 4:
             sent = message.content.array_records["arrays"]
             pairs = reply.content.array_records["arrays"].items()
-            found = {
+            result = {
                 k: sent[k].numpy() + 64 * (v.numpy() - sent[k].numpy())
                 for k, v in pairs
             }
             reply.content["arrays"] = _record(
-                {k: v.astype("f4") for k, v in found.items()}
+                {k: v.astype("f4") for k, v in result.items()}
             )
         return reply
 
@@ -137,8 +139,10 @@ def test_clients_that_answer_with_something_else_than_their_canary_are_found(lia
     def lying(message, context, call_next):
         """Outside `canary_mod`: noise in the place of the canary, and still the word."""
         reply = call_next(message, context)
-        said = any("canary-answer" in m for m in reply.content.metric_records.values())
-        if said and context.node_config["partition-id"] < liars:
+        has_answer = any(
+            "canary-answer" in m for m in reply.content.metric_records.values()
+        )
+        if has_answer and context.node_config["partition-id"] < liars:
             rng = np.random.default_rng(int(context.node_config["partition-id"]))
             sent = message.content.array_records["arrays"]
             moved = {

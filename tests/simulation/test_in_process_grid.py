@@ -9,7 +9,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from tiny import Tiny
 
-from fl_epe.flower import InProcessGrid, pack, worker_app
+from fl_epe.flower import InProcessGrid, worker_app
+from fl_epe.messages import pack
 
 
 def test_push_and_pull():

@@ -6,7 +6,8 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from tiny import Tiny
 
-from fl_epe.flower import InProcessGrid, pack, worker_app
+from fl_epe.flower import InProcessGrid, worker_app
+from fl_epe.messages import pack
 from fl_epe.simulation.node_registry import NodeRegistry
 
 

@@ -23,7 +23,7 @@ from fl_epe.auditing import (
     updates_lost,
 )
 from fl_epe.config import RunConfig
-from fl_epe.flower import pack
+from fl_epe.messages import pack
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import (
     DPFedAvg,

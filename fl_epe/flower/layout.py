@@ -1,136 +1,21 @@
-"""Arrays in Flower messages, and a model as one flat vector: which numbers a canary moves."""
+"""A model as one flat vector: which numbers a canary moves, and how a reply is made of them."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import fnmatch
-import io
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, TypeVar, assert_never
+from typing import Literal, assert_never
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from numpy.lib import format as npy
+from flwr.app import ArrayRecord
 
-from fl_epe.archive import one_line
 from fl_epe.checks import NamedArrays, Vector
+from fl_epe.messages import NUMPY, encoded, read_only
 
 ReplyKind = Literal["model", "update"]
 """What clients answer with: a model, or its difference from the model that they were sent."""
-
-Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
-
-_NUMPY = "numpy.ndarray"
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-
-
-def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
-    """The records of a kind by name.
-
-    As ``content.array_records`` and its like, but those refer to themselves: a message that was
-    looked into in that way stays in memory, model and all, until Python looks for such circles.
-    """
-    return {
-        name: record for name, record in content.items() if isinstance(record, kind)
-    }
-
-
-def pack(**arrays: np.ndarray) -> ArrayRecord:
-    """Named NumPy arrays as a Flower record."""
-    return ArrayRecord({name: encoded(value) for name, value in arrays.items()})
-
-
-def encoded(value: np.ndarray) -> Array:
-    """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
-    header, flat = io.BytesIO(), np.ascontiguousarray(value)
-    npy.write_array_header_1_0(
-        header, npy.header_data_from_array_1_0(flat.reshape(value.shape))
-    )
-    data = b"".join((header.getvalue(), flat.reshape(-1).view(np.uint8).data))
-    return Array(str(value.dtype), tuple(value.shape), _NUMPY, data)
-
-
-def read_only(array: Array) -> np.ndarray:
-    """The values of ``array`` in the memory that it holds, where ``array.numpy()`` is a copy.
-
-    Raises:
-        TypeError: if it was not made from a NumPy array.
-        ValueError: if its bytes are not those of one.
-    """
-    if isinstance(array, DecodedArray):
-        return array.values
-    if array.stype != _NUMPY:
-        raise TypeError(f"Expected {array.stype=} to be {_NUMPY!r}.")
-    try:
-        stream = io.BytesIO(array.data)  # shares the bytes
-        shape, columns_first, kind = _HEADERS[npy.read_magic(stream)](stream)
-        if min(shape, default=0) < 0:
-            raise ValueError(f"shape {shape}")
-        flat = np.frombuffer(array.data, kind, math.prod(shape), stream.tell())
-        return flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
-    except (
-        Exception
-    ) as error:  # Python's own parser reads the header, and may raise anything
-        raise ValueError(
-            f"Expected the bytes of an array: {one_line(error)}"
-        ) from error
-
-
-class DecodedArray(Array):
-    """An `Array` that was decoded beforehand, so that threads need not do it.
-
-    NumPy reads a header with Python's parser, which fails now and then ("AST constructor recursion
-    depth mismatch", CPython 3.11) if threads do so at once and a collection of garbage runs code.
-
-    Attributes:
-        values: which cannot be changed.
-    """
-
-    values: np.ndarray
-
-    def __init__(self, array: Array) -> None:
-        super().__init__(array.dtype, array.shape, array.stype, array.data)
-        vars(self)["values"] = read_only(array)
-
-    def numpy(self) -> np.ndarray:
-        """A copy that belongs to the caller."""
-        return self.values.copy()
-
-    def deflate(self) -> bytes:
-        """As a plain `Array`, which is what another process knows."""
-        return Array(self.dtype, self.shape, self.stype, self.data).deflate()
-
-    def __deepcopy__(self, memo: object) -> DecodedArray:
-        """Another array of the same values, which cannot be changed."""
-        return copy.copy(self)
-
-
-class SharedArray(DecodedArray):
-    """An `Array` that becomes bytes only when it is asked for ``data``, as for another process.
-
-    Args:
-        values: in C order; not to be changed any more.
-    """
-
-    def __init__(self, values: np.ndarray) -> None:
-        self.dtype, self.shape, self.stype = str(values.dtype), values.shape, _NUMPY
-        vars(self)["values"] = values.view()
-        self.values.flags.writeable = False
-
-    @property
-    def data(self) -> bytes:  # type: ignore[override]
-        """The values as bytes, made anew each time."""
-        return encoded(self.values).data
-
-
-def share(**arrays: np.ndarray) -> ArrayRecord:
-    """As `pack`, without a copy: the arrays are not to be changed any more."""
-    record = ArrayRecord()  # which would copy what it is made of
-    for name, value in arrays.items():
-        record[name] = SharedArray(value)
-    return record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,16 +50,16 @@ class Layout:
                 another serialisation than NumPy's), or if nothing is left to move.
         """
         values = _decode(arrays)
-        moved = {
+        moved_types = {
             name: value.dtype.name
             for name, value in values.items()
             if value.dtype.kind == "f" and value.ndim > 0
-            if not any(fnmatch.fnmatchcase(name, p) for p in leave_out)
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
         }
         layout = cls(
             shapes={name: value.shape for name, value in values.items()},
-            moved=tuple(moved),
-            dtype="float64" if "float64" in moved.values() else "float32",
+            moved=tuple(moved_types),
+            dtype="float64" if "float64" in moved_types.values() else "float32",
         )
         return layout.without(())
 
@@ -214,8 +99,8 @@ class Layout:
             ValueError: naming what does not fit.
         """
         values = _decode(arrays)
-        theirs = self._match(values)
-        parts = [values[theirs[name]].reshape(-1)[::step] for name in self.moved]
+        their_names = self._match(values)
+        parts = [values[their_names[name]].reshape(-1)[::step] for name in self.moved]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
     def split(self, flat: Vector) -> dict[str, Vector]:
@@ -226,11 +111,11 @@ class Layout:
     def form(
         self, like: ArrayRecord, arrays: ArrayRecord, kind: ReplyKind | None = "model"
     ) -> Callable[[Vector], ArrayRecord]:
-        """Makes a reply like the one given from a model with the moved entries ``(dim,)``.
+        """Makes a reply like an existing one from a model with the moved entries ``(dim,)``.
 
         Args:
-            like: its names, their order and its types are kept, as a client answered them; but a
-                mean of integers that canaries leave alone stays one, as it would be an update else.
+            like: a client's reply, whose names, their order and types are kept; but a mean of
+                integers that canaries leave alone stays one, as it would be an update else.
             arrays: the global model, from which all comes that canaries leave alone.
             kind: whether replies are a "model" or an "update" of it, in which such arrays are 0; if
                 ``None`` they are as in ``like``.
@@ -238,14 +123,18 @@ class Layout:
         Raises:
             ValueError: naming what does not fit.
         """
-        answered, ours = _decode(like), _decode(arrays)
-        theirs, known = self._match(answered), self._match(ours)
+        reply_values = _decode(like)
+        model_values = _decode(arrays)
+        reply_names = self._match(reply_values)
+        model_names = self._match(model_values)
         still = {
-            name: answered[theirs[name]] for name in self.left_out if name in theirs
+            name: reply_values[reply_names[name]]
+            for name in self.left_out
+            if name in reply_names
         }
         match kind:
             case "model":
-                still = {name: ours[known[name]] for name in still}
+                still = {name: model_values[model_names[name]] for name in still}
             case "update":
                 still = {name: np.zeros_like(value) for name, value in still.items()}
             case None:
@@ -253,20 +142,23 @@ class Layout:
             case _:
                 assert_never(kind)
 
-        means = {
-            theirs[name]
+        means_of_integers = {
+            reply_names[name]
             for name, value in still.items()
-            if value.dtype.kind == "f" and answered[theirs[name]].dtype.kind != "f"
+            if value.dtype.kind == "f"
+            and reply_values[reply_names[name]].dtype.kind != "f"
         }
 
         def fill(flat: Vector) -> ArrayRecord:
-            values, out = {**still, **self.split(flat)}, ArrayRecord()
-            by_their_name = {theirs[name]: value for name, value in values.items()}
-            for name, own in answered.items():
-                value = by_their_name[name].reshape(own.shape)
-                kept = value.dtype if name in means else own.dtype
-                out[name] = encoded(value.astype(kept, copy=False))
-            return out
+            values = {**still, **self.split(flat)}
+            by_reply_name = {reply_names[name]: value for name, value in values.items()}
+            filled = ArrayRecord()
+            for name, answered in reply_values.items():
+                value = by_reply_name[name].reshape(answered.shape)
+                if name not in means_of_integers:
+                    value = value.astype(answered.dtype, copy=False)
+                filled[name] = encoded(value)
+            return filled
 
         return fill
 
@@ -301,13 +193,14 @@ def _decode(arrays: ArrayRecord) -> NamedArrays:
     """The arrays' values; refuses by name what no strategy can add up."""
     values = {}
     for name, array in arrays.items():
-        if array.stype != _NUMPY:
-            raise ValueError(f"Expected {name}.stype={array.stype!r} to be {_NUMPY!r}.")
-        values[name] = value = read_only(array)
+        if array.stype != NUMPY:
+            raise ValueError(f"Expected {name}.stype={array.stype!r} to be {NUMPY!r}.")
+        value = read_only(array)
         if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
             shown = array.dtype or value.dtype.name
             raise ValueError(
                 f"Expected {name}.dtype={shown!r} to be float16, float32, float64 or an integer:"
                 " Flower's strategies cannot add it up."
             )
+        values[name] = value
     return values

@@ -13,7 +13,7 @@ from tiny import Tiny
 
 from fl_epe.config import RunConfig
 from fl_epe.flower import DPFedAvg, InProcessGrid, worker_app
-from fl_epe.flower.arrays import DecodedArray, pack, read_only, records_of
+from fl_epe.messages import DecodedArray, pack, read_only, records_of
 from fl_epe.seeding import Seeds
 
 

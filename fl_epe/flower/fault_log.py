@@ -1,0 +1,88 @@
+"""`FaultLog`: what went wrong in an audited run, kept for its report and logged once a kind."""
+
+import logging
+
+from fl_epe.archive import error_text, one_line
+from fl_epe.auditing import FaultBook, FaultKind
+
+logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
+# What `FaultLog.failed` is told.
+_FAILURES = (
+    FaultKind.AUDIT_STOOD_BACK,
+    FaultKind.CANARY_UNUSED,
+    FaultKind.CHECKPOINT_NOT_WRITTEN,
+)
+
+
+def described(reason: Exception | str) -> str:
+    """An error's type and text, or a sentence, on one line."""
+    return one_line(reason if isinstance(reason, str) else error_text(reason))
+
+
+class FaultLog:
+    """The faults of a run.
+
+    Attributes:
+        book: all of them, counted by round and kind.
+    """
+
+    def __init__(self) -> None:
+        self.book = FaultBook()
+        self._logged: set[str] = set()
+
+    @property
+    def first_failure(self) -> str | None:
+        """The first part of the audit that could not be done, and why."""
+        return self.book.first(*_FAILURES)
+
+    def is_new(self, text: str) -> bool:
+        """Whether a text was not logged before; from now on it counts as logged."""
+        if text in self._logged:
+            return False
+        self._logged.add(text)
+        return True
+
+    def failed(
+        self,
+        index: int,
+        failure: str,
+        reason: Exception | str,
+        kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
+        times: int = 1,
+    ) -> None:
+        """Keep what could not be done and why; the first of its kind is also logged.
+
+        This may not end a run.
+
+        Args:
+            index: of the round, from 0.
+            failure: what could not be done, in words by which it is logged once.
+            reason: an error, or a sentence.
+            kind: by which it is counted.
+            times: how often.
+        """
+        text = f"{failure}: {described(reason)}"
+        self.book.add(index, kind, text, times)
+        if not self.is_new(failure):
+            return
+        try:
+            logger.warning("Audit, round %d, %s", index + 1, text)
+            logger.debug(
+                "Where it happened",
+                exc_info=reason if isinstance(reason, Exception) else None,
+            )
+        except Exception as error:  # noqa: BLE001 - of the log itself
+            text = f"{text}; it could not be logged: {described(error)}"
+            self.book.add(index, kind, text)
+
+    def observed(self, index: int, kind: FaultKind, text: str, intro: str = "") -> None:
+        """Keep a fault of a node, and log it.
+
+        Args:
+            index: of the round, from 0.
+            kind: by which it is counted.
+            text: of the fault.
+            intro: in the log, before the text.
+        """
+        self.book.add(index, kind, text)
+        logger.warning("Audit, round %d, %s%s", index + 1, intro, text)

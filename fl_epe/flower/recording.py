@@ -1,0 +1,251 @@
+"""`Recording`: what is measured of an audited run, and which arrays its canaries may move."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fl_epe.archive import digest, put_under, under
+from fl_epe.auditing import FaultKind, RoundFacts, RunAuditor
+from fl_epe.checks import NamedArrays, Vector
+from fl_epe.flower.checkpoint import SavedAudit
+from fl_epe.flower.client_noise import ClientNoise
+from fl_epe.flower.dominance import NodeContributions
+from fl_epe.flower.fault_log import FaultLog, logger
+from fl_epe.flower.free_arrays import not_free, unmoved
+from fl_epe.flower.layout import Layout, ReplyKind
+from fl_epe.flower.plan import AuditPlan
+from fl_epe.flower.replies import base_of
+from fl_epe.flower.round_state import RoundState
+from fl_epe.flower.seen_clients import SeenClients
+from fl_epe.flower.settings import CanaryAuditSettings
+from fl_epe.flower.state import AuditState
+from fl_epe.flower.wrapped import Wrapped
+from fl_epe.mechanism import norm
+from fl_epe.messages import pack
+from fl_epe.noise import RUN_LEVEL, NoiseHealth
+
+
+class Recording:
+    """The measurements of one run.
+
+    Args:
+        settings: the settings of the audit.
+        wrapped: the strategy.
+        state: the state of the audit.
+        faults: the faults of the run.
+
+    Attributes:
+        auditor: the recorder that scores the canaries.
+        seen: the clients that took part.
+        client_noise: the test of the noise that clients add.
+        noise: the noise of Flower's DP wrappers, as far as it was seen apart from updates.
+        contributions: what each node added to the model.
+        start: the initial model.
+        last: the newest model that could be read, as a vector.
+        last_is_finite: whether the newest model has no NaN or infinite entries.
+    """
+
+    def __init__(
+        self,
+        settings: CanaryAuditSettings,
+        wrapped: Wrapped,
+        state: AuditState,
+        faults: FaultLog,
+    ) -> None:
+        self.settings = settings
+        self.wrapped = wrapped
+        self.state = state
+        self.faults = faults
+        self.seen = SeenClients()
+        self.client_noise = ClientNoise(settings.client_noise, state.seed)
+        self.start: ArrayRecord | None = None
+        self.last: Vector | None = None
+        self.last_is_finite = True
+        self._noise_fails: bool | None = None  # as of the last look
+        self._score_with(self._new_auditor())
+
+    def _score_with(self, auditor: RunAuditor) -> None:
+        """Score canaries with this auditor from now on, and measure noise and nodes anew."""
+        self.auditor = auditor
+        self.noise = NoiseHealth(level=RUN_LEVEL)
+        self.contributions = NodeContributions(self.state.seed)
+
+    def _new_auditor(self) -> RunAuditor:
+        settings = self.settings
+        plan = self.state.plan
+        law = plan.law(self.state.rounds or 1) if settings.clients is None else None
+        return RunAuditor(
+            max(2, plan.number),
+            settings.unobserved_beside(plan.number),
+            seed=self.state.seed,
+            delta=settings.delta,
+            server=self.wrapped.server(),
+            planned=plan.planned,
+            client=law,
+            kind=settings.canary_kind,
+            faults=self.faults.book,
+        )
+
+    def begin(self, arrays: ArrayRecord, layout: Layout, plan: AuditPlan) -> None:
+        """Note the initial model, and what the audit does to the run."""
+        start = layout.flatten(arrays)
+        state = self.state
+        state.plan = plan
+        if self.settings.checkpoint is not None:
+            state.models = {0: digest(start)}
+        self.auditor = self._new_auditor()
+        self.auditor.begin(start)
+        state.layout = layout
+        state.whole = layout
+        self.start = arrays
+        self.last = start
+        self.catch_up()
+
+    def resume(self, saved: SavedAudit, arrays: ArrayRecord) -> None:
+        """Go on with a saved audit, whose state this recording has; ``arrays`` is the model.
+
+        Raises:
+            ValueError: if it does not fit.
+        """
+        rounds_done = self.state.index
+        layout = saved.layout
+        self.last = layout.flatten(arrays)
+        self.start = saved.start
+        momentum = getattr(self.wrapped.base, "momentum_vector", None)
+        velocity = None
+        if momentum is not None:
+            vectors = map(np.asarray, momentum)
+            by_name = dict(zip(layout.shapes, vectors, strict=True))
+            velocity = -layout.flatten(pack(**by_name))
+        start = layout.flatten(saved.start)
+        self.auditor.restore(
+            saved.scores, rounds_done, start=start, last=self.last, velocity=velocity
+        )
+        self.seen.restore(saved.scores, rounds_done)
+        if rounds_done == saved.audit.index:
+            self.noise.restore(under(saved.scores, "noise."))
+            self.contributions.restore(under(saved.scores, "nodes."))
+            promised = under(saved.scores, "promised.")
+            self.client_noise.restore(saved.whole, promised)
+
+    def arrays(self) -> NamedArrays:
+        """Named arrays from which `resume` goes on."""
+        self.catch_up()
+        return (
+            self.auditor.state()
+            | self.seen.state(self.state.index)
+            | put_under("noise.", self.noise.state())
+            | put_under("nodes.", self.contributions.state())
+            | put_under("promised.", self.client_noise.state())
+        )
+
+    def catch_up(self) -> None:
+        """Count rounds that could not be read as lost."""
+        while self.auditor.rounds < self.state.index:
+            self.auditor.observe(None, RoundFacts())
+
+    def is_last(self, arrays: object) -> bool:
+        """Whether these arrays are the newest model."""
+        layout = self.state.layout
+        if layout is None or self.last is None or not isinstance(arrays, ArrayRecord):
+            return False
+        try:
+            return np.array_equal(layout.flatten(arrays), self.last)
+        except ValueError:
+            return False
+
+    def note_model(self, arrays: ArrayRecord | None) -> None:
+        """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
+        models = self.state.models
+        layout = self.state.whole
+        if models and layout is not None:
+            model = models[max(models)]
+            # It may lack arrays that canaries leave alone.
+            with contextlib.suppress(ValueError):
+                if arrays is not None:
+                    model = digest(layout.flatten(arrays))
+                models[self.state.index] = model
+
+    def release(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
+        """The model that a round released, if it is finite; a fault if there is none."""
+        text = "the strategy released no model"
+        if arrays:
+            theta = layout.flatten(arrays)
+            self.last_is_finite = math.isfinite(norm(theta))
+            if self.last_is_finite:
+                self.last = theta
+                return theta
+            text = "the strategy released a model with NaN or infinite entries"
+        self.faults.book.add(self.state.index, FaultKind.NO_MODEL_RELEASED, text)
+        return None
+
+    def noise_fails(self) -> bool:
+        """Whether the noise failed a check, as of the last look.
+
+        Each look may be wrong, and takes long after many rounds: there is one after 1, 2, 4, 8, …
+        rounds.
+        """
+        is_power_of_two = self.state.index & (self.state.index - 1) == 0
+        if is_power_of_two or self._noise_fails is None:
+            self._noise_fails = bool(self.noise.findings()[1])
+        return self._noise_fails
+
+    def noise_multipliers(self) -> tuple[float | None, float | None]:
+        """Claimed noise multiplier, and that of the sum alone; ``None`` if not known."""
+        z = self.settings.noise_multiplier
+        if z is not None:
+            return z, z
+        averages = self.state.averages(self.wrapped)
+        return self.wrapped.noise_multipliers(averages=averages)
+
+    def choose_arrays(
+        self, current: RoundState, answers: Sequence[Vector], kind: ReplyKind | None
+    ) -> None:
+        """Note which arrays canaries leave alone: at first for good, then in this round.
+
+        Args:
+            current: the round; its arrays that no answer moved are noted in it.
+            answers: of clients drawn at random, each of shape ``(dim,)``.
+            kind: what they are.
+
+        Raises:
+            ValueError: if there is none, or none moved at least two entries that canaries may move.
+        """
+        if not answers:
+            raise ValueError("Expected a reply that can be read.")
+        if base_of(kind, current.before) is None:
+            answers = [current.before + update for update in answers]
+        layout = current.layout
+        before = layout.split(current.before)
+        models = [layout.split(answer) for answer in answers]
+        if not self.state.settled:
+            self._settle(current, not_free(before, models))
+            return
+        names = unmoved(before, models)
+        current.moved_part = math.sqrt(layout.without(names).dim / layout.dim)
+        current.unmoved = names
+        self.state.unmoved |= names
+
+    def _settle(self, current: RoundState, left_out: Collection[str]) -> None:
+        """Leave these arrays alone from now on; canaries have the dimension of the others."""
+        layout = current.layout.without(left_out)
+        if left_out and self.start is not None:
+            before = layout.flatten(current.arrays)
+            auditor = self._new_auditor()
+            auditor.begin(layout.flatten(self.start))
+            for _ in range(self.state.index):  # which had no canary
+                auditor.observe(before, RoundFacts())
+            self._score_with(auditor)
+            self.state.layout = layout
+            self.last = before
+            current.layout = layout
+            current.before = before
+            self.state.plan = dataclasses.replace(
+                self.state.plan, left_out=layout.left_out
+            )
+            logger.info("Audit: %s", self.state.plan.sentences()[-1])
+        self.state.settled = True

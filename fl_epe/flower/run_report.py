@@ -1,0 +1,93 @@
+"""The report of an audited run, and what loggers are told of each round."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr.app import MetricRecord
+
+from fl_epe.archive import error_text
+from fl_epe.flower.audited_run import AuditedRun
+from fl_epe.flower.round_state import RoundState
+
+
+def log_round(run: AuditedRun, current: RoundState | None, metrics: object) -> None:
+    """Tell the loggers what the strategy and the audit say of the round that is done."""
+    if run.loggers:
+        values: dict[str, object] = {}
+        if isinstance(metrics, MetricRecord):
+            values.update(metrics)
+        values["clip_norm"] = math.nan if current is None else current.clip_norm
+        values["canaries_seen"] = run.recording.auditor.canaries_seen
+        values["fault_count"] = run.faults.book.total
+        run.loggers.log(run.state.index, values, resumed=bool(run.state.resumed))
+
+
+def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
+    """The report as text; with a folder, also record.npz, report.json and report.html."""
+    problems: list[str] = []
+    try:
+        return _measured(run, folder, details)
+    except Exception as error:  # noqa: BLE001 - a report without ε is written
+        _note_problem(run, error, problems)
+    try:
+        return "\n".join([_unmeasured(run, folder, details), *problems])
+    except Exception as error:  # noqa: BLE001 - no file is written
+        _note_problem(run, error, problems)
+    try:
+        return "\n".join([_unmeasured(run, None, details), *problems])
+    except Exception as error:  # noqa: BLE001 - what is known is said
+        _note_problem(run, error, problems)
+    return "\n".join(["ε: not measured", *problems, *run.faults.book.messages])
+
+
+def _note_problem(run: AuditedRun, error: Exception, problems: list[str]) -> None:
+    if run.state.index > 0:  # else there is nothing to report
+        problems.append(f"The report is incomplete: {error_text(error)}")
+        index = run.state.index - 1
+        run.failed("the report could not be made", error, index)
+
+
+def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
+    from fl_epe.reporting import as_text, summarize, write_report  # slow to import
+
+    record = run.record()
+    summary = summarize(record)
+    notes = list[str]()
+
+    def write(name: str, write_files: Callable[[], object]) -> None:
+        """What is measured is said, whatever the disk does."""
+        try:
+            write_files()
+        except OSError as error:
+            index = run.state.index - 1
+            run.failed(f"{name} could not be written", error, index)
+            notes.append(f"{name} could not be written: {error}")
+
+    if folder is not None:
+        write("record.npz", lambda: record.save(folder / "record.npz"))
+        write("the report's files", lambda: write_report(summary, folder))
+    run.loggers.close(summary.metrics(), None if notes else folder)
+    if folder is not None and not notes:
+        notes.append(f"Report: {folder / 'report.html'}")
+    return "\n".join([as_text(summary, details=details).rstrip(), *notes])
+
+
+def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
+    from fl_epe.reporting import as_text, summarize_unmeasured, write_report
+
+    outcome = run.outcome
+    values = {"delta": run.settings.delta} | run.faults.book.values()
+    with contextlib.suppress(Exception):  # the reason is said without it
+        design = outcome.design().to_settings()
+        values["config"] = design | dataclasses.asdict(outcome.findings())
+    reason = run.faults.first_failure
+    if reason is None and outcome.over is not None:
+        reason = outcome.over.reason
+    summary = summarize_unmeasured(reason or "the audit saw no round", **values)
+    if folder is not None:
+        write_report(summary, folder)
+    run.loggers.close(summary.metrics(), folder)
+    return as_text(summary, details=details)

@@ -1,0 +1,136 @@
+"""Replies that the server makes: each holds a canary, in the form of a real reply."""
+
+import copy
+import dataclasses
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from flwr.app import Message, MessageType, MetricRecord, RecordDict
+
+from fl_epe.checks import Booleans, Floats, Floats32, Vector
+from fl_epe.flower.free_arrays import leave_alone
+from fl_epe.flower.layout import ReplyKind
+from fl_epe.flower.replies import ReadableReply, as_shares, base_of, weights
+from fl_epe.flower.round_state import RoundState
+from fl_epe.messages import records_of
+
+_NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
+_ROUNDED = 0.1  # of a canary's norm, which the rounding of its numbers may take
+_NODE = 1 << 62  # node ids of canaries in replies that answer no message
+
+Value = int | float | list[int] | list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class CanaryUpdates:
+    """The updates of a round's canaries, as they are sent.
+
+    Attributes:
+        numbers: of the canaries, K of them.
+        vectors: the canaries, of norm 1, shape ``(K, dim)``.
+        norms: of the updates, shape ``(K,)``.
+        clipped: which of them are above the clip norm, shape ``(K,)``.
+        weight: of each in an average.
+    """
+
+    numbers: Sequence[int]
+    vectors: Floats32
+    norms: Floats
+    clipped: Booleans
+    weight: float
+
+
+def make_replies(
+    canaries: CanaryUpdates,
+    like: Sequence[ReadableReply],
+    real: Sequence[Message],
+    weighted_by: str,
+    current: RoundState,
+    kind: ReplyKind | None,
+) -> list[Message]:
+    """One reply for each canary, in the form of a real one.
+
+    Args:
+        canaries: what the replies hold.
+        like: real replies, whose form and whose other content the canaries' take in turns.
+        real: all replies of clients, whose average the canaries' metrics are.
+        weighted_by: the metric by which replies are weighted.
+        current: the round; the first replies answer the messages that were withheld.
+        kind: whether replies are models or updates; ``None`` where it makes no difference.
+
+    Raises:
+        ValueError: if the numbers of such a reply cannot hold a canary of that norm.
+    """
+    layout = current.layout
+    metrics = _neutral_metrics(real, weighted_by)
+    base = base_of(kind, current.before)
+    forms = [
+        layout.form(answer.arrays, current.arrays, kind)
+        for answer in like[: len(canaries.numbers)]
+    ]
+
+    def make(position: int) -> Message:
+        template = like[position % len(like)]
+        length = canaries.norms[position]
+        canary = leave_alone(current.unmoved, canaries.vectors[position], layout)
+        model = canary * current.before.dtype.type(length)
+        if base is not None:
+            model += base
+        content = RecordDict()
+        for name, record in template.reply.content.items():
+            if name == template.name:
+                arrays = forms[position % len(like)](model)
+                update = layout.flatten(arrays)
+                if base is not None:
+                    update -= base
+                _check_held(canary, update, length)
+                content[name] = arrays
+            elif isinstance(record, MetricRecord):
+                values: dict[str, Value] = {**record, **metrics.get(name, {})}
+                values[_NORM_BIT] = int(canaries.clipped[position])
+                values[weighted_by] = canaries.weight
+                content[name] = MetricRecord({key: values[key] for key in record})
+            else:
+                content[name] = copy.deepcopy(record)  # the strategy may change it
+        if position < len(current.withheld):
+            order = current.withheld[position]
+        else:
+            node = _NODE + canaries.numbers[position]
+            order = Message(RecordDict(), node, MessageType.TRAIN)
+        return Message(content, reply_to=order)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(make, range(len(canaries.numbers))))
+
+
+def _check_held(canary: Vector, update: Vector, length: float) -> None:
+    """Raise a `ValueError` unless an update is so many times the canary, but for rounding."""
+    held = float(canary @ update)
+    if not abs(held - length) <= _ROUNDED * length:
+        raise ValueError(
+            f"Expected a canary of norm {length:.3g} to be {held:.3g} long after it is rounded to"
+            " the numbers of a reply, which are too coarse or too small for it."
+        )
+
+
+def _neutral_metrics(
+    real: Sequence[Message], weighted_by: str
+) -> dict[str, dict[str, Value]]:
+    """Metrics that leave a weighted average as it is: the real ones' own average.
+
+    Only numbers that are averages by their nature: an integer may be a class or a client's number;
+    a canary takes that, and lists, from a real reply.
+    """
+    shares = as_shares(np.array(weights(real, weighted_by)))
+    metrics = [records_of(reply.content, MetricRecord) for reply in real]
+    neutral: dict[str, dict[str, Value]] = {}
+    for name, first in metrics[0].items():
+        values: dict[str, Value] = {}
+        for key in first:
+            column = [records.get(name, first).get(key) for records in metrics]
+            if all(isinstance(value, float) for value in column):
+                values[key] = float(shares @ np.array(column))
+        neutral[name] = values
+    return neutral
