@@ -77,7 +77,7 @@ def check_steps(
     """How steps differ from what the privacy accounting of DP-SGD assumes.
 
     A right run is found fault with in at most one of 1,000 runs
-    (`simulations/audits/dp_sgd_claims.py`, part 3).
+    (`simulations/nasr_2023/dp_sgd_claims.py`, part 3).
 
     Args:
         steps: of the run.

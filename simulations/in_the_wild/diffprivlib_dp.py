@@ -22,9 +22,9 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 
 def leads() -> list[wild.Lead]:

@@ -28,9 +28,9 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, RECORDS, BATCH, STEPS, SIGMA, CLIP = 8, 20, 2, 20, 1.0, 1.0
 

@@ -35,10 +35,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, MULTIPLIER = 8, 4.0
 

@@ -35,9 +35,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, USERS = 8, 10
 ORDERS = [2.0, 4.0, 8.0, 16.0, 18.0, 20.0, 22.0, 32.0, 64.0]  # of Rényi, few for speed

@@ -20,10 +20,10 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, ROWS, ROUNDS = 8, 5, 8
 

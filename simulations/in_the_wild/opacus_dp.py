@@ -43,9 +43,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, OTHERS = 8, 9
 

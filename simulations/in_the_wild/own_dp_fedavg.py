@@ -17,11 +17,11 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import wild
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
 from fl_epe.mechanism import AdaptiveClip, ClippedSum, gaussian_noise
+from simulations.in_the_wild import wild
 
 DIM, OTHERS, COUNT_NOISE = 8, 9, 1.2
 

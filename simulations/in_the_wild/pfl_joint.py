@@ -11,7 +11,7 @@ training. With arrays of different shapes the same holds for the numbers that bo
 always with NumPy, and with PyTorch for shapes of fewer than 16 entries.
 
 The defect of the banded matrix mechanism has a script of its own,
-`simulations/audits/pfl_banded.py`.
+`simulations/in_the_wild/pfl_banded.py`.
 
 Expected with `--quick`::
 
@@ -32,9 +32,9 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 SIZE = 8  # of each array
 NOISE = 4.0  # of each mechanism

@@ -37,9 +37,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM = 64
 

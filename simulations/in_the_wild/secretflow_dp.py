@@ -31,9 +31,9 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, MULTIPLIER = 8, 4.0
 

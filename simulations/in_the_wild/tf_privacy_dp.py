@@ -53,10 +53,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.auditing import Scores
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, ROWS, ROUNDS = 8, 5, 8
 WIDE = 4000  # weights of the wide model

@@ -15,11 +15,11 @@ Expected output, half a minute on one core: the table in docs/notes/unknown-roun
 import argparse
 
 import numpy as np
-from drawn_losses import epsilon_of
 
 from fl_epe.accounting import poisson_epsilon, tightest, upper_bounds
 from fl_epe.accounting.drawn_losses import secret_rounds
 from fl_epe.schedules import Schedule, make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 DELTA = 1e-3
 ERRORS = 3.29  # standard errors of an interval of 99.9%

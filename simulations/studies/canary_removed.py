@@ -31,10 +31,10 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from plug_in_harm import RATE, STEPS, Digits, chances
 
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
+from simulations.studies.plug_in_harm import RATE, STEPS, Digits, chances
 
 CLIENTS = 10
 

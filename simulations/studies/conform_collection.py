@@ -18,16 +18,18 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from sys import path
 from typing import TypeVar
 
-path.insert(0, str(Path(__file__).parents[1] / "audits"))
-
-from mechanism_collection import BROKEN, HARMLESS, KNOWN, MORE_BROKEN, MORE_SOUND, SOUND
-from sound_collection import FROM_OUTSIDE
-
 from fl_epe.conformance import ConformanceResult, Target, conform
+from simulations.studies.mechanism_collection import (
+    BROKEN,
+    HARMLESS,
+    KNOWN,
+    MORE_BROKEN,
+    MORE_SOUND,
+    SOUND,
+)
+from simulations.studies.sound_collection import FROM_OUTSIDE
 
 Kind = TypeVar("Kind")
 

@@ -104,7 +104,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from correlated_noise import MECHANISMS, row
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -125,6 +124,7 @@ from fl_epe.schedules import make_schedule
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task
+from simulations.studies.correlated_noise import MECHANISMS, row
 
 Floats = NDArray[np.float64]
 

@@ -18,10 +18,10 @@ import dataclasses
 
 import numpy as np
 import scipy
-from lifted_runs import log_capital
 from numpy.typing import ArrayLike
 
 from fl_epe.checks import check_probability
+from simulations.studies.lifted_runs import log_capital
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,10 +22,10 @@ import math
 import dp_accounting
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import fixed_size_epsilon, poisson_epsilon
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 

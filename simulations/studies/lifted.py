@@ -58,13 +58,13 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from exchangeable import lower_limits
-from lifted_runs import lifted_lower_bound
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import lower_bound
+from simulations.studies.exchangeable import lower_limits
+from simulations.studies.lifted_runs import lifted_lower_bound
 
 DIM = 10**6
 PLAIN = ("gdp", "weighted", "simultaneous", "clopper-pearson")

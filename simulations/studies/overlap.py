@@ -80,12 +80,12 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from one_release import shift_interval, shift_of_one
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.scoring.leave_one_out import leave_others_out
 from fl_epe.auditing.scoring.scores import mean_spread
+from simulations.studies.one_release import shift_interval, shift_of_one
 
 Floats = NDArray[np.float64]
 

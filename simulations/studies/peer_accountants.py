@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import (
@@ -33,6 +32,7 @@ from fl_epe.accounting import (
 )
 from fl_epe.accounting.drawn_losses import secret_rounds
 from fl_epe.schedules import Events, ParticipationLaw, make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 # Name; theirs and its standard error; ours and its standard error; our bound with 99.9% confidence.

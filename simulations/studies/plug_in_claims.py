@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from few_nodes import DELTA, DIM, Cell, app, strategy, truth
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import dp_fixed_clipping
 from flwr.supercore.differential_privacy import add_gaussian_noise_inplace
@@ -38,6 +37,7 @@ from fl_epe.auditing import (
     find_evidence,
 )
 from fl_epe.flower import CanaryAudit, InProcessGrid
+from simulations.studies.few_nodes import DELTA, DIM, Cell, app, strategy, truth
 
 CELLS = [
     Cell(3, 1, 60, 1),

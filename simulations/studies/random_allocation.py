@@ -16,11 +16,11 @@ import argparse
 import math
 
 import numpy as np
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import noise_at, poisson_epsilon, tightest, upper_bounds
 from fl_epe.schedules import make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 

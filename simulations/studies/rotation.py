@@ -139,7 +139,6 @@ import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
-from one_release import epsilon_together
 
 from fl_epe import AuditRecord, CanarySet, epsilon_from_cosines, epsilon_from_record
 from fl_epe.auditing import (
@@ -167,6 +166,7 @@ from fl_epe.tasks import load_task
 from fl_epe.tasks.images import Digits
 from fl_epe.training import Execution, LocalTraining
 from fl_epe.training.local import Trainer
+from simulations.studies.one_release import epsilon_together
 
 Floats = NDArray[np.float64]
 Statistics = dict[str, float]

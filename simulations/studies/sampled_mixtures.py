@@ -18,12 +18,12 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import drawn_epsilon, strategy_bounds, tightest
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Events, ParticipationLaw, make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 

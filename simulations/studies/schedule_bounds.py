@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from average_clients import Epsilon, Row, rows_of, weights_of
 
 from fl_epe.accounting import delta_two_gaussians
 from fl_epe.schedules import log_of, make_schedule, presence, trace_of
+from simulations.studies.average_clients import Epsilon, Row, rows_of, weights_of
 
 NOISES, PARTICIPATIONS, MORE = (0.5, 1.0, 2.0, 5.0), (1, 4, 16), (1, 4)
 CLIENTS, DELTA, MOMENTUM = 120, 1e-3, 0.9

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from average_clients import Epsilon, Row, rows_of
 from matplotlib.figure import Figure
 
 from fl_epe.auditing import seen_by
@@ -29,6 +28,7 @@ from fl_epe.limit.plan import DEFAULT_SCHEDULES
 from fl_epe.mechanism import sgd_weights
 from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs
+from simulations.studies.average_clients import Epsilon, Row, rows_of
 
 Z, R, T = 0.5, 4.0, 512
 CLASSES = 'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}'

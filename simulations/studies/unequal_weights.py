@@ -20,7 +20,6 @@ import unittest.mock
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
-from few_nodes import CLIP, DIM, Measured, app, updates
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import AuditedClient, answers
 from fl_epe.flower import CanaryAudit, InProcessGrid
+from simulations.studies.few_nodes import CLIP, DIM, Measured, app, updates
 
 NODES, ROUNDS, DELTA, PAIRS = 30, 20, 1e-3, 40
 LAWS = {

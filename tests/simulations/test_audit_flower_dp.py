@@ -1,4 +1,4 @@
-"""`simulations/audits/audit_flower_dp.py`, reduced: what it finds in Flower's wrappers and ours."""
+"""`in_the_wild/audit_flower_dp.py`, reduced: what it finds in Flower's wrappers and ours."""
 
 import dataclasses
 import importlib
@@ -13,12 +13,12 @@ CANARIES, SEED = 80, 1
 
 @pytest.fixture(scope="module")
 def script():
-    return importlib.import_module("audit_flower_dp")
+    return importlib.import_module("simulations.in_the_wild.audit_flower_dp")
 
 
 @pytest.fixture(scope="module")
 def checks(script):
-    return importlib.import_module("flower_dp_checks")
+    return importlib.import_module("simulations.in_the_wild.flower_dp_checks")
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,13 @@
 import math
 from typing import Any
 
-import noise_bugs
 import numpy as np
 import pytest
-import sensitivity_bugs
-from broken_examples import EXAMPLES
 
 from fl_epe.conformance import games
 from fl_epe.mechanism import AdaptiveClip, gaussian_noise
+from simulations.tramer_2022 import noise_bugs, sensitivity_bugs
+from simulations.tramer_2022.broken_examples import EXAMPLES
 
 DIM = 4
 LONG = np.array([[30.0, 40.0, 0.0, 0.0]])

@@ -1,10 +1,15 @@
-"""`simulations/audits/broken_mechanisms.py`: detects bugs, passes correct versions."""
+"""`simulations/tramer_2022/broken_mechanisms.py`: detects bugs, passes correct versions."""
 
-import broken_mechanisms
 import pytest
-from audit_script import Settings
-from broken_examples import EXAMPLES
-from broken_mechanisms import detect, doubling, sensitivity_table
+
+from simulations.shared.audit_script import Settings
+from simulations.tramer_2022 import broken_mechanisms
+from simulations.tramer_2022.broken_examples import EXAMPLES
+from simulations.tramer_2022.broken_mechanisms import (
+    detect,
+    doubling,
+    sensitivity_table,
+)
 
 HOW = {"delta": 1e-5, "confidence": 0.99, "seed": 1}
 

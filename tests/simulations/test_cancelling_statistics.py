@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from broken_examples import always, once
-from cancelling_statistics import (
+
+from fl_epe.conformance import games
+from simulations.tramer_2022.broken_examples import always, once
+from simulations.tramer_2022.cancelling_statistics import (
     between_steps,
     between_tensors,
     nearest_noise,
     whitened,
 )
-from noise_bugs import SharedNoise
-
-from fl_epe.conformance import games
+from simulations.tramer_2022.noise_bugs import SharedNoise
 
 CANARY = np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
 NOISE = np.array([[0.3, -1.0, 0.3, -1.0], [2.0, 0.1, 2.0, 0.1], [0.3, -1.0, 0.3, -1.0]])

@@ -2,12 +2,15 @@
 
 import dataclasses
 
-import canife
 import numpy as np
 import pytest
 import torch
-from audited_sgd import Plan, audited_run
-from canife_attack import (
+
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.auditing import Adversary, Scores, ladder_fit, seen_by
+from simulations.others import canife
+from simulations.others.audited_sgd import Plan, audited_run
+from simulations.others.canife_attack import (
     Attack,
     audit_rounds,
     fitted_epsilon,
@@ -15,12 +18,9 @@ from canife_attack import (
     lower_limit,
     whole_run,
 )
-from crafted_sample import craft_sample
-from images import Images
-from two_layer import TwoLayer
-
-from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Adversary, Scores, ladder_fit, seen_by
+from simulations.others.crafted_sample import craft_sample
+from simulations.others.images import Images
+from simulations.others.two_layer import TwoLayer
 
 NETWORK = TwoLayer(inputs=9, hidden=6, classes=3)
 DELTA = 1e-5

@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from composed import composed_epsilon, noise_of_epsilon
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from simulations.shared.composed import composed_epsilon, noise_of_epsilon
 
 DELTA = 1e-5
 

@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-import contracting_silos as study
 import numpy as np
 import pytest
 
 from fl_epe.accounting import hidden_rounds_epsilon
 from fl_epe.schedules import Events
+from simulations.studies import contracting_silos as study
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,14 +1,14 @@
-"""`simulations/audits/dp_sgd.py` and `simulations/apps/opacus_audit.py`, the short forms."""
+"""`simulations/nasr_2023/dp_sgd.py` and `simulations/apps/opacus_audit.py`, the short forms."""
 
 import inspect
 import re
 
-import dp_sgd
 import opacus_audit
 import pytest
 import torch
 
 from fl_epe.accounting import gaussian_epsilon
+from simulations.nasr_2023 import dp_sgd
 
 pytestmark = [
     pytest.mark.slow,

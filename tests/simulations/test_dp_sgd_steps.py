@@ -1,9 +1,10 @@
-"""`simulations/audits/dp_sgd_steps.py`, the smallest forms."""
+"""`simulations/nasr_2023/dp_sgd_steps.py`, the smallest forms."""
 
 import re
 
-import dp_sgd_steps
 import pytest
+
+from simulations.nasr_2023 import dp_sgd_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from exchangeable import lower_limits
 from scipy import stats
+
+from simulations.studies.exchangeable import lower_limits
 
 
 def test_limits_of_a_rate_keep_their_confidence_where_the_plain_one_does_not():

@@ -1,11 +1,10 @@
 """`simulations/studies/false_convictions.py` and `plug_in_claims.py`, the smallest forms."""
 
-import false_convictions
-import plug_in_claims
 import pytest
-from few_nodes import Cell
 
 from fl_epe.auditing import find_evidence
+from simulations.studies import false_convictions, plug_in_claims
+from simulations.studies.few_nodes import Cell
 
 EPOCHS = [cell for cell in false_convictions.AT_CLAIM if cell.name.startswith("epochs")]
 

@@ -1,15 +1,20 @@
 """Whole runs as mechanisms: final-model canaries by linear theory, against runs themselves."""
 
-import final_model_canaries
 import numpy as np
 import pytest
-from final_model import FinalModel, Training
-from final_model_canaries import Kind, common_deviation, kinds_of, play
-from final_model_theory import flat_shift, memory_of
-from two_layer import TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.mechanism import ServerSGD
+from simulations.others import final_model_canaries
+from simulations.others.final_model import FinalModel, Training
+from simulations.others.final_model_canaries import (
+    Kind,
+    common_deviation,
+    kinds_of,
+    play,
+)
+from simulations.others.final_model_theory import flat_shift, memory_of
+from simulations.others.two_layer import TwoLayer
 
 NETWORK = TwoLayer(inputs=5, hidden=3, classes=3)
 DARK = NETWORK.hidden_inputs([4])  # a pixel that is always 0

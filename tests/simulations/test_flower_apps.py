@@ -9,14 +9,13 @@ import zipfile
 from argparse import Namespace
 from pathlib import Path
 
-import paper_runs
 import pytest
-import stackoverflow
 from flower_processes import environment, flwr_run, superlink, supernode
 
 from fl_epe import AuditRecord
 from fl_epe.limit import runner
 from fl_epe.seeding import Seeds
+from simulations.andrew_2024 import paper_runs, stackoverflow
 
 pytestmark = pytest.mark.slow
 

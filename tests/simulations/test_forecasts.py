@@ -1,7 +1,8 @@
 """What a run says of ε before its first round is an upper line, also for small models."""
 
-import forecasts
 import pytest
+
+from simulations.studies import forecasts
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ import functools
 import math
 
 import pytest
-from group_privacy import group_epsilon
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from simulations.pradhan_2025.group_privacy import group_epsilon
 
 DELTA = 1e-5
 SETTINGS = [(1.0, 0.05, 100), (10.0, 0.25, 500), (20.0, 0.0625, 2500)]

@@ -5,16 +5,17 @@ import math
 import numpy as np
 import pytest
 import scipy
-from hidden_substitute import (
+
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.auditing import Scores
+from fl_epe.conformance import games
+from simulations.pradhan_2025.hidden_substitute import (
     HiddenSubstitute,
     hidden_state_ratio,
     hidden_substitute_lower_bound,
     play_hidden_state,
 )
-from noisy_sum import NoisySum
-
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import Scores, games
+from simulations.shared.noisy_sum import NoisySum
 
 PAIR = HiddenSubstitute(2.0, 0.3, 12)
 DELTA = 1e-5

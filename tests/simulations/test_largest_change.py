@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from broken_mechanisms import largest_change
-from noisy_sum import NoisySum
 
 from fl_epe.conformance import games
+from simulations.shared.noisy_sum import NoisySum
+from simulations.tramer_2022.broken_mechanisms import largest_change
 
 CANARIES = [*(50 * np.eye(6)[[0, 5]]), np.full(6, 50 / np.sqrt(6))]
 OTHERS = np.eye(6)[1:4] * 3

@@ -4,12 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from lifted_runs import lifted_lower_bound, log_capital, mean_limit_factor
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import BOUNDS
+from simulations.studies.lifted_runs import (
+    lifted_lower_bound,
+    log_capital,
+    mean_limit_factor,
+)
 
 DIM, DELTA = 10**4, 1e-5
 

@@ -1,7 +1,8 @@
 """`simulations/studies/lifted.py`: bounds where canaries are correlated on purpose."""
 
-import lifted as study
 import pytest
+
+from simulations.studies import lifted as study
 
 pytestmark = pytest.mark.slow
 

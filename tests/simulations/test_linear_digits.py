@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from audit_script import Settings
-from linear_digits import (
+from torch.nn import functional
+
+from fl_epe.auditing import Scores
+from simulations.pradhan_2025.linear_digits import (
     GradientCanary,
     LinearDigits,
     Training,
@@ -16,10 +18,8 @@ from linear_digits import (
     mislabelled,
     natural,
 )
-from substitute_models import audit, epsilon_of_means
-from torch.nn import functional
-
-from fl_epe.auditing import Scores
+from simulations.pradhan_2025.substitute_models import audit, epsilon_of_means
+from simulations.shared.audit_script import Settings
 
 CALM = Training(0.0, 1.0, 3, clip_norm=0.8, learning_rate=2.0, examples=7)
 

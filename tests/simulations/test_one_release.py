@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
-from one_release import epsilon_together, shift_interval, shift_of_one
 
 from fl_epe import CanarySet, epsilon_from_cosines, epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
 from fl_epe.reporting.score_report import score_warnings
+from simulations.studies.one_release import (
+    epsilon_together,
+    shift_interval,
+    shift_of_one,
+)
 
 DELTA = 1e-5
 

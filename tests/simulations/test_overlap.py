@@ -1,8 +1,9 @@
 """`simulations/studies/overlap.py`: ε of one canary is right where canaries overlap."""
 
 import numpy as np
-import overlap
 import pytest
+
+from simulations.studies import overlap
 
 pytestmark = pytest.mark.slow
 

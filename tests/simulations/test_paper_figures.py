@@ -1,13 +1,13 @@
 """Figures of Pradhan et al. (2025) and Tramèr et al. (2022) in small, and what they are made of."""
 
-import debugging
 import numpy as np
 import pytest
-import substitute_scratch
-import substitute_settings
 import torch
-from audit_script import Settings
-from small_networks import Networks, digits
+
+from simulations.pradhan_2025 import substitute_scratch, substitute_settings
+from simulations.shared.audit_script import Settings
+from simulations.shared.small_networks import Networks, digits
+from simulations.tramer_2022 import debugging
 
 QUICK = Settings(quick=True)
 

@@ -1,9 +1,10 @@
-"""`simulations/audits/pfl_banded.py`, on mechanisms with factors of our own."""
+"""`simulations/in_the_wild/pfl_banded.py`, on mechanisms with factors of our own."""
 
 import numpy as np
-import pfl_banded
 import pytest
 import scipy
+
+from simulations.in_the_wild import pfl_banded
 
 ROUNDS, SEPARATION = 64, 64
 

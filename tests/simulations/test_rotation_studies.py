@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import rotation
-import rotation_attacks
-import rotation_null
 
 from fl_epe import CanarySet
+from simulations.studies import rotation, rotation_attacks, rotation_null
 
 pytestmark = pytest.mark.slow
 

@@ -1,10 +1,10 @@
 """`simulations/studies/silos.py`: a record's ε, from what a federation of silos releases."""
 
 import pytest
-import silos as study
-from silos import Setting, Silo
 
 from fl_epe.accounting import poisson_epsilon
+from simulations.studies import silos as study
+from simulations.studies.silos import Setting, Silo
 
 SMALL = Setting(12, (Silo(10, 0.05, noise=0.8),) * 3)
 SIZES = study.SETTINGS["sizes"]

@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 import pytest
-from sampled_gaussian import poisson_epsilon_below
-from step_bounds import VALID, lower_bounds_at
-from subsampled_bounds import (
-    composed_lower_bound,
-    noise_multiplier_limit,
-    subsampled_lower_bound,
-)
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import lower_bound
+from simulations.nasr_2023.sampled_gaussian import poisson_epsilon_below
+from simulations.nasr_2023.step_bounds import VALID, lower_bounds_at
+from simulations.nasr_2023.subsampled_bounds import (
+    composed_lower_bound,
+    noise_multiplier_limit,
+    subsampled_lower_bound,
+)
 
 DELTA = 1e-5
 

@@ -1,7 +1,8 @@
-"""`simulations/audits/substitute.py`: what is measured about substitute adjacency."""
+"""`simulations/pradhan_2025/substitute.py`: what is measured about substitute adjacency."""
 
 import pytest
-import substitute
+
+from simulations.pradhan_2025 import substitute
 
 pytestmark = pytest.mark.slow
 

@@ -2,15 +2,18 @@
 
 import re
 
-import input_canaries
 import numpy as np
 import pytest
-import step_audit
-import subsampled
-import tight_audits
-import trade_offs
-from audit_script import Settings
-from composed import noise_of_epsilon
+
+from simulations.nasr_2023 import (
+    input_canaries,
+    step_audit,
+    subsampled,
+    tight_audits,
+    trade_offs,
+)
+from simulations.shared.audit_script import Settings
+from simulations.shared.composed import noise_of_epsilon
 
 QUICK = Settings(quick=True)
 

@@ -3,7 +3,8 @@
 import math
 
 import pytest
-import watched
+
+from simulations.studies import watched
 
 pytestmark = pytest.mark.slow
 
