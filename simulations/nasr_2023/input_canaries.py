@@ -281,18 +281,17 @@ def _black_box(
     size, steps = (60, 10) if settings.quick else (200, 40)
     noise = noise_of_epsilon(_WHOLE, settings.delta) * math.sqrt(steps)
     others = train.take(torch.arange(size))
-    both = Examples(
-        torch.cat([others.images, canary.images]),
-        torch.cat([others.labels, canary.labels]),
-    )
     sides = []
-    for stream, examples in enumerate((both, others)):
-        rng = torch.Generator().manual_seed(2 * settings.seed + stream)
+    for stream, examples in enumerate((others.beside(canary), others)):
         networks = Networks.drawn(models, _HIDDEN // 2, settings.seed)
-        for _ in range(steps):
-            total = networks.clipped_sum(examples, _CLIP)
-            total += noise * _CLIP * torch.randn(total.shape, generator=rng)
-            networks.move(-_STEP_SIZE * 4 / size * total)
+        networks.train(
+            examples,
+            steps,
+            clip_norm=_CLIP,
+            noise=noise * _CLIP,
+            rate=_STEP_SIZE * 4 / size,
+            random=torch.Generator().manual_seed(2 * settings.seed + stream),
+        )
         sides.append(networks.log_odds(canary)[:, 0].numpy().astype(np.float64))
     return Scores(sides[0], sides[1], statistic="log odds of the canary's label")
 

@@ -46,7 +46,7 @@ from fl_epe.auditing.bounds.error_rates import (
     log_ratio,
     mu_from_rates,
 )
-from simulations.nasr_2023.sampled_gaussian import poisson_trade_off
+from simulations.nasr_2023.sampled_gaussian import TradeOff, poisson_trade_off
 from simulations.shared.audit_script import Result, Settings, Table, run
 from simulations.shared.composed import noise_of_epsilon
 
@@ -78,13 +78,6 @@ def audit(settings: Settings) -> Result:
     return Result(summary, tables, (), all(part.passed for part in parts))
 
 
-def least_fnr(fpr: Floats, epsilon: float, delta: float) -> Floats:
-    """The least FNR that (ε, δ)-DP allows at each FPR (Kairouz et al. 2015)."""
-    steep = 1 - delta - math.exp(epsilon) * fpr
-    flat = math.exp(-epsilon) * (1 - delta - fpr)
-    return np.asarray(np.maximum(np.maximum(steep, flat), 0.0))
-
-
 def gaussian_fnr(fpr: Floats, mu: float) -> Floats:
     """The least FNR of a μ-GDP mechanism at each FPR, equation 24 of the paper."""
     return np.asarray(norm.cdf(norm.isf(fpr) - mu))
@@ -110,15 +103,15 @@ def curves(settings: Settings) -> Result:
     )
     sampled_curve = poisson_trade_off(sampled, _SAMPLED_RATE, _SAMPLED_STEPS)
     columns = {
-        "(ε, δ)-DP": least_fnr(_FPR, _EPSILON, delta),
+        "(ε, δ)-DP": TradeOff(np.array([_EPSILON]), np.array([delta])).least_fnr(_FPR),
         "randomised response": response_fnr(_FPR, _EPSILON),
         "Laplace": laplace_fnr(_FPR, _EPSILON),
         "Gaussian": gaussian_fnr(_FPR, mu),
         "sampled Gaussian": sampled_curve.least_fnr(_FPR),
     }
     rows = [
-        (float(fpr), *(float(found[place]) for found in columns.values()))
-        for place, fpr in enumerate(_FPR)
+        (float(fpr), *map(float, values))
+        for fpr, *values in zip(_FPR, *columns.values(), strict=True)
     ]
     promised = columns["(ε, δ)-DP"]
     passed = all(bool((found >= promised - 1e-3).all()) for found in columns.values())
@@ -173,19 +166,17 @@ def regions(settings: Settings) -> Result:
 def lines(settings: Settings) -> Result:
     """Figure 13: a trade-off curve as the envelope of a few (ε, δ) lines (algorithm 4)."""
     exact = gaussian_fnr(_FPR, 1 / _NOISE)
-    found = []
+    envelopes = []
     for count in _LINES:
         deltas = np.linspace(settings.delta, 1 - settings.delta, count)
-        envelope = [
-            least_fnr(_FPR, gaussian_epsilon(_NOISE, delta), delta) for delta in deltas
-        ]
-        found.append(np.asarray(np.max(envelope, axis=0)))
+        epsilons = np.array([gaussian_epsilon(_NOISE, delta) for delta in deltas])
+        envelopes.append(TradeOff(epsilons, deltas).least_fnr(_FPR))
     rows = [
-        (float(fpr), float(exact[place]), *(float(one[place]) for one in found))
-        for place, fpr in enumerate(_FPR)
+        (float(fpr), *map(float, values))
+        for fpr, *values in zip(_FPR, exact, *envelopes, strict=True)
     ]
-    gaps = [float((exact - one).max()) for one in found]
-    never_above = all(bool((one <= exact + 1e-9).all()) for one in found)
+    gaps = [float((exact - envelope).max()) for envelope in envelopes]
+    never_above = all((envelope <= exact + 1e-9).all() for envelope in envelopes)
     summary = (
         "Figure 13: the envelope is below the optimal curve by at most "
         + ", ".join(

@@ -28,7 +28,7 @@ from fl_epe.simulation.worker import execute
 from fl_epe.tasks import Task
 from fl_epe.tasks.images import Digits
 from simulations.pradhan_2025.group_privacy import group_epsilon
-from simulations.pradhan_2025.substitute_models import epsilon_of_means
+from simulations.pradhan_2025.substitute_bounds import epsilon_of_means
 from simulations.shared.audit_script import Result, Settings, Table, run
 
 _CLIENTS = 40

@@ -8,23 +8,14 @@ beside what three theorems allow.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon
 from fl_epe.auditing import Scores
-from fl_epe.auditing.bounds import lower_bound
 from fl_epe.models import one_thread
-from simulations.pradhan_2025.group_privacy import group_epsilon
-from simulations.pradhan_2025.hidden_substitute import (
-    HiddenSubstitute,
-    hidden_substitute_lower_bound,
-    play_hidden_state,
-)
+from simulations.pradhan_2025.hidden_substitute import play_hidden_state
 from simulations.pradhan_2025.linear_digits import (
     Canary,
     Example,
@@ -36,21 +27,20 @@ from simulations.pradhan_2025.linear_digits import (
     mislabelled,
     natural,
 )
+from simulations.pradhan_2025.substitute_bounds import Proof, Theory, proof_of
 from simulations.shared.audit_script import Result, Settings, Table, run
 
 if TYPE_CHECKING:
     import torch
 
-Row = tuple[str | int | float | bool | None, ...]
 _FULL = (Training(5.0, 1.0, 25), Training(5.0, 0.25, 100))
 _QUICK = (Training(2.0, 1.0, 4, examples=40), Training(2.0, 0.25, 16, examples=40))
-_LINEAR = (
-    "worst-case data set",
-    "crafted gradient",
-)  # scores that are a sum over steps
-_WORST_PER_MODEL = (
-    10  # runs of the worst case, which cost nothing, for each trained model
-)
+_SUMS = ("worst-case data set", "crafted gradient")
+"""Canaries whose scores are sums over steps."""
+
+_WORST_PER_MODEL = 10
+"""Runs of the worst case, which need no training, for each trained model."""
+
 _COLUMNS = (
     "sampling rate",
     "canary",
@@ -65,55 +55,45 @@ _COLUMNS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Theory:
-    """What theorems allow a training to leak."""
-
-    training: Training
-    delta: float
-
-    def epsilons(self) -> tuple[float, float, float]:
-        """Add-or-remove, substitute and group privacy."""
-        training = self.training
-        arguments = (
-            training.noise_multiplier,
-            training.sampling_rate,
-            training.steps,
-            self.delta,
-        )
-        return (
-            poisson_epsilon(*arguments),
-            poisson_epsilon(*arguments, replace_one=True),
-            group_epsilon(*arguments),
-        )
-
-    @property
-    def pair(self) -> HiddenSubstitute:
-        """The worst case for who sees the final model."""
-        training = self.training
-        return HiddenSubstitute(
-            training.noise_multiplier, training.sampling_rate, training.steps
-        )
-
-
 def audit(settings: Settings) -> Result:
     """Train models in both worlds of each canary; a bound above substitute ε fails."""
     models = settings.count(1000, 100)
-    rows, notes = [], list[str]()
+    proofs: list[Proof] = []
+    notes = _notes(settings)
     for training in _QUICK if settings.quick else _FULL:
-        theory = Theory(training, settings.delta)
-        promised = theory.epsilons()
         with one_thread():
             problem = LinearDigits(training, settings.seed)
-            seen = dict(played(problem, theory, models, settings.seed, notes))
-        rows += [
-            row_of(name, scores, theory, promised, settings)
-            for name, scores in seen.items()
-        ]
-    passed = all(_number(row[7]) <= _number(row[4]) for row in rows)
-    return Result(
-        _summary(rows), [Table("", _COLUMNS, rows)], [*_notes(settings), *notes], passed
-    )
+            theory = Theory(training, settings.delta)
+            scores_of = played(problem, theory, models, settings.seed, notes)
+            proofs += [
+                canary_proof(name, scores, theory, settings)
+                for name, scores in scores_of
+            ]
+    rows = [
+        (
+            proof.theory.training.sampling_rate,
+            proof.canary,
+            proof.count,
+            proof.theory.add_or_remove,
+            proof.theory.substitute,
+            proof.theory.group,
+            proof.measured,
+            proof.bound,
+            proof.method,
+            proof.above_add_or_remove,
+        )
+        for proof in proofs
+    ]
+    passed = all(proof.holds for proof in proofs)
+    return Result(_summary(proofs), [Table("", _COLUMNS, rows)], notes, passed)
+
+
+def canary_proof(
+    name: str, scores: Scores, theory: Theory, settings: Settings
+) -> Proof:
+    """The bound of one canary: along the curve without sampling, or if its score is a sum."""
+    is_sum = theory.training.sampling_rate == 1 or name in _SUMS
+    return proof_of(name, scores, theory, settings, is_sum=is_sum)
 
 
 def played(
@@ -156,69 +136,24 @@ def played(
     )
 
 
-def row_of(
-    name: str,
-    scores: Scores,
-    theory: Theory,
-    promised: tuple[float, float, float],
-    settings: Settings,
-) -> Row:
-    """A row of the table: what a canary proves, beside what theorems allow."""
-    training, delta = theory.training, settings.delta
-    along_curve = training.sampling_rate == 1 or name in _LINEAR
-    if along_curve:
-        bound = hidden_substitute_lower_bound(
-            scores,
-            training.sampling_rate,
-            training.steps,
-            delta,
-            confidence=settings.confidence,
-        )
-    else:
-        bound = lower_bound(
-            scores, delta, confidence=settings.confidence, method="weighted"
-        )
-    measured = epsilon_of_means(scores, delta)
-    method = "along the curve" if along_curve else "weighted"
-    above = bound > promised[0]
-    count = scores.observed.size
-    return (
-        training.sampling_rate,
-        name,
-        count,
-        *promised,
-        measured,
-        bound,
-        method,
-        above,
-    )
-
-
-def epsilon_of_means(scores: Scores, delta: float) -> float:
-    """ε of two Gaussians with the means of the worlds and one spread: the noise is the same."""
-    observed, absent = scores.both()
-    spread = math.sqrt((observed.var(ddof=1) + absent.var(ddof=1)) / 2)
-    apart = max(float(observed.mean() - absent.mean()), 0.0)
-    return float(epsilon_two_gaussians(0.0, spread, apart, spread, delta))
-
-
-def _summary(rows: list[Row]) -> str:
-    proved = [row for row in rows if row[-1]]
-    over = [row for row in rows if _number(row[7]) > _number(row[4])]
-    if over:
+def _summary(proofs: list[Proof]) -> str:
+    failed = [proof for proof in proofs if not proof.holds]
+    if failed:
         return (
-            f"{len(over)} of {len(rows)} bounds are above the ε of substitute adjacency, which "
+            f"{len(failed)} of {len(proofs)} bounds are above the ε of substitute adjacency, which "
             "should be rare."
         )
-    if not proved:
+    above = [proof for proof in proofs if proof.above_add_or_remove]
+    if not above:
         return (
             "No bound is above the ε of add-or-remove adjacency; more runs may show it."
         )
-    best = max(proved, key=lambda row: _number(row[7]) / _number(row[3]))
+    best = max(above, key=lambda proof: proof.bound / proof.theory.add_or_remove)
     return (
         f"What a record says is protected less than that it is there: with the canary "
-        f"'{best[1]}' ε is at least {_number(best[7]):.3g} where add-or-remove promises "
-        f"{_number(best[3]):.3g}, within the {_number(best[4]):.3g} of substitute adjacency."
+        f"'{best.canary}' ε is at least {best.bound:.3g} where add-or-remove promises "
+        f"{best.theory.add_or_remove:.3g}, within the {best.theory.substitute:.3g} of substitute "
+        "adjacency."
     )
 
 
@@ -234,11 +169,6 @@ def _notes(settings: Settings) -> list[str]:
         "learn's digits. The paper reads all error "
         "rates as Gaussian DP, which with sampling is no valid bound.",
     ]
-
-
-def _number(cell: object) -> float:
-    assert isinstance(cell, int | float)
-    return float(cell)
 
 
 if __name__ == "__main__":

@@ -29,20 +29,17 @@ import math
 
 import torch
 
-from fl_epe.accounting import poisson_epsilon
 from fl_epe.auditing import Scores
-from fl_epe.auditing.bounds import lower_bound
 from fl_epe.models import one_thread
-from simulations.pradhan_2025.hidden_substitute import hidden_substitute_lower_bound
-from simulations.pradhan_2025.substitute_models import epsilon_of_means
+from simulations.pradhan_2025 import linear_digits
+from simulations.pradhan_2025.substitute_bounds import Theory, proof_of
 from simulations.shared.audit_script import Result, Settings, Table, run
 from simulations.shared.small_networks import CLASSES, Examples, Networks, digits
 
-_CLIP, _LEARNING_RATE = 1.0, 2.0
 _AT_ONCE = 200  # models
-_COORDINATE = (
-    0  # a weight of the first pixel, which has no ink in any image: training leaves it
-)
+_COORDINATE = 0
+"""A weight of the first pixel, which has no ink in any image: training does not move it."""
+
 _COLUMNS = (
     "sampling rate",
     "canary",
@@ -57,71 +54,51 @@ _COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class Training(linear_digits.Training):
     """How each network is trained.
 
     Attributes:
-        noise_multiplier: z.
-        sampling_rate: probability with which an example is in a step's batch.
-        steps: number T.
-        examples: how many others are trained on.
         hidden: units of the hidden layer.
     """
 
-    noise_multiplier: float
-    sampling_rate: float
-    steps: int
-    examples: int = 200
+    learning_rate: float = 2.0
     hidden: int = 16
 
 
-_FULL = (
-    Training(1.736, 0.25, 50),
-    Training(0.6482, 1 / 16, 50),
-)  # both ε = 10, substitute
+_FULL = (Training(1.736, 0.25, 50), Training(0.6482, 1 / 16, 50))
+"""Both with ε = 10 by substitute adjacency."""
+
 _QUICK = (Training(1.736, 0.25, 5, examples=40, hidden=4),)
 
 
 def audit(settings: Settings) -> Result:
     """Both sampling rates; a bound above substitute ε fails."""
     models = settings.count(1000, 60)
-    rows: list[tuple[str | int | float | None, ...]] = []
-    shares: dict[str, list[float]] = {"gradients": [], "examples": []}
-    passed = True
+    rows = []
+    gradients: list[float] = []
+    examples: list[float] = []
     with one_thread():
         for training in _QUICK if settings.quick else _FULL:
-            apart, substitute = (
-                poisson_epsilon(
-                    training.noise_multiplier,
-                    training.sampling_rate,
-                    training.steps,
-                    settings.delta,
-                    replace_one=replace_one,
-                )
-                for replace_one in (False, True)
-            )
-            for name, (scores, accuracy) in played(
-                training, models, settings.seed
-            ).items():
-                bound, method = _bound(name, scores, training, settings)
-                measured = epsilon_of_means(scores, settings.delta)
+            theory = Theory(training, settings.delta)
+            canaries = played(training, models, settings.seed)
+            for name, (scores, accuracy) in canaries.items():
+                is_gradient = name == "crafted gradient"
+                proof = proof_of(name, scores, theory, settings, is_sum=is_gradient)
                 rows.append(
                     (
                         training.sampling_rate,
                         name,
                         models,
                         accuracy,
-                        apart,
-                        substitute,
-                        measured,
-                        bound,
-                        method,
+                        theory.add_or_remove,
+                        theory.substitute,
+                        proof.measured,
+                        proof.bound,
+                        proof.method,
                     )
                 )
-                passed = passed and bound <= substitute
-                kind = "gradients" if name == "crafted gradient" else "examples"
-                shares[kind].append(bound / substitute)
-    gradients, examples = shares["gradients"], shares["examples"]
+                share = proof.bound / theory.substitute
+                (gradients if is_gradient else examples).append(share)
     summary = (
         f"Gradients prove {min(gradients):.0%} to {max(gradients):.0%} of substitute ε, examples "
         f"at most {max(examples):.0%}."
@@ -131,6 +108,7 @@ def audit(settings: Settings) -> Result:
         f"{settings.delta:g}. 'Weighted' assumes nothing but independent runs. 'ε measured' fits "
         "two Gaussians of one spread, and is no bound. The adversary sees the final model alone."
     ]
+    passed = max(*gradients, *examples) <= 1
     return Result(summary, [Table("", _COLUMNS, rows)], notes, passed)
 
 
@@ -146,7 +124,10 @@ def played(
     def trained(world: int, canary: Examples | float) -> list[Networks]:
         return _trained(training, others, canary, models, seed, world)
 
-    up, down = (trained(world, sign * _CLIP) for world, sign in ((1, 1.0), (2, -1.0)))
+    up, down = (
+        trained(world, sign * training.clip_norm)
+        for world, sign in ((1, 1.0), (2, -1.0))
+    )
     scores = _scores(
         [_coordinate(down), _coordinate(up)], "weight"
     )  # descent moves against +C
@@ -184,7 +165,7 @@ def _trained(
     ink start at 0, where they are read as θ_T − θ_0: their values change nothing else.
     """
     random = torch.Generator().manual_seed(1000 * seed + world)
-    rate = _LEARNING_RATE / (training.sampling_rate * training.examples)
+    rate = training.learning_rate / (training.sampling_rate * training.examples)
     parts = []
     for first in range(0, models, _AT_ONCE):
         count = min(_AT_ONCE, models - first)
@@ -194,13 +175,17 @@ def _trained(
         for _ in range(training.steps):
             coins = torch.rand(count, training.examples + 1, generator=random)
             sampled = coins < training.sampling_rate
-            total = networks.clipped_sum(others, _CLIP, sampled[:, :-1])
+            total = networks.clipped_sum(others, training.clip_norm, sampled[:, :-1])
             if isinstance(canary, Examples):
-                total += networks.clipped_sum(canary, _CLIP, sampled[:, -1:])
+                total += networks.clipped_sum(
+                    canary, training.clip_norm, sampled[:, -1:]
+                )
             else:
                 total[:, _COORDINATE] += canary * sampled[:, -1]
             noise = torch.randn(total.shape, generator=random)
-            networks.move(-rate * (total + training.noise_multiplier * _CLIP * noise))
+            networks.move(
+                -rate * (total + training.noise_multiplier * training.clip_norm * noise)
+            )
         parts.append(networks)
     return parts
 
@@ -208,10 +193,14 @@ def _trained(
 def _reference(others: Examples, training: Training, seed: int) -> Networks:
     """A network of the adversary's, trained without noise or sampling from other weights."""
     network = Networks.drawn(1, training.hidden, seed + 1)
-    for _ in range(training.steps):
-        network.move(
-            -_LEARNING_RATE / training.examples * network.clipped_sum(others, _CLIP)
-        )
+    network.train(
+        others,
+        training.steps,
+        clip_norm=training.clip_norm,
+        noise=0.0,
+        rate=training.learning_rate / training.examples,
+        random=torch.Generator(),
+    )
     return network
 
 
@@ -250,22 +239,6 @@ def _coordinate(networks: list[Networks]) -> torch.Tensor:
 
 def _accuracy(networks: list[Networks], known: Examples) -> float:
     return float(torch.cat([part.accuracy(known) for part in networks]).mean())
-
-
-def _bound(
-    name: str, scores: Scores, training: Training, settings: Settings
-) -> tuple[float, str]:
-    """Along the mechanism's curve for gradients, whose score is a sum; else for any law."""
-    if name != "crafted gradient":
-        found = lower_bound(
-            scores, settings.delta, confidence=settings.confidence, method="weighted"
-        )
-        return found, "weighted"
-    rate, steps = training.sampling_rate, training.steps
-    found = hidden_substitute_lower_bound(
-        scores, rate, steps, settings.delta, confidence=settings.confidence
-    )
-    return found, "along the curve"
 
 
 if __name__ == "__main__":

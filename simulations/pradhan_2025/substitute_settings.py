@@ -44,18 +44,22 @@ from simulations.pradhan_2025.linear_digits import (
     crafted_gradient,
     crafted_input,
 )
-from simulations.pradhan_2025.substitute_models import Row, Theory, played, row_of
+from simulations.pradhan_2025.substitute_bounds import Proof, Theory
+from simulations.pradhan_2025.substitute_models import canary_proof, played
 from simulations.shared.audit_script import Result, Settings, Table, run
 
-_RATE = 1 / 16  # of figure A3
-_WHOLE = Training(
-    5.0, 1.0, 25
-)  # ε = 10 by the substitute accountant, as in the paper's appendix
+_WHOLE = Training(5.0, 1.0, 25)
+"""ε = 10 by the substitute accountant, as in the paper's appendix."""
+
+_LONGER = (Training(0.6482, 1 / 16, 50), Training(1.0293, 1 / 16, 250))
+"""Of figure A3, both ε = 10."""
+
 _CLIP_NORMS = (0.25, 1.0, 4.0)
 _LEARNING_RATES = (0.05, 0.5, 5.0)
-_LONGER = (Training(0.6482, _RATE, 50), Training(1.0293, _RATE, 250))  # both ε = 10
 _QUICK_STEPS, _QUICK_EXAMPLES = 4, 40
-_SHARES = (0.04, 0.2, 1.0)  # of the models, for figure 5
+_SHARES = (0.04, 0.2, 1.0)
+"""Of the models, for figure 5."""
+
 _CANARIES = ("crafted gradient", "crafted input", "mislabelled", "natural sample")
 _COLUMNS = (
     "canary",
@@ -66,60 +70,71 @@ _COLUMNS = (
     "ε ≥",
     "above add-or-remove",
 )
+Proofs = list[tuple[float, Proof]]
+"""By the value of the setting that a figure varies."""
 
 
 def audit(settings: Settings) -> Result:
     """Each figure; a bound above substitute ε fails."""
     models = settings.count(1000, 60)
+    whole = _shortened(_WHOLE, settings)
+    longer = [_shortened(training, settings) for training in _LONGER]
+    if settings.quick:
+        longer = longer[:1]
     with one_thread():
-        tables = [
-            utility(settings, models),
-            _swept(
-                'Figure A2: clip norm. "Varying C causes crafted input and adversarial natural '
-                'canary to loose their effectiveness as C increases"',
-                "C",
-                [
-                    (norm, _shortened(_with_clip_norm(norm), settings))
-                    for norm in _CLIP_NORMS
-                ],
-                settings,
-                models,
-            ),
-            _swept(
-                'Figure A3: steps at one ε. Crafted inputs and natural samples "yield relatively '
-                'stronger audits for T = 500 but with T = 2500, they loose their efficacy"',
-                "T",
-                [
-                    (shortened.steps, shortened)
-                    for training in (_LONGER[:1] if settings.quick else _LONGER)
-                    for shortened in [_shortened(training, settings)]
-                ],
-                settings,
-                models,
-            ),
-            _swept(
-                'Figure A4: learning rate. "Change in η reduces the effectiveness of audits with '
-                'input-space canaries"',
-                "η",
-                [
-                    (
-                        rate,
-                        _shortened(
-                            dataclasses.replace(_WHOLE, learning_rate=rate), settings
-                        ),
-                    )
-                    for rate in _LEARNING_RATES
-                ],
-                settings,
-                models,
-            ),
-            runs(settings, 4 * models),
-        ]
-    rows = [row for table in tables[1:] for row in table.rows]
-    over = sum(_number(row[6]) > _number(row[4]) for row in rows)
-    above = sum(bool(row[-1]) for row in rows)
+        accuracy = utility(settings, models)
+        by_clip_norm = _swept(
+            [
+                (norm, dataclasses.replace(whole, clip_norm=norm))
+                for norm in _CLIP_NORMS
+            ],
+            settings,
+            models,
+        )
+        by_steps = _swept(
+            [(training.steps, training) for training in longer], settings, models
+        )
+        by_rate = _swept(
+            [
+                (rate, dataclasses.replace(whole, learning_rate=rate))
+                for rate in _LEARNING_RATES
+            ],
+            settings,
+            models,
+        )
+        by_models = runs(settings, 4 * models)
+    tables = [
+        accuracy,
+        _table(
+            'Figure A2: clip norm. "Varying C causes crafted input and adversarial natural '
+            'canary to loose their effectiveness as C increases"',
+            "C",
+            by_clip_norm,
+        ),
+        _table(
+            'Figure A3: steps at one ε. Crafted inputs and natural samples "yield relatively '
+            'stronger audits for T = 500 but with T = 2500, they loose their efficacy"',
+            "T",
+            by_steps,
+        ),
+        _table(
+            'Figure A4: learning rate. "Change in η reduces the effectiveness of audits with '
+            'input-space canaries"',
+            "η",
+            by_rate,
+        ),
+        _table(
+            'Figure 5: models of both worlds. "With limited number of runs, there is a risk of '
+            'underestimating the privacy leakage"',
+            "R",
+            by_models,
+        ),
+    ]
+    proofs = [proof for _, proof in (*by_clip_norm, *by_steps, *by_rate, *by_models)]
+    failed = sum(not proof.holds for proof in proofs)
+    above = sum(proof.above_add_or_remove for proof in proofs)
     summary = (
-        f"Of {len(rows)} bounds {above} are above the ε of add-or-remove adjacency, and {over} "
+        f"Of {len(proofs)} bounds {above} are above the ε of add-or-remove adjacency, and {failed} "
         "above that of substitute adjacency."
     )
     notes = [
@@ -128,12 +143,12 @@ def audit(settings: Settings) -> Result:
         "mechanism's own curve, else 'weighted', which assumes no law. 'ε measured' fits two "
         "Gaussians and is no bound."
     ]
-    return Result(summary, tables, notes, over == 0)
+    return Result(summary, tables, notes, failed == 0)
 
 
 def utility(settings: Settings, models: int) -> Table:
     """Figure A1: accuracy after some steps with the target, and with a canary in its place."""
-    rows: list[Row] = []
+    rows: list[tuple[int, str, int, float]] = []
     training = _shortened(_WHOLE, settings)
     for steps in sorted({max(1, training.steps // 5), training.steps}):
         problem = LinearDigits(
@@ -157,75 +172,65 @@ def utility(settings: Settings, models: int) -> Table:
     return Table(title, ("steps", "trained with", "models", "mean accuracy"), rows)
 
 
-def runs(settings: Settings, models: int) -> Table:
+def runs(settings: Settings, models: int) -> Proofs:
     """Figure 5: the bounds of the first models, of more, and of all."""
-    training = _shortened(_WHOLE, settings)
-    theory = Theory(training, settings.delta)
-    promised = theory.epsilons()
-    problem = LinearDigits(training, settings.seed)
-    seen = dict(played(problem, theory, models, settings.seed, []))
-    rows: list[Row] = []
+    theory, scores_of = _played(_shortened(_WHOLE, settings), settings, models)
+    proofs = []
     for share in _SHARES:
         count = round(share * models)
         for name in _CANARIES:
-            observed, other = seen[name].both()
+            scores = scores_of[name]
+            observed, unobserved = scores.both()
             first = Scores(
-                observed[:count], other[:count], statistic=seen[name].statistic
+                observed[:count], unobserved[:count], statistic=scores.statistic
             )
-            rows.append((2 * count, *_cells(name, first, theory, promised, settings)))
-    title = (
-        'Figure 5: models of both worlds. "With limited number of runs, there is a risk of '
-        'underestimating the privacy leakage"'
-    )
-    return Table(title, ("R", *_COLUMNS), rows)
+            proofs.append((2 * count, canary_proof(name, first, theory, settings)))
+    return proofs
 
 
 def _swept(
-    title: str,
-    parameter: str,
-    trainings: Sequence[tuple[float, Training]],
-    settings: Settings,
-    models: int,
-) -> Table:
+    trainings: Sequence[tuple[float, Training]], settings: Settings, models: int
+) -> Proofs:
     """The bound of each canary, for each value of a hyperparameter."""
-    rows: list[Row] = []
+    proofs = []
     for value, training in trainings:
-        theory = Theory(training, settings.delta)
-        promised = theory.epsilons()
-        problem = LinearDigits(training, settings.seed)
-        seen = dict(played(problem, theory, models, settings.seed, []))
-        rows += [
-            (value, *_cells(name, seen[name], theory, promised, settings))
-            for name in _CANARIES
-        ]
+        theory, scores_of = _played(training, settings, models)
+        for name in _CANARIES:
+            proof = canary_proof(name, scores_of[name], theory, settings)
+            proofs.append((value, proof))
+    return proofs
+
+
+def _played(
+    training: Training, settings: Settings, models: int
+) -> tuple[Theory, dict[str, Scores]]:
+    """Scores of ``models`` models of each world, by canary."""
+    theory = Theory(training, settings.delta)
+    problem = LinearDigits(training, settings.seed)
+    return theory, dict(played(problem, theory, models, settings.seed, []))
+
+
+def _table(title: str, parameter: str, proofs: Proofs) -> Table:
+    rows = [
+        (
+            value,
+            proof.canary,
+            proof.count,
+            proof.theory.add_or_remove,
+            proof.theory.substitute,
+            proof.measured,
+            proof.bound,
+            proof.above_add_or_remove,
+        )
+        for value, proof in proofs
+    ]
     return Table(title, (parameter, *_COLUMNS), rows)
-
-
-def _cells(
-    name: str,
-    scores: Scores,
-    theory: Theory,
-    promised: tuple[float, float, float],
-    settings: Settings,
-) -> Row:
-    row = row_of(name, scores, theory, promised, settings)
-    _, canary, count, apart, substitute, _, measured, bound, _, above = row
-    return (canary, count, apart, substitute, measured, bound, above)
-
-
-def _with_clip_norm(norm: float) -> Training:
-    return dataclasses.replace(_WHOLE, clip_norm=norm)
 
 
 def _shortened(training: Training, settings: Settings) -> Training:
     if not settings.quick:
         return training
     return dataclasses.replace(training, steps=_QUICK_STEPS, examples=_QUICK_EXAMPLES)
-
-
-def _number(cell: object) -> float:
-    assert isinstance(cell, int | float)
-    return float(cell)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,13 @@ class Examples:
         """These examples, by their places."""
         return Examples(self.images[rows], self.labels[rows])
 
+    def beside(self, examples: Examples) -> Examples:
+        """These examples, and then the others."""
+        return Examples(
+            torch.cat([self.images, examples.images]),
+            torch.cat([self.labels, examples.labels]),
+        )
+
 
 def digits(seed: int) -> tuple[Examples, Examples]:
     """Training examples, and 360 held-out ones that an adversary may know."""
@@ -105,6 +112,31 @@ class Networks:
         upper = inputs.T @ (scale * first)
         lower = hidden.transpose(1, 2) @ (scale * second)
         return torch.cat([upper.flatten(1), lower.flatten(1)], dim=1)
+
+    def train(
+        self,
+        examples: Examples,
+        steps: int,
+        *,
+        clip_norm: float,
+        noise: float,
+        rate: float,
+        random: torch.Generator,
+    ) -> None:
+        """DP-SGD with full batches, in place.
+
+        Args:
+            examples: in each batch.
+            steps: number of them.
+            clip_norm: C.
+            noise: standard deviation in each coordinate of a step's sum.
+            rate: that the noisy sum is multiplied by.
+            random: of the noise.
+        """
+        for _ in range(steps):
+            total = self.clipped_sum(examples, clip_norm)
+            total += noise * torch.randn(total.shape, generator=random)
+            self.move(-rate * total)
 
     def move(self, step: Tensor) -> None:
         """Add ``step``, shape (m, size), to the weights."""

@@ -24,7 +24,7 @@ from fl_epe.models import one_thread
 from simulations.nasr_2023.input_canaries import fixed_examples
 from simulations.shared.audit_script import Result, Settings, Table, run
 from simulations.shared.composed import noise_of_epsilon
-from simulations.shared.small_networks import Examples, Networks, digits
+from simulations.shared.small_networks import Networks, digits
 
 Floats = NDArray[np.float64]
 
@@ -71,25 +71,25 @@ def _played(broken: bool, models: int, settings: Settings) -> tuple[Floats, Floa
     train, known = digits(settings.seed)
     others = train.take(torch.arange(size))
     example = fixed_examples(known, settings.seed)["mislabelled"]
-    both = Examples(
-        torch.cat([others.images, example.images]),
-        torch.cat([others.labels, example.labels]),
-    )
     noise = noise_of_epsilon(_CLAIM, settings.delta) * math.sqrt(steps) * _CLIP
     if broken:
         noise /= size
     worlds = []
-    for stream, examples in enumerate((both, others)):
+    for stream, examples in enumerate((others.beside(example), others)):
         random = torch.Generator().manual_seed(10 * settings.seed + 2 * broken + stream)
         losses = []
         for first in range(0, models, _AT_ONCE):
             start = int(torch.randint(2**31, (1,), generator=random))
             count = min(_AT_ONCE, models - first)
             networks = Networks.drawn(count, _HIDDEN, start, alike=False)
-            for _ in range(steps):
-                total = networks.clipped_sum(examples, _CLIP)
-                total += noise * torch.randn(total.shape, generator=random)
-                networks.move(-_LEARNING_RATE / size * total)
+            networks.train(
+                examples,
+                steps,
+                clip_norm=_CLIP,
+                noise=noise,
+                rate=_LEARNING_RATE / size,
+                random=random,
+            )
             odds = networks.log_odds(example)[:, 0]
             losses.append(torch.nn.functional.softplus(-odds))
         worlds.append(torch.cat(losses).double().numpy())

@@ -18,7 +18,8 @@ from simulations.pradhan_2025.linear_digits import (
     mislabelled,
     natural,
 )
-from simulations.pradhan_2025.substitute_models import audit, epsilon_of_means
+from simulations.pradhan_2025.substitute_bounds import epsilon_of_means
+from simulations.pradhan_2025.substitute_models import audit
 from simulations.shared.audit_script import Settings
 
 CALM = Training(0.0, 1.0, 3, clip_norm=0.8, learning_rate=2.0, examples=7)

@@ -33,8 +33,8 @@ def test_networks_from_scratch_differ_and_others_do_not():
 def test_training_leaves_the_weight_of_the_crafted_gradient_alone():
     training = substitute_scratch.Training(0.0, 1.0, 3, examples=20, hidden=4)
     scores, _ = substitute_scratch.played(training, 2, 1)["crafted gradient"]
-    step = substitute_scratch._LEARNING_RATE / training.examples
-    moved = training.steps * step * substitute_scratch._CLIP
+    step = training.learning_rate / training.examples
+    moved = training.steps * step * training.clip_norm
     assert scores.observed == pytest.approx([moved, moved])
     assert scores.unobserved == pytest.approx([-moved, -moved])
 
