@@ -34,30 +34,18 @@ import numpy as np
 
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
-from simulations.studies.plug_in_harm import RATE, STEPS, Digits, chances
+from simulations.studies.plug_in_harm import Digits
 
 CLIENTS = 10
-
-
-def round_of(digits: Digits, weight: Floats) -> list[Floats]:
-    """The clients' updates of a round."""
-    updates = []
-    for client in range(CLIENTS):
-        inputs, targets = digits.examples_of(client)
-        mine = weight
-        for _ in range(STEPS):
-            slope = chances(mine, inputs)
-            slope[np.arange(len(targets)), targets] -= 1
-            mine = mine - RATE * inputs.T @ slope / len(targets)
-        updates.append(mine - weight)
-    return updates
 
 
 def trained(digits: Digits, rounds: int, canary: Floats | None) -> tuple[Floats, float]:
     """The final model, and how much the canary, of norm 1, added to the averages in all."""
     weight, added = np.zeros((64, 10)), 0.0
     for _ in range(rounds):
-        updates = round_of(digits, weight)
+        updates = [
+            digits.train(client, weight)[0] - weight for client in range(CLIENTS)
+        ]
         if canary is not None:
             length = float(np.median([np.linalg.norm(update) for update in updates]))
             updates.append(length * canary)

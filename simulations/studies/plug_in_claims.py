@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import dp_fixed_clipping
 from flwr.supercore.differential_privacy import add_gaussian_noise_inplace
 
@@ -36,8 +35,14 @@ from fl_epe.auditing import (
     analytical,
     find_evidence,
 )
-from fl_epe.flower import CanaryAudit, InProcessGrid
-from simulations.studies.few_nodes import DELTA, DIM, Cell, app, strategy, truth
+from simulations.studies.few_nodes import (
+    DELTA,
+    Cell,
+    app,
+    audited_run,
+    strategy,
+    truth,
+)
 
 CELLS = [
     Cell(3, 1, 60, 1),
@@ -51,15 +56,7 @@ def run(cell: Cell, seed: int) -> AuditRecord:
     """The record of an audited run."""
     # Flower's noise is the global generator's, and small seeds are found out.
     np.random.seed(7**10 + seed)  # noqa: NPY002
-    audit = CanaryAudit(strategy(cell), delta=DELTA, seed=seed)
-    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
-    with (
-        silent,
-        InProcessGrid(app(seed), cell.nodes) as grid,
-    ):  # ε during the run is not looked at
-        start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
-        audit.start(grid, start, num_rounds=cell.rounds)
-    return audit.record()
+    return audited_run(strategy(cell), app(seed), cell.nodes, cell.rounds, seed, DELTA)
 
 
 def with_noise(share: float) -> Any:
