@@ -34,14 +34,12 @@ class LowerLimits:
         bernstein: the same by an empirical Bernstein inequality; 0 for one run.
         wilson: second-order limits of Wilson's form, for exchangeable hits; asymptotic in the
             number of runs, 0 for one run.
-        correlation: of the hits of two canaries of a run, estimated; NaN for one run.
     """
 
     independent: float
     betting: float
     bernstein: float
     wilson: float
-    correlation: float
 
 
 def lower_limits(
@@ -71,7 +69,6 @@ def lower_limits(
         betting=_betting(hits, alpha),
         bernstein=_bernstein(hits, alpha) if several else 0.0,
         wilson=_wilson(hits, canaries, alpha) if several else 0.0,
-        correlation=_correlation(hits, canaries) if several else float("nan"),
     )
 
 
@@ -124,14 +121,3 @@ def _wilson(hits: np.ndarray, canaries: int, alpha: float) -> float:
     rest = count * found**2 - z**2 * both * (1 - 1 / canaries)
     inside = half**2 - (count + z**2) * rest
     return max(0.0, float(half - np.sqrt(max(inside, 0.0))) / (count + z**2))
-
-
-def _correlation(hits: np.ndarray, canaries: int) -> float:
-    rate = float(hits.mean())
-    spread = rate * (1 - rate)
-    # Two runs give the square of the rate without bias.
-    square = (float(hits.sum()) ** 2 - float((hits**2).sum())) / (
-        hits.size * (hits.size - 1)
-    )
-    both = float(_pairs(hits, canaries).mean())
-    return float("nan") if spread == 0 else (both - square) / spread

@@ -20,23 +20,8 @@ many of the other 19 canaries in a release are among the 100 largest |scores| of
 adversary computes, "score" their mean |score|. With "noise" the server has added so much, relative
 to its length, to the direction.
 
-Expected (2026-11-22, two cores shared with other work)::
-
-    Table 1: AUC, 200 runs of each, d = 65,536
-    statistic          r / s  r / no  s / no
-    transform           0.44    0.52    0.57
-    of squares          0.53    0.53    0.49
-    own signs           0.50    0.49    0.49
-    fourth moment       0.54    0.53    0.49
-
-    Table 2: one canary known, 19 others in the release with score 8; share of families
-           d  noise  broken   found  score
-       65536      0     45%    100%   8.14
-       65536   0.03      0%      0%   0.00
-       40000      0     45%     78%   5.51
-       40000   0.03      0%      0%   0.00
-     1000000      0     83%    100%   7.76
-     1000000   0.03      0%      0%   0.00
+Measured (2026-11-22, two cores shared with other work): the tables "What an adversary learns" of
+docs/notes/rotation.md.
 """
 
 from __future__ import annotations
