@@ -285,9 +285,11 @@ def gaussianity(record: AuditRecord) -> str:
 
 
 def _interval(one: Answer) -> str:
-    if (found := one.estimate) is None:
+    if (estimate := one.estimate) is None:
         return NOT_MEASURED
-    return f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})"
+    return (
+        f"{number(estimate.epsilon)} ({number(estimate.low)} – {number(estimate.high)})"
+    )
 
 
 def _bound(one: Answer) -> str:
@@ -328,7 +330,7 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
         return f"updates are {share:.0%} of θ_T − θ_0: the limit does not apply", False
     view = seen_by(record)
     fit = ladder_fit(view, scores_of(view), math.erf(STANDARD_ERRORS / math.sqrt(2)))
-    found, low, high = (
+    final_epsilon, low, high = (
         known_expected_score_epsilon(
             max(scale, 0.0) * view.sizes.observed, record.delta
         )
@@ -336,7 +338,10 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
     )
     if low <= limit <= high:
         return "", False
-    return f"ε-final {number(found)} parts from the limit, {number(limit)}", True
+    return (
+        f"ε-final {number(final_epsilon)} parts from the limit, {number(limit)}",
+        True,
+    )
 
 
 def _print(lines: list[dict[str, str]]) -> None:

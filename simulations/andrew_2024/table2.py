@@ -64,14 +64,14 @@ def epsilons(
     runs: Sequence[NDArray[np.float64]], dim: int, variance: str
 ) -> list[float]:
     """ε of each run, but of the one in a thousand whose scores are refused as too wide."""
-    found = []
+    values = []
     for cosines in runs:
         with contextlib.suppress(NotMeasured):
             estimate = epsilon_from_cosines(
                 cosines, dim, ONE_SHOT_DELTA, variance=variance
             )
-            found.append(estimate.epsilon)
-    return found
+            values.append(estimate.epsilon)
+    return values
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,13 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     failed = False
     for row, (z, analytical) in enumerate(ONE_SHOT_NOISES):
         for variance in ("known", "fitted"):
-            found = epsilons([run[row] for run in runs], dim, variance)
+            values = epsilons([run[row] for run in runs], dim, variance)
             mean, sd = expected_epsilon(dim, count, z, variance)
-            wrong = apart(found, mean, sd)
+            wrong = apart(values, mean, sd)
             failed |= wrong
             theory, paper = f"{mean:.2f} ± {sd:.2f}", PRINTED[10**6][row]
             print(
-                f"{z:5}  {analytical:10g}  {variance:8}  {mean_and_sd(found):>12}  {theory:>12}  "
+                f"{z:5}  {analytical:10g}  {variance:8}  {mean_and_sd(values):>12}  {theory:>12}  "
                 f"{paper}{'  PARTS' if wrong else ''}",
                 flush=True,
             )

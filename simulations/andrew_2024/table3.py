@@ -101,14 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for (name, momentum, options), (mean, sd) in zip(
             ROWS, EXPECTED[z], strict=True
         ):
-            found = [
+            values = [
                 epsilon_from_record(record, **options).epsilon
                 for record in records[momentum]
             ]
-            wrong = apart(found, mean, sd, EXPECTED_SEEDS)
+            wrong = apart(values, mean, sd, EXPECTED_SEEDS)
             failed |= wrong
             print(
-                f"  {name:29} momentum {momentum}  {mean_and_sd(found, 8):18}"
+                f"  {name:29} momentum {momentum}  {mean_and_sd(values, 8):18}"
                 f"expected {mean:8.2f} ± {sd:.2f}{'  PARTS' if wrong else ''}",
                 flush=True,
             )

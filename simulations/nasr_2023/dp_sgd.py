@@ -114,7 +114,7 @@ def private(setting: Setting) -> tuple[Any, Any, Any]:
     examples = torch.utils.data.TensorDataset(train.inputs, train.targets)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of noise that is not for production
-        made: tuple[Any, Any, Any] = PrivacyEngine().make_private(
+        private_parts: tuple[Any, Any, Any] = PrivacyEngine().make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=setting.rate),
             data_loader=torch.utils.data.DataLoader(
@@ -123,7 +123,7 @@ def private(setting: Setting) -> tuple[Any, Any, Any]:
             noise_multiplier=setting.z,
             max_grad_norm=1.0,
         )
-    return made
+    return private_parts
 
 
 def train(model: Any, optimizer: Any, loader: Any, epochs: int) -> None:
@@ -218,22 +218,26 @@ def costs(setting: Setting, pairs: int) -> tuple[list[float], list[float], list[
     return ratios, without, with_audit
 
 
-def show(name: str, found: EpsilonEstimate, theory: float) -> None:
-    off = found.epsilon / theory - 1
-    interval = f"({found.low:.3g} – {found.high:.3g})"
-    print(f"  {name:24} {found.epsilon:7.4g} {interval:18} {theory:7.4g} {off:+7.1%}")
+def show(name: str, estimate: EpsilonEstimate, theory: float) -> None:
+    off = estimate.epsilon / theory - 1
+    interval = f"({estimate.low:.3g} – {estimate.high:.3g})"
+    print(
+        f"  {name:24} {estimate.epsilon:7.4g} {interval:18} {theory:7.4g} {off:+7.1%}"
+    )
 
 
 def show_costs(setting: Setting, pairs: int) -> None:
     """Medians and extremes of `costs`, and the mean difference of accuracy with its error."""
     ratios, without, with_audit = costs(setting, pairs)
     spread = f"{min(ratios):.2f} – {max(ratios):.2f}"
-    apart = [after - before for before, after in zip(without, with_audit, strict=True)]
-    error = statistics.stdev(apart) / len(apart) ** 0.5
+    differences = [
+        after - before for before, after in zip(without, with_audit, strict=True)
+    ]
+    error = statistics.stdev(differences) / len(differences) ** 0.5
     name = "digits" if setting.task == "digits" else "Fashion-MNIST"
     print(
         f"  {name:14} {statistics.median(ratios):.3f} ({spread})  {statistics.mean(without):.1%}"
-        f" {statistics.mean(apart):+.1%} ± {error:.1%}"
+        f" {statistics.mean(differences):+.1%} ± {error:.1%}"
     )
 
 
@@ -252,12 +256,14 @@ def main(argv: list[str] | None = None) -> None:
     canaries, steps, epochs = (300, 4, 1) if options.quick else (1000, 20, 5)
     if options.part in (None, 1):
         print("1. No subsampling: ε measured, its interval, by theory, difference")
-        for z, which, found, theory in against_theory(canaries, steps):
-            show(f"z = {z:g}, {which}", found, theory)
+        for z, which, estimate, theory in against_theory(canaries, steps):
+            show(f"z = {z:g}, {which}", estimate, theory)
     if options.part in (None, 2):
         print("2. Poisson sampling, z = 1: the same, by what is known of the steps")
-        for name, found, theory in poisson(Setting(epochs=epochs, canaries=canaries)):
-            show(name, found, theory)
+        for name, estimate, theory in poisson(
+            Setting(epochs=epochs, canaries=canaries)
+        ):
+            show(name, estimate, theory)
     if options.part in (None, 3):
         print(
             "3. Processor time over that without the audit; accuracy without it, and difference"

@@ -139,24 +139,26 @@ def verdicts(
     setting: Setting, seeds: int, claimed: float | None = None
 ) -> list[Evidence]:
     """What so many runs say of the ε of Opacus's accountant, or of another noise multiplier's."""
-    found = []
+    evidence = []
     for seed in range(seeds):
         audit, claim = audited(setting, seed)
         if claimed is not None:
             mechanism, design = audit.record().mechanism, audit.record().design
             rate = float(design.settings["sample_rate"])
             claim = poisson_epsilon(claimed, rate, len(mechanism.clip_norms), DELTA)
-        found.append(find_evidence(audit, claim, DELTA))
-    return found
+        evidence.append(find_evidence(audit, claim, DELTA))
+    return evidence
 
 
-def row(found: list[Evidence]) -> str:
+def row(runs: list[Evidence]) -> str:
     """The first claim, the largest bound, the mean estimate, and how often each verdict came."""
-    estimates = [one.estimate.epsilon for one in found if one.estimate is not None]
-    counts = collections.Counter(one.verdict for one in found)
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    bound = max(one.lower_bound for one in found)
-    return f"{found[0].claimed:6.3f}  {bound:6.3f}  {np.mean(estimates):6.3f}  {said}"
+    estimates = [run.estimate.epsilon for run in runs if run.estimate is not None]
+    counts = collections.Counter(run.verdict for run in runs)
+    verdict_counts = ", ".join(
+        f"{count} {verdict}" for verdict, count in counts.items()
+    )
+    bound = max(run.lower_bound for run in runs)
+    return f"{runs[0].claimed:6.3f}  {bound:6.3f}  {np.mean(estimates):6.3f}  {verdict_counts}"
 
 
 def _around(name: str, change: Callable[[Any, Callable[[], None]], None]) -> Break:
@@ -210,8 +212,8 @@ BROKEN: dict[str, tuple[Setting, Break | None]] = {
 def told(audit: DPSGDAudit) -> tuple[str, ...]:
     """The ε of unknown steps or why there is none, and what is wrong with the steps."""
     try:
-        found = audit.epsilon()
-        epsilon = f"{found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+        estimate = audit.epsilon()
+        epsilon = f"{estimate.epsilon:.3g} ({estimate.low:.3g} – {estimate.high:.3g})"
     except NotMeasured as error:
         epsilon = f"not measured: {error}"
     return epsilon, *audit.findings.faults
@@ -219,7 +221,7 @@ def told(audit: DPSGDAudit) -> tuple[str, ...]:
 
 def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, int]:
     """How many of so many right runs are found fault with; batches of 62.5 on average."""
-    rng, found = (
+    rng, fault_counts = (
         np.random.default_rng(5**20),
         dict[str, int](),
     )  # no seed that is looked for
@@ -229,13 +231,15 @@ def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, 
         for _ in range(steps):
             health.add(rng.standard_normal(sum(sizes.values())))
         examples = rng.binomial(1500, rate, steps)
-        seen = [StepSeen(1, (BatchSeen(float(count), 1.0),)) for count in examples]
+        observed_steps = [
+            StepSeen(1, (BatchSeen(float(count), 1.0),)) for count in examples
+        ]
         findings = check_steps(
-            seen, health.checks(), Movement(1), rate=rate, batch_size=62
+            observed_steps, health.checks(), Movement(1), rate=rate, batch_size=62
         )
         for fault in findings.faults:
-            found[fault] = found.get(fault, 0) + 1
-    return found
+            fault_counts[fault] = fault_counts.get(fault, 0) + 1
+    return fault_counts
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -251,8 +255,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.part in (None, 1):
         print("1. Right runs: claim of Opacus, largest bound, mean estimate, verdicts")
         for setting in SETTINGS:
-            found = verdicts(setting, 1 if options.quick else 10)
-            print(f"  {setting.name}  {row(found)}", flush=True)
+            evidence = verdicts(setting, 1 if options.quick else 10)
+            print(f"  {setting.name}  {row(evidence)}", flush=True)
         print("   Trained with z = 0.5, claimed z = 1")
         for setting in TOO_LITTLE:
             print(

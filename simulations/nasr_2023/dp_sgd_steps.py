@@ -184,7 +184,7 @@ def audited(kind: Kind, seed: int, canaries: int = 150) -> DPSGDAudit:
     criterion: Any = torch.nn.CrossEntropyLoss()
     examples = torch.utils.data.TensorDataset(inputs, train.targets)
     options: dict[str, Any] = dict(kind.options)
-    made = PrivacyEngine().make_private(
+    private_parts = PrivacyEngine().make_private(
         module=model,
         optimizer=kind.inner(model.parameters(), **options),
         data_loader=torch.utils.data.DataLoader(examples, kind.batch, shuffle=True),
@@ -194,9 +194,9 @@ def audited(kind: Kind, seed: int, canaries: int = 150) -> DPSGDAudit:
         grad_sample_mode=kind.mode,
         poisson_sampling=kind.accumulate == 1,
     )
-    model, dp_optimizer, loader = made[0], made[1], made[-1]
-    if len(made) == 4:
-        criterion = made[2]
+    model, dp_optimizer, loader = private_parts[0], private_parts[1], private_parts[-1]
+    if len(private_parts) == 4:
+        criterion = private_parts[2]
     if kind.wrong is not None:
         kind.wrong(dp_optimizer)
     steps = kind.epochs * len(loader) if kind.accumulate > 1 else None
@@ -403,9 +403,9 @@ def plain(steps: int = 20, dim: int = 5000) -> DPSGDAudit:
 
 def said(audit: DPSGDAudit) -> str:
     """Faults, or else what was not seen."""
-    found = audit.findings
+    findings = audit.findings
     return (
-        "; ".join(found.faults or [f"not seen: {text}" for text in found.unseen])
+        "; ".join(findings.faults or [f"not seen: {text}" for text in findings.unseen])
         or "nothing"
     )
 

@@ -55,18 +55,18 @@ Craft = Callable[[Networks], Examples]
 def audit(settings: Settings) -> Result:
     """Both adversaries; a valid bound that is surely above the theorem fails."""
     steps = settings.count(1000, 60)
-    train, known = digits(settings.seed)
+    train, auxiliary = digits(settings.seed)
     truth = gaussian_epsilon(_NOISE, settings.delta)
     white: list[tuple[Any, ...]] = []
     sure_white = []
-    seen = _white_box(train, known, steps, _HIDDEN, settings)
-    for name, (scores, norm) in seen.items():
+    scores_of = _white_box(train, auxiliary, steps, _HIDDEN, settings)
+    for name, (scores, norm) in scores_of.items():
         white.append((name, norm, truth, *_bounds(scores, settings)))
         sure_white.append(_surely(scores, settings) <= truth)
     models = settings.count(1000, 40)
     black: list[tuple[Any, ...]] = []
     sure_black = []
-    for name, canary in fixed_examples(known, settings.seed).items():
+    for name, canary in fixed_examples(auxiliary, settings.seed).items():
         scores = _black_box(train, canary, models, settings)
         black.append((name, _WHOLE, *_bounds(scores, settings)))
         sure_black.append(_surely(scores, settings) <= _WHOLE)
@@ -85,12 +85,12 @@ def audit(settings: Settings) -> Result:
         Table(
             f"Figure 17: each {steps // _PARTS:,} steps of the training, in turn",
             ("canary", "first step", "ε of a step", *labels),
-            _by_part(seen, steps, truth, settings),
+            _by_part(scores_of, steps, truth, settings),
         ),
         Table(
             f"Figure 18: networks of one hidden layer, {steps:,} steps in each world",
             ("hidden units", "canary", "norm / clip norm", "ε of a step", *labels),
-            _by_size(seen, train, known, steps, truth, settings),
+            _by_size(scores_of, train, auxiliary, steps, truth, settings),
         ),
     ]
     examples = white[1:]
@@ -120,12 +120,15 @@ def audit(settings: Settings) -> Result:
 
 
 def _by_part(
-    seen: dict[str, tuple[Scores, float]], steps: int, truth: float, settings: Settings
+    scores_of: dict[str, tuple[Scores, float]],
+    steps: int,
+    truth: float,
+    settings: Settings,
 ) -> list[tuple[Any, ...]]:
     """Bounds on ε of a step from equally many early and late steps."""
     rows = []
     length = steps // _PARTS
-    for name, (scores, _) in seen.items():
+    for name, (scores, _) in scores_of.items():
         observed, unobserved = scores.both()
         for first in range(0, length * _PARTS, length):
             part = slice(first, first + length)
@@ -135,22 +138,23 @@ def _by_part(
 
 
 def _by_size(
-    seen: dict[str, tuple[Scores, float]],
+    scores_of: dict[str, tuple[Scores, float]],
     train: Examples,
-    known: Examples,
+    auxiliary: Examples,
     steps: int,
     truth: float,
     settings: Settings,
 ) -> list[tuple[Any, ...]]:
     """Bounds on ε of a step of smaller and of larger networks."""
     sizes = {
-        hidden: _white_box(train, known, steps, hidden, settings) for hidden in _SIZES
+        hidden: _white_box(train, auxiliary, steps, hidden, settings)
+        for hidden in _SIZES
     }
-    sizes[_HIDDEN] = seen
+    sizes[_HIDDEN] = scores_of
     return [
         (hidden, name, norm, truth, *_bounds(scores, settings))
-        for hidden, found in sorted(sizes.items())
-        for name, (scores, norm) in found.items()
+        for hidden, canaries in sorted(sizes.items())
+        for name, (scores, norm) in canaries.items()
     ]
 
 
@@ -165,12 +169,12 @@ def _surely(scores: Scores, settings: Settings) -> float:
 
 
 def _white_box(
-    train: Examples, known: Examples, steps: int, hidden: int, settings: Settings
+    train: Examples, auxiliary: Examples, steps: int, hidden: int, settings: Settings
 ) -> dict[str, tuple[Scores, float]]:
     """Scores of every step by each kind of canary, and its mean norm over the clip norm."""
     rng = generator(settings.seed, 11)
     network = Networks.drawn(1, hidden, settings.seed)
-    kinds = _kinds(known, settings)
+    kinds = _kinds(auxiliary, settings)
     scores: dict[str, list[tuple[float, float]]] = {
         name: [] for name in ["gradient", *kinds]
     }
@@ -209,17 +213,17 @@ def _of_pairs(pairs: list[tuple[float, float]]) -> Scores:
 
 
 def _batch_sum(network: Networks, train: Examples, rng: np.random.Generator) -> Tensor:
-    taken = rng.random(len(train.labels)) < _BATCH / len(train.labels)
+    is_sampled = rng.random(len(train.labels)) < _BATCH / len(train.labels)
     return network.clipped_sum(
-        train.take(torch.from_numpy(np.flatnonzero(taken))), _CLIP
+        train.take(torch.from_numpy(np.flatnonzero(is_sampled))), _CLIP
     )[0]
 
 
-def _kinds(known: Examples, settings: Settings) -> dict[str, Craft]:
+def _kinds(auxiliary: Examples, settings: Settings) -> dict[str, Craft]:
     """How each kind of example is made for the model of a step."""
     inner = 2 if settings.quick else _INNER_STEPS
-    fixed = fixed_examples(known, settings.seed)
-    start = known.take(torch.tensor([0]))
+    fixed = fixed_examples(auxiliary, settings.seed)
+    start = auxiliary.take(torch.tensor([0]))
 
     def always(example: Examples) -> Craft:
         return lambda network: example
@@ -230,31 +234,31 @@ def _kinds(known: Examples, settings: Settings) -> dict[str, Craft]:
             start, inner, 0.1, lambda x: network.log_odds(x).sum()
         ),
         "crafted": lambda network: _moved(
-            start, inner, 0.1, _alignment(network, known)
+            start, inner, 0.1, _alignment(network, auxiliary)
         ),
     }
 
 
-def fixed_examples(known: Examples, seed: int) -> dict[str, Examples]:
+def fixed_examples(auxiliary: Examples, seed: int) -> dict[str, Examples]:
     """A held-out image with a wrong label, and an image without any ink."""
     rng = generator(seed, 12)
-    place = int(rng.integers(len(known.labels)))
-    wrong = (known.labels[place] + int(rng.integers(1, CLASSES))) % CLASSES
-    blank = torch.zeros(1, known.images.shape[1])
+    place = int(rng.integers(len(auxiliary.labels)))
+    wrong = (auxiliary.labels[place] + int(rng.integers(1, CLASSES))) % CLASSES
+    blank = torch.zeros(1, auxiliary.images.shape[1])
     blank[0, -1] = 1.0
     return {
-        "mislabelled": Examples(known.images[place][None], wrong[None]),
+        "mislabelled": Examples(auxiliary.images[place][None], wrong[None]),
         "blank": Examples(blank, torch.tensor([0])),
     }
 
 
-def _alignment(network: Networks, known: Examples) -> Callable[[Examples], Tensor]:
+def _alignment(network: Networks, auxiliary: Examples) -> Callable[[Examples], Tensor]:
     """How far an example's gradient is along the mean one, which the adversary's data estimate."""
-    mean = network.clipped_sum(known, math.inf)[0]
+    mean = network.clipped_sum(auxiliary, math.inf)[0]
 
     def cosine(example: Examples) -> Tensor:
-        own = network.clipped_sum(example, math.inf)[0]
-        aligned: Tensor = torch.abs(own @ mean) / (own.norm() * mean.norm())
+        gradient = network.clipped_sum(example, math.inf)[0]
+        aligned: Tensor = torch.abs(gradient @ mean) / (gradient.norm() * mean.norm())
         return aligned
 
     return cosine
@@ -280,9 +284,11 @@ def _black_box(
     """Log odds of the canary in the final models, trained with it and without it."""
     size, steps = (60, 10) if settings.quick else (200, 40)
     noise = noise_of_epsilon(_WHOLE, settings.delta) * math.sqrt(steps)
-    others = train.take(torch.arange(size))
+    examples_without = train.take(torch.arange(size))
     sides = []
-    for stream, examples in enumerate((others.beside(canary), others)):
+    for stream, examples in enumerate(
+        (examples_without.beside(canary), examples_without)
+    ):
         networks = Networks.drawn(models, _HIDDEN // 2, settings.seed)
         networks.train(
             examples,

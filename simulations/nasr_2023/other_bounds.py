@@ -156,13 +156,13 @@ def _credible_limits(
 
 def _at(errors: Errors, place: int) -> Errors:
     """The errors at one of the thresholds."""
-    one = slice(place, place + 1)
-    alarms = None if errors.false_alarms is None else errors.false_alarms[one]
+    threshold = slice(place, place + 1)
+    alarms = None if errors.false_alarms is None else errors.false_alarms[threshold]
     return dataclasses.replace(
         errors,
-        missed=errors.missed[one],
+        missed=errors.missed[threshold],
         false_alarms=alarms,
-        log_fpr=errors.log_fpr[one],
+        log_fpr=errors.log_fpr[threshold],
     )
 
 
@@ -183,9 +183,9 @@ def _credible_limit(
     missed, log_fpr = errors.missed[0], errors.log_fpr
     if errors.false_alarms is not None:
         false_alarms = errors.false_alarms[0]
-        rest = errors.unobserved - false_alarms
+        rejections = errors.unobserved - false_alarms
         log_fpr = np.log(
-            scipy.special.betaincinv(false_alarms + 0.5, rest + 0.5, _QUADRATURE)
+            scipy.special.betaincinv(false_alarms + 0.5, rejections + 0.5, _QUADRATURE)
         )
 
     def excess(level: float) -> float:

@@ -161,14 +161,14 @@ def _losses(
 ) -> Any:
     from dp_accounting.pld import privacy_loss_distribution  # slow to import
 
-    one = privacy_loss_distribution.from_gaussian_mechanism(
+    of_one_step = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         pessimistic_estimate=pessimistic,
         value_discretization_interval=step,
         sampling_prob=rate,
         use_connect_dots=pessimistic,
     )
-    return one if steps == 1 else one.self_compose(steps)
+    return of_one_step if steps == 1 else of_one_step.self_compose(steps)
 
 
 def _check(noise_multiplier: float, sampling_rate: float, steps: int) -> None:

@@ -42,7 +42,7 @@ def audit(settings: Settings) -> Result:
     steps = settings.count(2500, 200)
     dim = 50 if settings.quick else 1000
     run_steps = _QUICK_STEPS if settings.quick else _RUN_STEPS
-    whole = poisson_epsilon(_NOISE, _RUN_RATE, run_steps, settings.delta)
+    run_epsilon = poisson_epsilon(_NOISE, _RUN_RATE, run_steps, settings.delta)
     rows: list[tuple[Any, ...]] = []
     passed = True
     for rate in _RATES:
@@ -66,7 +66,7 @@ def audit(settings: Settings) -> Result:
     summary = (
         f"From {steps:,} steps of two runs, and composed to {run_steps} steps at q = {_RUN_RATE}, "
         f"a canary in each step proves ε ≥ {min(full):.2f} to {max(full):.2f}; the accountant "
-        f"says {whole:.2f}."
+        f"says {run_epsilon:.2f}."
     )
     notes = [
         "'f-DP (CP)' reads the error rates as those of a Gaussian step: it is exact at q_c = 1, "

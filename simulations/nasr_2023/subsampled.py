@@ -61,10 +61,11 @@ def sampled_runs(
     noise: float, rate: float, steps: int, count: int, rng: np.random.Generator
 ) -> Scores:
     """One score for each of ``count`` runs in each world: the sum of the noisy steps."""
-    taken = rng.binomial(steps, rate, count)
+    participations = rng.binomial(steps, rate, count)
     spread = noise * math.sqrt(steps)
     return Scores(
-        taken + spread * rng.standard_normal(count), spread * rng.standard_normal(count)
+        participations + spread * rng.standard_normal(count),
+        spread * rng.standard_normal(count),
     )
 
 
@@ -85,7 +86,9 @@ def share(
 ) -> Found:
     """Share of audits whose bound exceeds the truth, and the mean bound."""
     bounds = [bound(draw()) for _ in range(audits)]
-    return float(np.mean([found > truth for found in bounds])), float(np.mean(bounds))
+    return float(np.mean([epsilon > truth for epsilon in bounds])), float(
+        np.mean(bounds)
+    )
 
 
 def subsampled(noise: float, rate: float, steps: int, audits: int) -> dict[str, Found]:
@@ -98,17 +101,17 @@ def subsampled(noise: float, rate: float, steps: int, audits: int) -> dict[str, 
         "GDP": lambda s: lower_bound(s, DELTA, method="gdp"),
         "CP": lambda s: lower_bound(s, DELTA),
     }
-    found = {}
+    shares = {}
     for name, bound in bounds.items():
         rng = np.random.default_rng(1)
         draw = functools.partial(sampled_runs, noise, rate, steps, 1000, rng)
-        found[name] = share(truth, audits, draw, bound)
-    return found
+        shares[name] = share(truth, audits, draw, bound)
+    return shares
 
 
 def credible(count: int, audits: int) -> dict[str, Found]:
     """Shares of bounds that are not valid, and of a valid one, with ``count`` scores a world."""
-    found = {}
+    shares = {}
     for name, method, delta in (
         ("response, CP", "clopper-pearson", DELTA),
         ("response, Bayes", "bayesian", DELTA),
@@ -127,8 +130,8 @@ def credible(count: int, audits: int) -> dict[str, Found]:
         def bound(scores: Scores, method: str = method, delta: float = delta) -> float:
             return any_lower_bound(scores, delta, method=method)
 
-        found[name] = share(truth, audits, draw, bound)
-    return found
+        shares[name] = share(truth, audits, draw, bound)
+    return shares
 
 
 def main(audits: int = 1000, say: Callable[[str], None] = print) -> None:

@@ -114,9 +114,10 @@ _QUICK_STEPS, _QUICK_NOISE = 4, 0.7
 
 def observations(settings: Settings) -> Result:
     """Figure 3: means of each bound over independent runs, against observations."""
-    most = settings.count(_COUNTS[-1], 2000)
+    largest_count = settings.count(_COUNTS[-1], 2000)
     counts = sorted(
-        {n for n in _COUNTS[2 if settings.quick else 0 :] if n < most} | {most}
+        {n for n in _COUNTS[2 if settings.quick else 0 :] if n < largest_count}
+        | {largest_count}
     )
     runs = 3 if settings.quick else 20
     rows = [
@@ -149,11 +150,11 @@ def _means(
     settings: Settings, place: int, epsilon: float, count: int, runs: int
 ) -> tuple[float, ...]:
     noise = noise_of_epsilon(epsilon, settings.delta)
-    found = []
+    bounds_of_runs = []
     for number in range(runs):
         rng = np.random.default_rng((settings.seed, place, count, number))
         scores = gaussian_scores(noise, count, rng)
-        every = bounds(scores, settings.delta, settings.confidence)
+        by_method = bounds(scores, settings.delta, settings.confidence)
         best = [
             _at(
                 scores,
@@ -166,8 +167,8 @@ def _means(
         ours = any_lower_bound(
             scores, settings.delta, confidence=settings.confidence, method="mean"
         )
-        found.append([*(every[name] for name in _METHODS), *best, ours])
-    return tuple(float(mean) for mean in np.mean(found, axis=0))
+        bounds_of_runs.append([*(by_method[name] for name in _METHODS), *best, ours])
+    return tuple(float(mean) for mean in np.mean(bounds_of_runs, axis=0))
 
 
 def _at(scores: Scores, places: Floats, settings: Settings, method: str) -> Floats:
@@ -179,21 +180,25 @@ def _at(scores: Scores, places: Floats, settings: Settings, method: str) -> Floa
 
 def _least_counts(rows: Sequence[tuple[float, ...]]) -> str:
     """The least number of observations at which each bound reaches its share of the truth."""
-    most, parts = max(row[1] for row in rows), []
+    largest_count, parts = max(row[1] for row in rows), []
     for epsilon in sorted({row[0] for row in rows}):
-        own = [row for row in rows if row[0] == epsilon]
+        rows_of_epsilon = [row for row in rows if row[0] == epsilon]
         least = [
-            min((row[1] for row in own if row[at] >= _ENOUGH * epsilon), default=None)
+            min(
+                (row[1] for row in rows_of_epsilon if row[at] >= _ENOUGH * epsilon),
+                default=None,
+            )
             for at in (
                 -1,
                 2 + _METHODS.index("gdp"),
                 2 + _METHODS.index("clopper-pearson"),
             )
         ]
-        said = " / ".join(
-            f"more than {most:,.0f}" if n is None else f"{n:,.0f}" for n in least
+        counts = " / ".join(
+            f"more than {largest_count:,.0f}" if n is None else f"{n:,.0f}"
+            for n in least
         )
-        parts.append(f"{said} for ε = {epsilon:g}")
+        parts.append(f"{counts} for ε = {epsilon:g}")
     return (
         f"Observations until a bound proves {_ENOUGH:.0%} of ε, by the mean / by a threshold read "
         f"as f-DP / read as (ε, δ): {'; '.join(parts)}."
@@ -213,18 +218,16 @@ def thresholds(settings: Settings) -> Result:
         seed=settings.seed,
     )
     places = np.linspace(-3.0, 4.0, 15 if settings.quick else 57)
-    found = {name: _at(scores, places, settings, name) for name in _BEST}
+    bounds_at = {name: _at(scores, places, settings, name) for name in _BEST}
     middle = (places >= _MIDDLE[0]) & (places <= _MIDDLE[1])
-    gdp, pure = (
-        f"{found[name][middle].min() / truth:.0%} to {found[name][middle].max() / truth:.0%}"
-        for name in _BEST
-    )
+    shares = [bounds_at[name][middle] / truth for name in _BEST]
+    gdp, pure = (f"{share.min():.0%} to {share.max():.0%}" for share in shares)
     summary = (
         f"At thresholds from {_MIDDLE[0]:g} to {_MIDDLE[1]:g} the bound by f-DP is {gdp} of "
         f"the true ε, the one by (ε, δ)-DP {pure}."
     )
     rows = [
-        (float(place), *(float(found[name][at]) for name in _BEST), truth)
+        (float(place), *(float(bounds_at[name][at]) for name in _BEST), truth)
         for at, place in enumerate(places)
     ]
     columns = ["threshold", *(METHODS[name] for name in _BEST), "true ε"]
@@ -260,15 +263,21 @@ def methods(settings: Settings) -> Result:
             noise,
             *(
                 poisson_epsilon_below(
-                    noise_of_epsilon(one, settings.delta), _RATE, steps, settings.delta
+                    noise_of_epsilon(step_bound, settings.delta),
+                    _RATE,
+                    steps,
+                    settings.delta,
                 )
-                for one in bounds_of_one_step(settings, noise, count)
+                for step_bound in bounds_of_one_step(settings, noise, count)
             ),
         )
         for noise in ((_QUICK_NOISE,) if settings.quick else _NOISES)
     ]
     labels = list(METHODS.values())
-    paper = [(float(epsilon), *found) for epsilon, found in PAPER_TABLE_1.items()]
+    paper = [
+        (float(epsilon), *paper_bounds)
+        for epsilon, paper_bounds in PAPER_TABLE_1.items()
+    ]
     title = f"Table 1: a run of {steps:,} steps at q = {_RATE:.4g}, composed from {count:,} of them"
     tables = [
         Table("Table 1: the paper", ["true ε", *labels], paper),
@@ -301,12 +310,14 @@ def bounds_of_one_step(
     settings: Settings, noise: float, count: int
 ) -> tuple[float, ...]:
     """The median bound on the ε of a step, by each method."""
-    found = []
+    repeats = []
     for repeat in range(1 if settings.quick else 5):
         rng = np.random.default_rng((settings.seed, repeat))
         scores = gaussian_scores(noise, count, rng)
-        found.append(list(bounds(scores, settings.delta, settings.confidence).values()))
-    return tuple(float(middle) for middle in np.median(found, axis=0))
+        repeats.append(
+            list(bounds(scores, settings.delta, settings.confidence).values())
+        )
+    return tuple(float(middle) for middle in np.median(repeats, axis=0))
 
 
 PARTS: tuple[Callable[[Settings], Result], ...] = (observations, thresholds, methods)
@@ -314,11 +325,11 @@ PARTS: tuple[Callable[[Settings], Result], ...] = (observations, thresholds, met
 
 def audit(settings: Settings) -> Result:
     """Both figures and the table."""
-    found = [part(settings) for part in PARTS]
-    tables = [table for one in found for table in one.tables]
-    notes = [note for one in found for note in one.notes]
-    summary = "\n".join(one.summary for one in found)
-    return Result(summary, tables, notes, all(one.passed for one in found))
+    results = [part(settings) for part in PARTS]
+    tables = [table for result in results for table in result.tables]
+    notes = [note for result in results for note in result.notes]
+    summary = "\n".join(result.summary for result in results)
+    return Result(summary, tables, notes, all(result.passed for result in results))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def curves(settings: Settings) -> Result:
         for fpr, *values in zip(_FPR, *columns.values(), strict=True)
     ]
     promised = columns["(ε, δ)-DP"]
-    passed = all(bool((found >= promised - 1e-3).all()) for found in columns.values())
+    passed = all(bool((fnr >= promised - 1e-3).all()) for fnr in columns.values())
     overlap = float(np.abs(columns["randomised response"] - promised).max())
     widest = float((columns["Gaussian"] - promised).max())
     summary = (
@@ -141,10 +141,10 @@ def regions(settings: Settings) -> Result:
     delta = settings.delta
     mu = 1 / noise_of_epsilon(_EPSILON, delta)
     fpr = np.array([_DOT_FPR])
-    said = 1 - _DOT_FPR * (math.exp(_DOT_EPSILON) + delta)
+    dot_fnr = 1 - _DOT_FPR * (math.exp(_DOT_EPSILON) + delta)
     rows = []
     for name, fnr in (
-        ("the red dot, as the paper gives it", np.array([said])),
+        ("the red dot, as the paper gives it", np.array([dot_fnr])),
         ("on the mechanism's curve", gaussian_fnr(fpr, mu)),
     ):
         pure = float(log_ratio(np.log(fpr), fnr, delta)[0])

@@ -90,11 +90,11 @@ def audited_run(
     for step, batch in enumerate(batches):
         if step in keep:
             models[step] = model.copy()
-        found = network.gradients(model, images.inputs[batch], images.labels[batch])
-        total = -found.sum(found.scales(plan.clip_norm))
-        here = np.flatnonzero(presence[step])
-        shares = np.full((1, here.size), plan.clip_norm)
-        total += canaries.combine(shares, numbers=here.tolist())[0]
+        gradients = network.gradients(model, images.inputs[batch], images.labels[batch])
+        total = -gradients.sum(gradients.scales(plan.clip_norm))
+        present_canaries = np.flatnonzero(presence[step])
+        shares = np.full((1, present_canaries.size), plan.clip_norm)
+        total += canaries.combine(shares, numbers=present_canaries.tolist())[0]
         total += gaussian_noise(
             noise, network.dim, plan.noise_multiplier * plan.clip_norm
         )

@@ -105,18 +105,22 @@ class Comparison:
 
     def canife(self, by: str, *, fitted: bool = False) -> float:
         """CANIFE's ε of the run."""
-        epsilons = [one.fitted if fitted else one.epsilon for one in self.rounds]
+        epsilons = [audit.fitted if fitted else audit.epsilon for audit in self.rounds]
         return whole_run(epsilons, self._lasts(), self.rate, self.plan.delta, by)
 
     def ceiling(self, by: str) -> float:
         """The largest ε that CANIFE can give with so many scores."""
-        most = largest(self.attack.scores, self.plan.delta)
+        largest_epsilon = largest(self.attack.scores, self.plan.delta)
         return whole_run(
-            [most] * len(self.rounds), self._lasts(), self.rate, self.plan.delta, by
+            [largest_epsilon] * len(self.rounds),
+            self._lasts(),
+            self.rate,
+            self.plan.delta,
+            by,
         )
 
     def _lasts(self) -> list[int]:
-        return [one.lasts for one in self.rounds]
+        return [audit.lasts for audit in self.rounds]
 
 
 def compare(images: Images, plan: Plan, attack: Attack, seed: int) -> Comparison:
@@ -170,17 +174,21 @@ def main(
     return rows
 
 
-def _values(found: Comparison) -> dict[str, float]:
-    record, delta = found.run.record, found.plan.delta
+def _values(comparison: Comparison) -> dict[str, float]:
+    record, delta = comparison.run.record, comparison.plan.delta
     out = {
-        "held-out accuracy": found.accuracy,
-        "CANIFE: lower limits, Rényi composition (as published)": found.canife("rdp"),
-        "CANIFE: the most it can say with so many scores": found.ceiling("rdp"),
-        "CANIFE: lower limits, exact composition": found.canife("pld"),
-        "CANIFE: fitted Gaussians, mean ε of a round": float(
-            np.mean([one.fitted for one in found.rounds])
+        "held-out accuracy": comparison.accuracy,
+        "CANIFE: lower limits, Rényi composition (as published)": comparison.canife(
+            "rdp"
         ),
-        "CANIFE: fitted Gaussians, Rényi composition": found.canife("rdp", fitted=True),
+        "CANIFE: the most it can say with so many scores": comparison.ceiling("rdp"),
+        "CANIFE: lower limits, exact composition": comparison.canife("pld"),
+        "CANIFE: fitted Gaussians, mean ε of a round": float(
+            np.mean([audit.fitted for audit in comparison.rounds])
+        ),
+        "CANIFE: fitted Gaussians, Rényi composition": comparison.canife(
+            "rdp", fitted=True
+        ),
     }
     for name, adversary, statistic in _SEEN:
         scores = scores_of(seen_by(record, adversary), statistic)

@@ -78,7 +78,7 @@ def audit_rounds(
 ) -> list[RoundAudit]:
     """Audit the rounds of ``models``; the pool is of the held-out images."""
     total = plan.steps(len(images.labels))
-    found = []
+    audits = []
     for step, model in sorted(models.items()):
         rng = generator(seed, 3, step)
         chosen = rng.choice(len(images.test_labels), attack.pool, replace=False)
@@ -94,8 +94,8 @@ def audit_rounds(
             lower_limit(scores, plan.delta),
             fitted_epsilon(scores, plan.delta),
         )
-        found.append(RoundAudit(step, lasts, canary, scores, limit, fitted))
-    return found
+        audits.append(RoundAudit(step, lasts, canary, scores, limit, fitted))
+    return audits
 
 
 def _scores(
@@ -108,14 +108,14 @@ def _scores(
     rng: np.random.Generator,
 ) -> Scores:
     """Of fresh batches. Noise along a direction is one normal draw, so no other one is made."""
-    own = min(float(canary.gradient.norms[0]), plan.clip_norm)
+    canary_norm = min(float(canary.gradient.norms[0]), plan.clip_norm)
     values = np.empty(2 * count)
     for i in range(2 * count):
         batch = rng.choice(len(images.labels), plan.batch, replace=False)
-        others = network.gradients(model, images.inputs[batch], images.labels[batch])
-        values[i] = canary.alignment(others, plan.clip_norm).sum()
+        gradients = network.gradients(model, images.inputs[batch], images.labels[batch])
+        values[i] = canary.alignment(gradients, plan.clip_norm).sum()
     values += plan.noise_multiplier * plan.clip_norm * rng.standard_normal(2 * count)
-    values[:count] += own
+    values[:count] += canary_norm
     values /= plan.clip_norm
     return Scores(
         values[:count], values[count:], statistic="along the crafted gradient"
@@ -128,12 +128,12 @@ def lower_limit(scores: Scores, delta: float) -> float:
     No valid bound: the threshold is chosen on the scores that it is judged by, and each of two
     limits has 97.5% alone.
     """
-    members, others = scores.both()
-    cuts = np.sort(np.concatenate([members, others]))
-    right = [np.mean(members > cut) + np.mean(others <= cut) for cut in cuts]
+    members, outsiders = scores.both()
+    cuts = np.sort(np.concatenate([members, outsiders]))
+    right = [np.mean(members > cut) + np.mean(outsiders <= cut) for cut in cuts]
     cut = cuts[int(np.argmax(right))]
     missed = _upper(int(np.sum(members <= cut)), members.size)
-    false = _upper(int(np.sum(others > cut)), others.size)
+    false = _upper(int(np.sum(outsiders > cut)), outsiders.size)
     ratios = ((1 - delta - false) / missed, (1 - delta - missed) / false)
     return float(np.log(max(*ratios, 1.0)))
 
@@ -148,12 +148,12 @@ def _upper(errors: int, count: int) -> float:
 
 def fitted_epsilon(scores: Scores, delta: float) -> float:
     """ε of two Gaussians at the scores' means, with their pooled standard deviation."""
-    members, others = scores.both()
-    variance = (members.var(ddof=1) + others.var(ddof=1)) / 2
-    apart = members.mean() - others.mean()
-    if apart <= 0:
+    members, outsiders = scores.both()
+    variance = (members.var(ddof=1) + outsiders.var(ddof=1)) / 2
+    distance = members.mean() - outsiders.mean()
+    if distance <= 0:
         return 0.0
-    return gaussian_epsilon(float(np.sqrt(variance) / apart), delta)
+    return gaussian_epsilon(float(np.sqrt(variance) / distance), delta)
 
 
 def whole_run(

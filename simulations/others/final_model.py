@@ -58,8 +58,8 @@ class Training:
 
     def clipped_sum(self, model: Floats, number: int) -> Floats:
         """Sum of the updates of round ``number``'s records at ``model``, shape (dim,)."""
-        found = self.network.gradients(model, *self.batches[number])
-        return -found.sum(found.scales(self.clip_norm))
+        gradients = self.network.gradients(model, *self.batches[number])
+        return -gradients.sum(gradients.scales(self.clip_norm))
 
     def train(
         self, canary: Floats, present: Sequence[int], rng: np.random.Generator | None

@@ -131,10 +131,10 @@ def kinds_of(run: Training, memory: Memory, seed: int) -> list[Kind]:
     strongest, everywhere = int(np.argmax(weights)), tuple(range(run.rounds))
     random = _unit(generator(seed, 1).standard_normal(run.network.dim))
     quiet = _still(run, seed)
-    found = [memory.best(number) for number in everywhere]
+    best_of_rounds = [memory.best(number) for number in everywhere]
     half = run.rounds // 2
-    early = max(everywhere[:half], key=lambda number: found[number][0])
-    late = max(everywhere[half:], key=lambda number: found[number][0])
+    early = max(everywhere[:half], key=lambda number: best_of_rounds[number][0])
+    late = max(everywhere[half:], key=lambda number: best_of_rounds[number][0])
     return [
         Kind(
             "random direction, strongest round",
@@ -150,12 +150,15 @@ def kinds_of(run: Training, memory: Memory, seed: int) -> list[Kind]:
         ),
         Kind(
             f"best of round {early + 1} (early)",
-            found[early][1],
+            best_of_rounds[early][1],
             (early,),
-            found[early][0],
+            best_of_rounds[early][0],
         ),
         Kind(
-            f"best of round {late + 1} (late)", found[late][1], (late,), found[late][0]
+            f"best of round {late + 1} (late)",
+            best_of_rounds[late][1],
+            (late,),
+            best_of_rounds[late][0],
         ),
         Kind(
             "still coordinates, every round",
@@ -335,13 +338,13 @@ def quick_start(seed: int, say: Callable[[str], object] = print) -> None:
     config = RunConfig(clients=task.num_clients, delta=1e-5)
     record = simulate(Job(task, config, Seeds.derive(seed), config.rounds))
     view = seen_by(record)
-    found = epsilon_from_record(record, statistic="displacement")
+    estimate = epsilon_from_record(record, statistic="displacement")
     fit = ladder_fit(view)
     strongest = float(seen_by(record).weights.max())
     noise = config.sum_noise_multiplier()
     say(
-        f"quick start, seed {seed}, δ = 1e-05: ε = {found.epsilon:.2f} ({found.low:.2f} – "
-        f"{found.high:.2f}) on average, κ = {fit.scale:.2f}; best round, no feedback: "
+        f"quick start, seed {seed}, δ = 1e-05: ε = {estimate.epsilon:.2f} ({estimate.low:.2f} – "
+        f"{estimate.high:.2f}) on average, κ = {fit.scale:.2f}; best round, no feedback: "
         f"{gaussian_epsilon(1 / strongest, 1e-5):.2f}; allowed: {gaussian_epsilon(noise, 1e-5):.2f}"
     )
 

@@ -46,11 +46,11 @@ def read_images(task: str, **options: object) -> Images:
         ModuleNotFoundError: if a package that the task needs is not installed.
         ValueError: if a file is broken.
     """
-    found = load_task(task, **{"num_clients": 20, **options})
-    parts = [_arrays(found.client(client)) for client in range(found.num_clients)]
+    loaded = load_task(task, **{"num_clients": 20, **options})
+    parts = [_arrays(loaded.client(client)) for client in range(loaded.num_clients)]
     inputs, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.random.default_rng(0).permutation(len(labels))
-    return Images(task, inputs[order], labels[order], *_arrays(found.held_out()))
+    return Images(task, inputs[order], labels[order], *_arrays(loaded.held_out()))
 
 
 def _arrays(data: object) -> tuple[Floats, Labels]:

@@ -57,9 +57,9 @@ def group_epsilon(
     )
     if sampling_rate == 1:
         return unsampled
-    most = unsampled / 2
-    sampled = _add_or_remove_delta(noise_multiplier, sampling_rate, rounds, most)
-    return min(unsampled, _twice(sampled, delta, most))
+    largest = unsampled / 2
+    sampled = _add_or_remove_delta(noise_multiplier, sampling_rate, rounds, largest)
+    return min(unsampled, _twice(sampled, delta, largest))
 
 
 def _twice(
@@ -68,8 +68,10 @@ def _twice(
     """Twice the least ε at which (1 + e^ε)·δ(ε) ≤ ``delta``; infinite if none is below ``most``."""
 
     def excess(epsilon: float) -> float:
-        found = delta_of(epsilon)
-        return float(np.logaddexp(0.0, epsilon) + math.log(max(found, 1e-300) / delta))
+        delta_there = delta_of(epsilon)
+        return float(
+            np.logaddexp(0.0, epsilon) + math.log(max(delta_there, 1e-300) / delta)
+        )
 
     if excess(0.0) <= 0:
         return 0.0

@@ -79,8 +79,8 @@ class HiddenSubstitute:
         """Numbers of participations that matter, and their probabilities."""
         counts = np.arange(self.rounds + 1)
         weights = scipy.stats.binom.pmf(counts, self.rounds, self.sampling_rate)
-        kept = weights > _NEGLIGIBLE
-        return counts[kept].astype(float), weights[kept] / weights[kept].sum()
+        matters = weights > _NEGLIGIBLE
+        return counts[matters].astype(float), weights[matters] / weights[matters].sum()
 
     def log_ratio(self, total: ArrayLike) -> Floats:
         """Log of the density of ``total``, of any shape, for +C over that for −C."""

@@ -114,15 +114,15 @@ class LinearDigits:
     ) -> torch.Tensor:
         training, count = self.training, self.training.examples
         features, labels = self.features[:count], self.labels[:count]
-        here = (
+        is_sampled = (
             torch.rand(len(weights), count, generator=random) < training.sampling_rate
         )
-        total = _clipped_sum(weights, features, labels, here, training.clip_norm)
+        total = _clipped_sum(weights, features, labels, is_sampled, training.clip_norm)
         coins = torch.rand(len(weights), 1, generator=random) < training.sampling_rate
         if isinstance(canary, Example):
-            one = torch.tensor([canary.label])
+            label = torch.tensor([canary.label])
             total += _clipped_sum(
-                weights, canary.features[None], one, coins, training.clip_norm
+                weights, canary.features[None], label, coins, training.clip_norm
             )
         elif canary is not None:
             total.view(len(weights), -1)[:, canary.coordinate] += (
@@ -187,26 +187,26 @@ def crafted_gradient(reference: Reference, clip_norm: float) -> tuple[Canary, Ca
 def crafted_input(reference: Reference, target: Example) -> Example:
     """Features with the target's label whose gradient is as long and opposed (Algorithm 3)."""
     goal = reference.gradient(target.features, target.label)
-    pixels, one = torch.zeros(len(target.features) - 1), torch.ones(1)
+    pixels, bias = torch.zeros(len(target.features) - 1), torch.ones(1)
     for _ in range(_CRAFTING_STEPS):
         pixels.requires_grad_()
-        found = reference.gradient(torch.cat([pixels, one]), target.label)
-        loss = torch.nn.functional.cosine_similarity(goal, found, dim=0)
-        loss = loss + torch.nn.functional.mse_loss(found, goal)
+        gradient = reference.gradient(torch.cat([pixels, bias]), target.label)
+        loss = torch.nn.functional.cosine_similarity(goal, gradient, dim=0)
+        loss = loss + torch.nn.functional.mse_loss(gradient, goal)
         (slope,) = torch.autograd.grad(loss, pixels)
         pixels = pixels.detach() - _CRAFTING_RATE * slope
-    return Example(torch.cat([pixels, one]), target.label)
+    return Example(torch.cat([pixels, bias]), target.label)
 
 
 def mislabelled(reference: Reference, target: Example) -> Example:
     """The target with the label whose gradient is most opposed to its own (Algorithm 4)."""
-    others = [Example(target.features, label) for label in range(_CLASSES)]
-    return min(others, key=lambda other: reference.cosine(target, other))
+    candidates = [Example(target.features, label) for label in range(_CLASSES)]
+    return min(candidates, key=lambda candidate: reference.cosine(target, candidate))
 
 
 def natural(reference: Reference, target: Example, auxiliary: list[Example]) -> Example:
     """Of other examples the one whose gradient is most opposed to the target's (Algorithm 5)."""
-    return min(auxiliary, key=lambda other: reference.cosine(target, other))
+    return min(auxiliary, key=lambda candidate: reference.cosine(target, candidate))
 
 
 def logit_difference(
@@ -221,13 +221,13 @@ def _clipped_sum(
     weights: torch.Tensor,
     features: torch.Tensor,
     labels: torch.Tensor,
-    here: torch.Tensor,
+    is_sampled: torch.Tensor,
     clip_norm: float,
 ) -> torch.Tensor:
     """Sum of clipped gradients of the examples that are ``here``, for each model."""
     wrong = torch.softmax(features @ weights, dim=-1)
     wrong[:, torch.arange(len(labels)), labels] -= 1
     norms = wrong.norm(dim=-1) * features.norm(dim=-1)
-    scale = here * (clip_norm / norms.clamp(min=clip_norm))
+    scale = is_sampled * (clip_norm / norms.clamp(min=clip_norm))
     total: torch.Tensor = features.T @ (wrong * scale[..., None])
     return total

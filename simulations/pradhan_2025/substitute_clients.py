@@ -66,7 +66,7 @@ def audit(settings: Settings) -> Result:
     rows = []
     for noise in _NOISE:
         scores = signed_run(noise, count, rounds, settings.delta, settings.seed)
-        found = [
+        bounds = [
             lower_bound(
                 scores, settings.delta, confidence=settings.confidence, method=method
             )
@@ -78,7 +78,7 @@ def audit(settings: Settings) -> Result:
             gaussian_epsilon(noise / 2, settings.delta),
             group_epsilon(noise, 1.0, 1, settings.delta),
         )
-        rows.append((noise, count, *promised, measured, *found))
+        rows.append((noise, count, *promised, measured, *bounds))
     above = max(row[6] / row[2] for row in rows)
     passed = all(max(row[6:]) <= row[3] for row in rows)
     summary = (

@@ -116,13 +116,13 @@ def played(
     training: Training, models: int, seed: int
 ) -> dict[str, tuple[Scores, float]]:
     """Scores by canary, and the mean accuracy of models with it on held-out examples."""
-    train, known = digits(seed)
-    others = train.take(torch.arange(training.examples))
-    reference = _reference(others, training, seed)
-    target = _hardest(reference, others)
+    train, auxiliary = digits(seed)
+    shared_examples = train.take(torch.arange(training.examples))
+    reference = _reference(shared_examples, training, seed)
+    target = _hardest(reference, shared_examples)
 
     def trained(world: int, canary: Examples | float) -> list[Networks]:
-        return _trained(training, others, canary, models, seed, world)
+        return _trained(training, shared_examples, canary, models, seed, world)
 
     up, down = (
         trained(world, sign * training.clip_norm)
@@ -131,10 +131,10 @@ def played(
     scores = _scores(
         [_coordinate(down), _coordinate(up)], "weight"
     )  # descent moves against +C
-    found = {"crafted gradient": (scores, _accuracy(up, known))}
+    scores_of = {"crafted gradient": (scores, _accuracy(up, auxiliary))}
     base = trained(3, target)
     for world, (name, canary) in enumerate(
-        _examples(reference, target, known).items(), 4
+        _examples(reference, target, auxiliary).items(), 4
     ):
         sides = []
         swapped = trained(world, canary)
@@ -142,8 +142,8 @@ def played(
             parts = [part.log_odds(target) - part.log_odds(canary) for part in networks]
             sides.append(torch.cat(parts)[:, 0])
         scores = _scores(sides, "log odds")
-        found[name] = (scores, _accuracy(swapped, known))
-    return found
+        scores_of[name] = (scores, _accuracy(swapped, auxiliary))
+    return scores_of
 
 
 def _scores(sides: list[torch.Tensor], statistic: str) -> Scores:
@@ -209,13 +209,13 @@ def _hardest(reference: Networks, others: Examples) -> Examples:
 
 
 def _examples(
-    reference: Networks, target: Examples, known: Examples
+    reference: Networks, target: Examples, auxiliary: Examples
 ) -> dict[str, Examples]:
     """The example with the gradient most opposed to the target's: another label, or another one."""
     wrong = Examples(target.images.repeat(CLASSES, 1), torch.arange(CLASSES))
     return {
         "mislabelled": _most_opposed(reference, target, wrong),
-        "natural sample": _most_opposed(reference, target, known),
+        "natural sample": _most_opposed(reference, target, auxiliary),
     }
 
 
@@ -225,8 +225,8 @@ def _most_opposed(
     goal = reference.clipped_sum(target, math.inf)[0]
     cosines = []
     for place in range(len(candidates.labels)):
-        one = candidates.take(torch.tensor([place]))
-        gradient = reference.clipped_sum(one, math.inf)[0]
+        candidate = candidates.take(torch.tensor([place]))
+        gradient = reference.clipped_sum(candidate, math.inf)[0]
         cosines.append(
             float(torch.nn.functional.cosine_similarity(goal, gradient, dim=0))
         )
@@ -237,8 +237,8 @@ def _coordinate(networks: list[Networks]) -> torch.Tensor:
     return torch.cat([part.first.flatten(1)[:, _COORDINATE] for part in networks])
 
 
-def _accuracy(networks: list[Networks], known: Examples) -> float:
-    return float(torch.cat([part.accuracy(known) for part in networks]).mean())
+def _accuracy(networks: list[Networks], held_out: Examples) -> float:
+    return float(torch.cat([part.accuracy(held_out) for part in networks]).mean())
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ Proofs = list[tuple[float, Proof]]
 def audit(settings: Settings) -> Result:
     """Each figure; a bound above substitute ε fails."""
     models = settings.count(1000, 60)
-    whole = _shortened(_WHOLE, settings)
+    full_batch = _shortened(_WHOLE, settings)
     longer = [_shortened(training, settings) for training in _LONGER]
     if settings.quick:
         longer = longer[:1]
@@ -85,7 +85,7 @@ def audit(settings: Settings) -> Result:
         accuracy = utility(settings, models)
         by_clip_norm = _swept(
             [
-                (norm, dataclasses.replace(whole, clip_norm=norm))
+                (norm, dataclasses.replace(full_batch, clip_norm=norm))
                 for norm in _CLIP_NORMS
             ],
             settings,
@@ -96,7 +96,7 @@ def audit(settings: Settings) -> Result:
         )
         by_rate = _swept(
             [
-                (rate, dataclasses.replace(whole, learning_rate=rate))
+                (rate, dataclasses.replace(full_batch, learning_rate=rate))
                 for rate in _LEARNING_RATES
             ],
             settings,

@@ -56,8 +56,8 @@ class Table:
         ]
         lines = [
             "  ".join(
-                cell.ljust(width) if left else cell.rjust(width)
-                for cell, width, left in zip(row, widths, words, strict=True)
+                cell.ljust(width) if is_word else cell.rjust(width)
+                for cell, width, is_word in zip(row, widths, words, strict=True)
             ).rstrip()
             for row in shown
         ]

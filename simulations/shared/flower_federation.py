@@ -122,10 +122,10 @@ def one_round(
     """
 
     def answer(received: Model, node: int, server_round: int) -> Model:
-        mine = answers[node]
-        if mine is None:
+        reply = answers[node]
+        if reply is None:
             raise RuntimeError("this client fails")
-        return mine
+        return reply
 
     with InProcessGrid(client_app(answer, mods), len(answers)) as grid:
         released = strategy.start(grid, to_record(model), 1).arrays

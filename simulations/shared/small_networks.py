@@ -80,13 +80,13 @@ class Networks:
     def log_odds(self, examples: Examples) -> Tensor:
         """Log of p/(1 − p) of each example's label, shape (m, n)."""
         logits = self._hidden(examples.images) @ self.second
-        own = logits.gather(2, examples.labels.expand(len(logits), -1)[..., None])[
-            ..., 0
-        ]
-        others = logits.scatter(
+        label_logit = logits.gather(
+            2, examples.labels.expand(len(logits), -1)[..., None]
+        )[..., 0]
+        rest_logit = logits.scatter(
             2, examples.labels.expand(len(logits), -1)[..., None], -torch.inf
         ).logsumexp(2)
-        return own - others
+        return label_logit - rest_logit
 
     def accuracy(self, examples: Examples) -> Tensor:
         """Share of right answers of each network, shape (m,)."""

@@ -202,13 +202,15 @@ def _signs(
 def _counted(
     broken: Sequence[Game],
     correct: Sequence[Game],
-    most: int,
+    largest_count: int,
     disproved: Callable[[Game, int], bool],
 ) -> tuple[int | None, int]:
     """With how many observations the claim is disproved in all games, and false alarms."""
-    found = (n for n in doubling(most) if all(disproved(game, n) for game in broken))
-    needed = next(found, None)
-    sizes = {most, needed or most}
+    enough = (
+        n for n in doubling(largest_count) if all(disproved(game, n) for game in broken)
+    )
+    needed = next(enough, None)
+    sizes = {largest_count, needed or largest_count}
     return needed, sum(any(disproved(game, n) for n in sizes) for game in correct)
 
 
@@ -226,11 +228,15 @@ def check_sensitivity(
         each of which changes the release by at most the claimed s, can change it by as much as a
         batch of B updates that are alike does (triangle inequality; Tramèr et al. 2022, section 4).
     """
-    own, others = example.canary(0), example.others
-    norm, dim = float(np.linalg.norm(own)), own.size
-    canaries = [own, np.full(dim, norm / np.sqrt(dim)), *(norm * np.eye(dim)[[0, -1]])]
-    measured = largest_change(mechanism, example.game, canaries, others)
-    batch = len(others) + 1
+    canary, updates = example.canary(0), example.others
+    norm, dim = float(np.linalg.norm(canary)), canary.size
+    canaries = [
+        canary,
+        np.full(dim, norm / np.sqrt(dim)),
+        *(norm * np.eye(dim)[[0, -1]]),
+    ]
+    measured = largest_change(mechanism, example.game, canaries, updates)
+    batch = len(updates) + 1
     length = largest_change(_Repeated(mechanism, batch), "add-or-remove", canaries)
     return measured, batch * example.sensitivity >= length * (1 - _ROUNDING)
 
@@ -284,15 +290,15 @@ class _Repeated(games.AuditedMechanism):
 
 def audit(settings: Settings) -> Result:
     """Every bug; passes if its named method finds it and no named method has a false alarm."""
-    most = settings.count(1000, 200)
+    largest_count = settings.count(1000, 200)
     count = 1 if settings.quick else 20
     settings = dataclasses.replace(settings, confidence=max(settings.confidence, 0.99))
-    found = []
+    detections = []
     for name in EXAMPLES:
-        found.append(
+        detections.append(
             detect(
                 name,
-                most=most,
+                most=largest_count,
                 count=count,
                 delta=settings.delta,
                 confidence=settings.confidence,
@@ -301,13 +307,15 @@ def audit(settings: Settings) -> Result:
             )
         )
         print(f"… {name}", file=sys.stderr, flush=True)
-    needed = [one.needed[one.named] for one in found]
-    alarms = sum(one.alarms[one.named] for one in found)
+    needed = [detection.needed[detection.named] for detection in detections]
+    alarms = sum(detection.alarms[detection.named] for detection in detections)
+    detected = len(detections) - needed.count(None)
+    enough = max((n for n in needed if n), default=0)
     summary = (
-        f"The method named for each bug in advance detects {len(found) - needed.count(None)} of "
-        f"{len(found)} broken mechanisms, each within {max((n for n in needed if n), default=0):,} "
+        f"The method named for each bug in advance detects {detected} of "
+        f"{len(detections)} broken mechanisms, each within {enough:,} "
         f"observations of each world, and disproves the claim of a correct version in {alarms} of "
-        f"{len(found) * count} games."
+        f"{len(detections) * count} games."
     )
     notes = [
         f"Every disproof is at {settings.confidence:.0%}, one-sided, and each method stands on its "
@@ -320,20 +328,28 @@ def audit(settings: Settings) -> Result:
         "what each claims; clopper-pearson and weighted disprove (ε, δ) whatever the mechanism.",
     ]
     tables = [
-        _needed_table(found),
-        _alarms_table(found),
+        _needed_table(detections),
+        _alarms_table(detections),
         sensitivity_table(),
-        short_canaries(settings, most, count),
+        short_canaries(settings, largest_count, count),
     ]
     return Result(summary, tables, notes, False if alarms else all(needed) or None)
 
 
-def _needed_table(found: Sequence[Detection]) -> Table:
-    bounds = list(dict.fromkeys(bound for one in found for _, bound in one.needed))
+def _needed_table(detections: Sequence[Detection]) -> Table:
+    bounds = list(
+        dict.fromkeys(
+            bound for detection in detections for _, bound in detection.needed
+        )
+    )
     rows = [
-        (one.name, statistic, *(one.needed.get((statistic, bound)) for bound in bounds))
-        for one in found
-        for statistic in dict.fromkeys(statistic for statistic, _ in one.needed)
+        (
+            detection.name,
+            statistic,
+            *(detection.needed.get((statistic, bound)) for bound in bounds),
+        )
+        for detection in detections
+        for statistic in dict.fromkeys(statistic for statistic, _ in detection.needed)
     ]
     title = (
         "Observations of each world with which the claim is disproved in every game "
@@ -342,12 +358,19 @@ def _needed_table(found: Sequence[Detection]) -> Table:
     return Table(title, ("bug", "statistic", *bounds), rows)
 
 
-def _alarms_table(found: Sequence[Detection]) -> Table:
+def _alarms_table(detections: Sequence[Detection]) -> Table:
     rows = [
-        (one.name, EXAMPLES[one.name].bug, one.claim, *method, alarms, one.games)
-        for one in found
-        for method, alarms in one.alarms.items()
-        if alarms or method == one.named
+        (
+            detection.name,
+            EXAMPLES[detection.name].bug,
+            detection.claim,
+            *method,
+            alarms,
+            detection.games,
+        )
+        for detection in detections
+        for method, alarms in detection.alarms.items()
+        if alarms or method == detection.named
     ]
     columns = (
         "bug",

@@ -123,6 +123,6 @@ def whitened(factor: ArrayLike, workload: ArrayLike) -> Statistic:
 def _along(released: Matrix, canaries: Matrix) -> float:
     """Inner product of each row with a unit vector along its canary, summed up."""
     norms = np.linalg.norm(canaries, axis=1)
-    there = norms > 0
-    products = (released * canaries).sum(axis=1)[there]
-    return float((products / norms[there]).sum())
+    is_present = norms > 0
+    products = (released * canaries).sum(axis=1)[is_present]
+    return float((products / norms[is_present]).sum())

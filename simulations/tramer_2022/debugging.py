@@ -41,17 +41,17 @@ def audit(settings: Settings) -> Result:
     """The broken version must be found out, and the correct one must not."""
     models = settings.count(2000, 200)
     with one_thread():
-        found = {
+        losses_of = {
             name: _played(broken, models, settings)
             for name, broken in _VERSIONS.items()
         }
     rows = [
         (name, _CLAIM, *_attack(losses, models, settings))
-        for name, losses in found.items()
+        for name, losses in losses_of.items()
     ]
     columns = ("noise", "claimed ε", "threshold", "FPR", "TPR", "ε ≥")
     tables = [Table(f"{models:,} models in each world", columns, rows)]
-    tables += [_histogram(name, losses) for name, losses in found.items()]
+    tables += [_histogram(name, losses) for name, losses in losses_of.items()]
     broken, correct = (row[-1] for row in rows)
     summary = (
         f"The claim ε = {_CLAIM:g} of the broken version is refuted by ε ≥ {broken:.2f}; of the "
@@ -68,14 +68,16 @@ def _played(broken: bool, models: int, settings: Settings) -> tuple[Floats, Floa
     size, steps = (
         (_QUICK_EXAMPLES, _QUICK_STEPS) if settings.quick else (_EXAMPLES, _STEPS)
     )
-    train, known = digits(settings.seed)
-    others = train.take(torch.arange(size))
-    example = fixed_examples(known, settings.seed)["mislabelled"]
+    train, auxiliary = digits(settings.seed)
+    shared_examples = train.take(torch.arange(size))
+    example = fixed_examples(auxiliary, settings.seed)["mislabelled"]
     noise = noise_of_epsilon(_CLAIM, settings.delta) * math.sqrt(steps) * _CLIP
     if broken:
         noise /= size
     worlds = []
-    for stream, examples in enumerate((others.beside(example), others)):
+    for stream, examples in enumerate(
+        (shared_examples.beside(example), shared_examples)
+    ):
         random = torch.Generator().manual_seed(10 * settings.seed + 2 * broken + stream)
         losses = []
         for first in range(0, models, _AT_ONCE):

@@ -185,8 +185,8 @@ class PrefixSums(AuditedMechanism):
         self.factor = np.array(factor, np.float64)
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.workload = np.tril(np.ones(self.factor.shape))
-        other = self.workload @ np.linalg.inv(self.factor)
-        self._of_noise = other if right else self.factor
+        decoder = self.workload @ np.linalg.inv(self.factor)
+        self._of_noise = decoder if right else self.factor
         longest = np.linalg.norm(self.factor, axis=0).max()
         self.sensitivity = clip_norm
         self._std = noise_multiplier * clip_norm * float(longest)
