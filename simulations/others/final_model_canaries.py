@@ -188,14 +188,14 @@ def measure(
     """Play the game against whole runs with one canary."""
     scores = play(run, memory, kind, count, settings.seed)
     delta, confidence = settings.delta, settings.confidence
-    found = common_deviation(*scores.both(), delta)
+    estimate = common_deviation(*scores.both(), delta)
     bound, gdp = (
         lower_bound(scores, delta, confidence=confidence, method=method)
         for method in ("clopper-pearson", "gdp")
     )
     allowed = gaussian_epsilon(run.noise_multiplier, delta, len(kind.present))
     predicted = gaussian_epsilon(1 / kind.expected, delta)
-    return Measured(kind, found, bound, gdp, allowed, predicted)
+    return Measured(kind, estimate, bound, gdp, allowed, predicted)
 
 
 def common_deviation(

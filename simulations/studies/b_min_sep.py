@@ -45,7 +45,7 @@ def by_drawing(schedule: Schedule, noise: float, draws: int) -> tuple[float, flo
     rounds = secret_rounds(schedule.law(draws), None, noise)
     assert rounds is not None
     losses = rounds.losses(draws, np.random.default_rng(44))
-    return max(epsilon_of(each, DELTA) for each in losses)
+    return max(epsilon_of(direction, DELTA) for direction in losses)
 
 
 def main() -> None:
@@ -59,8 +59,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for rounds, often, separation, noise in GRID:
         schedule = make_schedule(f"b-min-sep:separation={separation}", rounds, often)
-        found = upper_bounds(schedule.law(1000), noise, DELTA)
-        bound = tightest(found, rounds_known=False).epsilon
+        bounds = upper_bounds(schedule.law(1000), noise, DELTA)
+        bound = tightest(bounds, rounds_known=False).epsilon
         coins = poisson_epsilon(noise, often / rounds, rounds, DELTA)
         epsilon, error = by_drawing(schedule, noise, draws)
         reach = ERRORS * error

@@ -64,7 +64,7 @@ def main() -> None:
         "rounds   accuracy, plain   left in          of the canary in the final model"
     )
     for rounds in options.rounds:
-        found = []
+        rows = []
         for seed in range(options.seeds):
             digits = Digits(CLIENTS, seed)
             canary = generator(seed, 1).standard_normal((64, 10))
@@ -73,10 +73,10 @@ def main() -> None:
             moved, added = trained(digits, rounds, canary)
             stays = float(np.sum((moved - plain) * canary)) / added
             accuracy = digits.accuracy(plain)
-            found.append((accuracy, digits.accuracy(moved) - accuracy, stays))
+            rows.append((accuracy, digits.accuracy(moved) - accuracy, stays))
         mean, error = (
-            np.mean(found, axis=0),
-            np.std(found, axis=0, ddof=1) / len(found) ** 0.5,
+            np.mean(rows, axis=0),
+            np.std(rows, axis=0, ddof=1) / len(rows) ** 0.5,
         )
         harm = f"{mean[1]:+.2%} ± {error[1]:.2%}"
         print(

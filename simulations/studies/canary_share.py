@@ -64,14 +64,14 @@ def layers_of(theta: Floats, sizes: Sequence[int]) -> list[tuple[Floats, Floats]
 
 def activations(theta: Floats, sizes: Sequence[int], inputs: Floats) -> list[Floats]:
     """The inputs and every layer's output, ReLU after all but the last."""
-    found = [inputs]
+    layers = [inputs]
     for weight, bias in layers_of(theta, sizes):
-        found.append(
-            np.maximum(found[-1], 0) @ weight + bias
-            if found[1:]
+        layers.append(
+            np.maximum(layers[-1], 0) @ weight + bias
+            if layers[1:]
             else inputs @ weight + bias
         )
-    return found
+    return layers
 
 
 def gradient(

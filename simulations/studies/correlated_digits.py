@@ -114,9 +114,9 @@ def theory(record: AuditRecord, real: Floats) -> tuple[Floats, Floats]:
     assert strategy is not None
     noise = z * np.linalg.inv(strategy)
     hidden = noise @ noise.T + real
-    here, steps = record.presence, record.round_weights()
-    every = np.sqrt(np.sum(here * np.linalg.solve(hidden, here), axis=0))
-    return every, steps @ here / np.sqrt(steps @ hidden @ steps)
+    presence, steps = record.presence, record.round_weights()
+    every = np.sqrt(np.sum(presence * np.linalg.solve(hidden, presence), axis=0))
+    return every, steps @ presence / np.sqrt(steps @ hidden @ steps)
 
 
 def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float, str]:
@@ -153,19 +153,19 @@ def show_theory(keep: Path, seeds: int, rounds: int = 32, canaries: int = 80) ->
                     "canary_participations": rounds / PERIOD}  # fmt: skip
         runs = [train(keep, seed, settings) for seed in range(seeds)]
         for which, adversary in enumerate(ADVERSARIES):
-            name, found = f"{spec.partition(':')[0]:14} {z:5g}", []
+            name, ratios_of_seeds = f"{spec.partition(':')[0]:14} {z:5g}", []
             for seed, (record, real) in enumerate(runs):
                 assert real is not None
                 over, error, words = ratios(record, real, which)
-                found.append((*over, error))
+                ratios_of_seeds.append((*over, error))
                 print(
                     f"{name} {seed:4} {adversary.sees:5} {_row(over, error)} {words}",
                     flush=True,
                 )
-            both = np.array(found)
-            total = float(np.linalg.norm(both[:, -1])) / seeds
+            values = np.array(ratios_of_seeds)
+            total = float(np.linalg.norm(values[:, -1])) / seeds
             print(
-                f"{name}  all {adversary.sees:5} {_row(both[:, :-1].mean(axis=0), total)}"
+                f"{name}  all {adversary.sees:5} {_row(values[:, :-1].mean(axis=0), total)}"
             )
 
 
@@ -204,17 +204,17 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
     """Accuracy, its error, and both ε with theirs, of runs that have one analytical ε."""
     print("rounds mechanism      server          z       accuracy     bound  every round: ε"
           "  final model: ε")  # fmt: skip
-    found: dict[Cell, Floats] = {}
+    rows: dict[Cell, Floats] = {}
     for cell in cells:
         settings = cell.settings()
         runs = [train(keep, seed, settings)[0] for seed in range(seeds)]
         last = [float(run.metrics["eval_accuracy"][-1]) for run in runs]
         values = [np.mean(last), np.std(last, ddof=1) / np.sqrt(seeds)]
         for adversary in ADVERSARIES if settings["noise_multiplier"] else ():
-            each = [epsilon_from_record(run, adversary=adversary) for run in runs]
-            wide = np.linalg.norm([e.high - e.low for e in each]) / 3.92 / seeds
-            values += [np.mean([e.epsilon for e in each]), wide]
-        found[cell] = np.array(values)
+            estimates = [epsilon_from_record(run, adversary=adversary) for run in runs]
+            wide = np.linalg.norm([e.high - e.low for e in estimates]) / 3.92 / seeds
+            values += [np.mean([e.epsilon for e in estimates]), wide]
+        rows[cell] = np.array(values)
         server, z = (
             f"{cell.learning_rate:g}, {cell.momentum:g}",
             settings["noise_multiplier"],
@@ -226,7 +226,7 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
         for value, wide in zip(values[2::2], values[3::2], strict=True):
             line += f"  {f'{value:.2f} ± {wide:.2f}':>14}"
         print(line, flush=True)
-    return found
+    return rows
 
 
 def draw(figure: Figure, limit: dict[str, tuple[float, float, float]],
@@ -290,10 +290,10 @@ def main(arguments: list[str] | None = None) -> None:
         cells += [Cell(middle, m) for m in ONCE]
         cells += [Cell(middle, m, *s) for s in STEPS[1:] for m in ALWAYS[:2]]
         cells += [Cell(lengths[-1], "independent", added=ALIKE)]
-        found = show_accuracy(keep, seeds, cells)
+        rows = show_accuracy(keep, seeds, cells)
     if options.picture:
         figure = Figure(figsize=(5, 7.2), layout="constrained", dpi=120)
-        draw(figure, {name: row(name, 2048) for name in MECHANISMS}, found)
+        draw(figure, {name: row(name, 2048) for name in MECHANISMS}, rows)
         figure.savefig(options.picture, metadata={"Software": None})
 
 

@@ -153,13 +153,13 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
 def row(name: str, count: int, record: AuditRecord) -> str:
     """Every round raw and alone, with intervals; final model raw and alone."""
     share = float(np.mean(others_share(record)[record.presence.any(axis=1)]))
-    raw, alone, final, final_alone = (
+    raw, projected, final, final_projected = (
         epsilon_from_record(record, statistic=statistic, leave_one_out=not raw)
         for statistic in ("matched-filter", "displacement")
         for raw in (True, False)
     )
-    ends = f"{_number(final.epsilon):>6} {_number(final_alone.epsilon):>6}"
-    return f"{name:<11} {count:>5} {share:>4.0%}  {_cell(raw):<23} {_cell(alone):<23} {ends}"
+    ends = f"{_number(final.epsilon):>6} {_number(final_projected.epsilon):>6}"
+    return f"{name:<11} {count:>5} {share:>4.0%}  {_cell(raw):<23} {_cell(projected):<23} {ends}"
 
 
 def _cell(found: EpsilonEstimate) -> str:

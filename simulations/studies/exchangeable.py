@@ -73,10 +73,10 @@ def lower_limits(
 
 
 def _clopper_pearson(hits: np.ndarray, canaries: int, alpha: float) -> float:
-    total, found = canaries * hits.size, canaries * float(hits.sum())
+    total, hit_count = canaries * hits.size, canaries * float(hits.sum())
     return (
-        float(scipy.special.betaincinv(found, total - found + 1, alpha))
-        if found
+        float(scipy.special.betaincinv(hit_count, total - hit_count + 1, alpha))
+        if hit_count
         else 0.0
     )
 
@@ -115,9 +115,9 @@ def _wilson(hits: np.ndarray, canaries: int, alpha: float) -> float:
     """Solve n·(p̂ − p)² = z²·((p − μ₂)/K + μ₂ − p²), μ₂ at an upper limit; half the level each."""
     z, count = -float(scipy.special.ndtri(alpha / 2)), hits.size
     pairs = _pairs(hits, canaries)
-    both = min(1.0, float(pairs.mean() + z * pairs.std(ddof=1) / np.sqrt(count)))
-    found = float(hits.mean())
-    half = count * found + z**2 / (2 * canaries)
-    rest = count * found**2 - z**2 * both * (1 - 1 / canaries)
-    inside = half**2 - (count + z**2) * rest
+    pair_rate = min(1.0, float(pairs.mean() + z * pairs.std(ddof=1) / np.sqrt(count)))
+    rate = float(hits.mean())
+    half = count * rate + z**2 / (2 * canaries)
+    constant = count * rate**2 - z**2 * pair_rate * (1 - 1 / canaries)
+    inside = half**2 - (count + z**2) * constant
     return max(0.0, float(half - np.sqrt(max(inside, 0.0))) / (count + z**2))

@@ -79,9 +79,9 @@ def updates(
 
 def app(seed: int, sizes: Sequence[int] | None = None) -> ClientApp:
     """The clients of a run, each with its number of examples, by default 10 of everybody."""
-    found = ClientApp()
+    client_app = ClientApp()
 
-    @found.train()
+    @client_app.train()
     def train(message: Message, context: Context) -> Message:
         content: Any = message.content
         theta = content["arrays"]["w"].numpy()
@@ -95,7 +95,7 @@ def app(seed: int, sizes: Sequence[int] | None = None) -> ClientApp:
         answer = RecordDict({"arrays": arrays, "metrics": metrics})
         return Message(answer, reply_to=message)
 
-    return found
+    return client_app
 
 
 def strategy(cell: Cell) -> Any:
@@ -190,8 +190,8 @@ def play(
                 real = [x * min(1.0, CLIP / np.linalg.norm(x)) for x in real]
             elif real:
                 length = statistics.median(float(np.linalg.norm(x)) for x in real)
-            own = plays * length * here[t] * u
-            means.append((np.sum(real, axis=0) + own) / cell.cohort + noise[t])
+            added = plays * length * here[t] * u
+            means.append((np.sum(real, axis=0) + added) / cell.cohort + noise[t])
             theta = theta + means[-1]
         runs.append(np.array(means))
     return (runs[0] - runs[1]) @ u, runs[1]
@@ -309,9 +309,9 @@ def main() -> None:
         "--cells", nargs="*", default=[], help="such as 3,1,60,1: nodes, asked, T, z"
     )
     arguments = parser.parse_args()
-    given = (map(float, text.split(",")) for text in arguments.cells)
+    numbers = (map(float, text.split(",")) for text in arguments.cells)
     cells = [
-        Cell(int(n), asked, int(rounds), z) for n, asked, rounds, z in given
+        Cell(int(n), share, int(rounds), z) for n, share, rounds, z in numbers
     ] or CELLS
     logging.disable(logging.WARNING)
     print(

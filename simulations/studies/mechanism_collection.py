@@ -98,8 +98,10 @@ class Steps:
         cls, step: Callable[[dict[str, Any], Rows, Rng], ArrayLike], **claim: Any
     ) -> Target:
         """The target of such a mechanism."""
-        one = cls(step)
-        return Target(one._release, reset=one._reset, **{**GAUSSIAN, **claim})
+        mechanism = cls(step)
+        return Target(
+            mechanism._release, reset=mechanism._reset, **{**GAUSSIAN, **claim}
+        )
 
 
 def choice(release: Release, categories: int, **claim: Any) -> Target:
@@ -201,8 +203,8 @@ def _raw_median(rows: Rows, rng: Rng) -> Rows:
 
 
 def _largest_three(total: Rows) -> Rows:
-    kept = np.abs(total) >= np.sort(np.abs(total))[-3]
-    return np.where(kept, total, 0.0)
+    is_large = np.abs(total) >= np.sort(np.abs(total))[-3]
+    return np.where(is_large, total, 0.0)
 
 
 KNOWN: Mapping[str, tuple[Target, str]] = {

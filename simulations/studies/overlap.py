@@ -82,16 +82,18 @@ def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) ->
     truth = epsilon(1 / z)
     plain = epsilon(float(np.sqrt(dim) * np.median(cosines)))
     row = f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{truth:>8.2f}{plain:>8.2f}"
-    for known in (False, True):
-        given = [float(length) if known else None for length in lengths]
-        pairs = list(zip((np.sqrt(dim) * cosines).tolist(), given, strict=True))
-        shifts = np.array([shift_of_one(mean, count, dim, one) for mean, one in pairs])
+    for is_known in (False, True):
+        norms = [float(length) if is_known else None for length in lengths]
+        pairs = list(zip((np.sqrt(dim) * cosines).tolist(), norms, strict=True))
+        shifts = np.array(
+            [shift_of_one(mean, count, dim, norm) for mean, norm in pairs]
+        )
         ends = np.array(
-            [shift_interval(mean, count, dim, 0.95, one) for mean, one in pairs]
+            [shift_interval(mean, count, dim, 0.95, norm) for mean, norm in pairs]
         )
         above, covered = np.mean(shifts > 1 / z), np.mean(within(ends, 1 / z))
         row += f"{epsilon(float(np.median(shifts))):>9.2f}{above:>6.0%}{covered:>7.1%}"
-        if not known:
+        if not is_known:
             row += f"{np.mean(np.isinf(ends[:, 1])):>7.0%}"
     return row
 
@@ -100,7 +102,7 @@ def recorded(
     rng: np.random.Generator, runs: int, dim: int, count: int, z: float
 ) -> str:
     """A row of the second table; directions have Gaussian entries, of length 1 on average."""
-    means, told, covered, plainly = np.zeros(runs), np.zeros(runs), 0, 0
+    means, widths, covered, plainly = np.zeros(runs), np.zeros(runs), 0, 0
     for run in range(runs):
         # Along S, and across: given S, the rest of each direction is independent of it.
         length = np.sqrt(count * rng.chisquare(dim) / dim)
@@ -120,11 +122,11 @@ def recorded(
         lengths = np.sqrt(hidden**2 + 2 * share * left - share**2)
         scores = Scores.from_cosines(left / lengths, dim)
         means[run] = mean = scores.shift()
-        told[run] = mean_spread(count, dim, np.array([mean]), np.ones(1))
+        widths[run] = mean_spread(count, dim, np.array([mean]), np.ones(1))
         covered, plainly = (
             hit + (scores.shift(half) <= 1 / z <= scores.shift(-half))
             for hit, half in (
-                (covered, NORMAL_95 * told[run] / np.sqrt(count)),
+                (covered, NORMAL_95 * widths[run] / np.sqrt(count)),
                 (plainly, NORMAL_95 / np.sqrt(count)),
             )
         )
@@ -132,7 +134,7 @@ def recorded(
     error = (means.mean() - 1 / z) / (wide / np.sqrt(runs))
     return (
         f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{1 / z:>8.3f}{means.mean():>8.3f}{error:>7.1f}"
-        f"{wide * np.sqrt(count):>7.2f}{told.mean():>6.2f}{covered / runs:>8.1%}"
+        f"{wide * np.sqrt(count):>7.2f}{widths.mean():>6.2f}{covered / runs:>8.1%}"
         f"{plainly / runs:>8.1%}"
     )
 

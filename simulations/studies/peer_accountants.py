@@ -102,8 +102,8 @@ def by_distribution(accounting: Any, dp_accounting: Any) -> Iterator[Setting]:
         law = make_schedule(f"drop-out:of=cyclic,rate={rate}", rounds, often).law(
             CLIENTS
         )
-        found = strategy_bounds(law, strategy_of(bands, rounds), z, delta)
-        ours = tightest(found, rounds_known=False).epsilon
+        bounds = strategy_bounds(law, strategy_of(bands, rounds), z, delta)
+        ours = tightest(bounds, rounds_known=False).epsilon
         name = f"cyclic coins {1 - rate:g}, T = {rounds}, {bands} bands, z = {z:g}"
         yield name, epsilon(event, delta), 0, ours, 0, 0
     for records, rate, rounds, z, delta in RECORDS:
@@ -138,7 +138,7 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
             )
             for present in (True, False)
         ]
-        return max(epsilon_of(each, delta) for each in losses)
+        return max(epsilon_of(direction, delta) for direction in losses)
 
     def ours(
         law: ParticipationLaw, z: float, bands: int, delta: float
@@ -149,7 +149,7 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         losses = chain.losses(draws, np.random.default_rng(5))
         bound = drawn_epsilon(law, strategy, z, delta, draws=draws, seed=0)
         assert bound is not None
-        return (*max(epsilon_of(each, delta) for each in losses), bound)
+        return (*max(epsilon_of(direction, delta) for direction in losses), bound)
 
     for rounds, bands, z, delta in BINS:
         strategy = selection.BallsInBinsSampling(cycle_length=rounds, iterations=rounds)

@@ -110,8 +110,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     cells = CELLS
     if options.cells is not None:
-        given = [tuple(map(float, one.split(":"))) for one in options.cells]
-        cells = [Cell(int(nodes), 1, int(rounds), z) for nodes, rounds, z in given]
+        numbers = [tuple(map(float, one.split(":"))) for one in options.cells]
+        cells = [Cell(int(nodes), 1, int(rounds), z) for nodes, rounds, z in numbers]
     for cell in cells:
         true = float(epsilon_of_shift(truth(cell)[1], DELTA))
         half, theory, power = verdicts(cell, options.runs, true)
@@ -122,9 +122,9 @@ def main(argv: list[str] | None = None) -> None:
         )
     with with_noise(0.1):
         records = map(functools.partial(run, Cell(40, 1, 20, 1)), range(options.runs))
-        found = [find_evidence(record, allowed(record), DELTA) for record in records]
-    print(f"a tenth of the noise: {counted([one.verdict for one in found])}")
-    print(f"noise health found it in {sum(bool(one.faults) for one in found)}")
+        evidence = [find_evidence(record, allowed(record), DELTA) for record in records]
+    print(f"a tenth of the noise: {counted([one.verdict for one in evidence])}")
+    print(f"noise health found it in {sum(bool(one.faults) for one in evidence)}")
 
 
 if __name__ == "__main__":

@@ -95,8 +95,8 @@ def as_record(weight: Floats) -> ArrayRecord:
 def chances(weight: Floats, inputs: Floats) -> Floats:
     """Probability of each digit, shape ``(rows, 10)``."""
     scores = inputs @ weight
-    found = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(found / found.sum(axis=1, keepdims=True), np.float64)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float64)
 
 
 def strategy_for(clients: int, noise: float) -> Strategy:
@@ -136,14 +136,14 @@ def main() -> None:
     logging.disable(logging.WARNING)
     print("                        plain  audited   difference       canaries")
     for clients, noise in ((10, 0.0), (100, 0.0), (10, 0.1), (100, 0.1)):
-        found = []
+        rows = []
         for seed in range(options.seeds):
             digits = Digits(clients, seed)
             plain, _ = trained(digits, clients, noise, options.rounds, None)
             audited, share = trained(digits, clients, noise, options.rounds, seed)
-            found.append((plain, audited, audited - plain, share))
-        plain, audited, difference, share = np.mean(found, axis=0)
-        error = np.std(found, axis=0, ddof=1)[2] / np.sqrt(len(found))
+            rows.append((plain, audited, audited - plain, share))
+        plain, audited, difference, share = np.mean(rows, axis=0)
+        error = np.std(rows, axis=0, ddof=1)[2] / np.sqrt(len(rows))
         name = f"{clients} clients" + (f", z = {noise:g}" if noise else "")
         harm = f"{difference:+6.2%} ± {error:.2%}"
         print(

@@ -51,7 +51,7 @@ def exact(rounds: int, count: int, noise: float, draws: int) -> tuple[float, flo
         present, chosen, np.take_along_axis(present, chosen, 1) + 1 / noise, 1
     )
     losses = log_ratio(present, 1 / noise, count), -log_ratio(scores, 1 / noise, count)
-    return max(epsilon_of(each, DELTA) for each in losses)
+    return max(epsilon_of(direction, DELTA) for direction in losses)
 
 
 def noises(rounds: int, count: int, epsilon: float) -> tuple[float, float]:

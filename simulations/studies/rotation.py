@@ -129,11 +129,11 @@ def compared(one: list[Statistics], other: list[Statistics]) -> list[Row]:
 
 def verdict(rows: list[Row]) -> str:
     """One line for all comparisons of a part."""
-    found = np.array([p for row in rows for p in (row.p_mean, row.p_spread)])
-    least = min(1.0, float(found.min()) * len(found))
+    p_values = np.array([p for row in rows for p in (row.p_mean, row.p_spread)])
+    least = min(1.0, float(p_values.min()) * len(p_values))
     return (
-        f"    {len(found)} comparisons: smallest p × number {least:.2f}; "
-        f"{np.mean(found < 0.05):.1%} below 0.05, {np.mean(found < 0.01):.1%} below 0.01"
+        f"    {len(p_values)} comparisons: smallest p × number {least:.2f}; "
+        f"{np.mean(p_values < 0.05):.1%} below 0.05, {np.mean(p_values < 0.01):.1%} below 0.01"
     )
 
 
@@ -227,11 +227,13 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
             for kind in (ROTATION, SPHERE)
         ]
         for z, epsilon in NOISES:
-            both = []
+            of_kinds = []
             for kind in runs:
                 bounds = (HEADLINE, *BOUNDS) if epsilon == 3 else BOUNDS
-                both.append([of_cosines(cosines(one, z), dim, bounds) for one in kind])
-            yield f"d = {dim:,}, {count} canaries, ε = {epsilon:g}", compared(*both)
+                of_kinds.append(
+                    [of_cosines(cosines(run, z), dim, bounds) for run in kind]
+                )
+            yield f"d = {dim:,}, {count} canaries, ε = {epsilon:g}", compared(*of_kinds)
 
 
 # Several rounds.
@@ -239,7 +241,7 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
 
 def of_record(record: AuditRecord) -> Statistics:
     """Every statistic of a run."""
-    found: Statistics = {}
+    statistics: Statistics = {}
     for adversary, statistic in ATTACKS:
         scores = scores_of(seen_by(record, adversary), statistic)
         name = "final" if adversary.sees == "final" else statistic
@@ -247,27 +249,27 @@ def of_record(record: AuditRecord) -> Statistics:
             raise ValueError(
                 f"Expected unobserved canaries in the record, got {scores}."
             )
-        found[f"{name}: mean"] = float(scores.observed.mean())
-        found[f"{name}: deviation"] = float(scores.observed.std(ddof=1))
-        found[f"{name}: null's mean"] = float(scores.unobserved.mean())
-        found[f"{name}: null's deviation"] = float(scores.unobserved.std(ddof=1))
-        found[f"{name}: null's largest"] = float(scores.unobserved.max())
-        found[f"{name}: ε"] = epsilon_from_record(
+        statistics[f"{name}: mean"] = float(scores.observed.mean())
+        statistics[f"{name}: deviation"] = float(scores.observed.std(ddof=1))
+        statistics[f"{name}: null's mean"] = float(scores.unobserved.mean())
+        statistics[f"{name}: null's deviation"] = float(scores.unobserved.std(ddof=1))
+        statistics[f"{name}: null's largest"] = float(scores.unobserved.max())
+        statistics[f"{name}: ε"] = epsilon_from_record(
             record, adversary=adversary, statistic=statistic
         ).epsilon
         if statistic != "maximum":
             for method in BOUNDS:
                 bound = lower_bound(scores, record.delta, method=method)
-                found[f"{name}: bound, {method}"] = bound
-    found["final: ε, fitted"] = epsilon_from_record(
+                statistics[f"{name}: bound, {method}"] = bound
+    statistics["final: ε, fitted"] = epsilon_from_record(
         record, statistic="displacement", variance="fitted"
     ).epsilon
-    found["final: ε, raw"] = epsilon_from_record(
+    statistics["final: ε, raw"] = epsilon_from_record(
         record, statistic="displacement", leave_one_out=False
     ).epsilon
-    found["κ, final"] = _scale(record)
-    found["κ, every round"] = _scale(record, EVERY_ROUND)
-    return found
+    statistics["κ, final"] = _scale(record)
+    statistics["κ, every round"] = _scale(record, EVERY_ROUND)
+    return statistics
 
 
 def _scale(record: AuditRecord, adversary: Adversary = FINAL_MODEL) -> float:
@@ -342,9 +344,9 @@ def limit(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 name for name in run if name.startswith("maximum: ") and "ε" not in name
             ]:
                 run[name] *= np.sqrt(10**9 / dim)
-        what = f"d = {dim:,}, {participations} participations, momentum {momentum:g}"
-        yield f"{what}: rotation, sphere", compared(runs["rotation"], runs["sphere"])
-        yield f"{what}: rotation, the limit", compared(runs["rotation"], limits)
+        title = f"d = {dim:,}, {participations} participations, momentum {momentum:g}"
+        yield f"{title}: rotation, sphere", compared(runs["rotation"], runs["sphere"])
+        yield f"{title}: rotation, the limit", compared(runs["rotation"], limits)
 
 
 class Softmax(torch.nn.Module):
@@ -376,7 +378,7 @@ _UNLIKE = "matched-filter: bound"  # of several participations
 def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
     """Real training."""
     for z in (0.3,) if quick else (0.3, 0.0):
-        both = []
+        of_kinds = []
         for stream, kind in enumerate(KINDS):
             config = RunConfig(
                 clients=24,
@@ -393,7 +395,7 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 delta=1e-5,
             )
             task = SmallDigits(num_clients=24)
-            both.append(
+            of_kinds.append(
                 [
                     of_record(
                         simulate(
@@ -409,7 +411,7 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 {n: v for n, v in one.items() if not n.startswith(_UNLIKE)}
                 for one in kind
             ]
-            for kind in both
+            for kind in of_kinds
         ]
         yield f"digits, d = 7,850, z = {z:g}", compared(*alike)
 
@@ -448,12 +450,12 @@ def embedding(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
         ) -> NDArray[np.float32]:
             return update
 
-        both = []
+        of_kinds = []
         for kind in (ROTATION, SPHERE):
             runs = (release(kind, dim, count, seed, hidden) for seed in range(seeds))
-            both.append([of_cosines(cosines(run, 1.0), dim) for run in runs])
-        what = f"embedding, d = {dim:,}, {clients} clients, {share:.1%} not 0"
-        yield what, compared(*both)
+            of_kinds.append([of_cosines(cosines(run, 1.0), dim) for run in runs])
+        title = f"embedding, d = {dim:,}, {clients} clients, {share:.1%} not 0"
+        yield title, compared(*of_kinds)
 
 
 PARTS = {

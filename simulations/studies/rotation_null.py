@@ -159,19 +159,24 @@ def shuffled(seed: int, count: int) -> NDArray[np.int64]:
 
 def pairs_row(difference: int, seeds: int, count: int = 500) -> str:
     """A row of the third table."""
-    found: list[list[int]] = [[], []]
+    pair_counts: list[list[int]] = [[], []]
     for seed in range(seeds):
         random = np.random.default_rng(seed).permutation(1 << 16)[:count]
-        for numbers, rows in zip(found, (shuffled(seed, count), random), strict=True):
+        for numbers, rows in zip(
+            pair_counts, (shuffled(seed, count), random), strict=True
+        ):
             numbers.append(int(np.isin(rows ^ difference, rows).sum()) // 2)
-    cells = "".join(f"{np.mean(one):>8.2f}{np.var(one, ddof=1):>7.2f}" for one in found)
+    cells = "".join(
+        f"{np.mean(counts):>8.2f}{np.var(counts, ddof=1):>7.2f}"
+        for counts in pair_counts
+    )
     expected = count * (count - 1) / 2 / ((1 << 16) - 1)
     return f"{difference:>#8x}{cells}{expected:>9.2f}"
 
 
 def all_differences(seeds: int, count: int = 500) -> list[str]:
     """For shuffled and random rows: how much the number of pairs varies, of all differences."""
-    one, other = np.triu_indices(count, 1)
+    first, second = np.triu_indices(count, 1)
     lines = []
     for name in ("shuffled", "random"):
         total, squares = np.zeros((2, 1 << 16))
@@ -179,7 +184,7 @@ def all_differences(seeds: int, count: int = 500) -> list[str]:
             rows = np.random.default_rng(seed).permutation(1 << 16)[:count]
             if name == "shuffled":
                 rows = shuffled(seed, count)
-            pairs = np.bincount(rows[one] ^ rows[other], minlength=1 << 16)
+            pairs = np.bincount(rows[first] ^ rows[second], minlength=1 << 16)
             total += pairs
             squares += pairs.astype(float) ** 2
         ratio = ((squares / seeds - (total / seeds) ** 2) / total.mean() * seeds)[1:]
@@ -204,10 +209,10 @@ def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str
             released /= np.linalg.norm(released)
             noise /= np.linalg.norm(noise)
             mixed = np.sqrt(share) * released + np.sqrt(1 - share) * noise
-            others = range(taking_part, taking_part + 400)
-            cosines = canaries.dot(mixed, numbers=others, threads=1) / np.linalg.norm(
-                mixed
-            )
+            unobserved = range(taking_part, taking_part + 400)
+            cosines = canaries.dot(
+                mixed, numbers=unobserved, threads=1
+            ) / np.linalg.norm(mixed)
             squares.append(dim * np.mean(cosines**2))
         widths.append(float(np.sqrt(np.mean(squares))))
     size = Rotation(dim, 0).size
@@ -218,7 +223,7 @@ def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str
 
 def shift_row(dim: int, taking_part: int, share: float, seeds: int) -> str:
     """A row of the table of shifts: of one canary, by the fitted null and by the known one."""
-    found = []
+    shifts = []
     for seed in range(seeds):
         canaries = CanarySet(dim, taking_part + 400, seed)
         rng = np.random.default_rng((seed, 5))
@@ -231,35 +236,37 @@ def shift_row(dim: int, taking_part: int, share: float, seeds: int) -> str:
         products = canaries.dot(total + noise, threads=1)
         observed, unobserved = products[:taking_part], products[taking_part:]
         truth = 1 / (observed - 1).std()  # without the canary itself
-        known = np.sqrt(dim) * observed.mean() / np.linalg.norm(total + noise)
+        by_known_null = np.sqrt(dim) * observed.mean() / np.linalg.norm(total + noise)
         fitted = (observed.mean() - unobserved.mean()) / unobserved.std()
-        found.append([truth, fitted, known])
-    cells = "".join(f"{mean:>9.3f}" for mean in np.mean(found, axis=0))
+        shifts.append([truth, fitted, by_known_null])
+    cells = "".join(f"{mean:>9.3f}" for mean in np.mean(shifts, axis=0))
     return f"{dim:>8}{taking_part:>8}{share:>7.2f}{cells}"
 
 
 def groups(seeds: int, count: int = 316, dim: int = 100_000) -> list[str]:
     """The rows of the fifth table."""
     rng = np.random.default_rng(4)
-    found: list[list[list[float]]] = [[], []]
+    values_of: list[list[list[float]]] = [[], []]
     for seed in range(seeds):
         noise = rng.standard_normal(dim, np.float32)
         canaries = CanarySet(dim, 50 * count, 1_000_000 + seed)
         scores = canaries.dot(noise, threads=1) * np.sqrt(dim) / np.linalg.norm(noise)
         for values, drawn in zip(
-            found, (scores, rng.standard_normal(50 * count)), strict=True
+            values_of, (scores, rng.standard_normal(50 * count)), strict=True
         ):
             for group in drawn.reshape(50, count):
                 fit = anderson_darling(group)
                 values.append([group.mean(), group.std(ddof=1), fit, group.max()])
     rows = []
-    both = [np.array(values).T for values in found]
-    for name, one, other in zip(
-        ("mean", "deviation", "A²", "largest"), *both, strict=True
+    statistics = [np.array(values).T for values in values_of]
+    for name, rotated, normal in zip(
+        ("mean", "deviation", "A²", "largest"), *statistics, strict=True
     ):
-        p_mean = scipy.stats.ttest_ind(one, other, equal_var=False).pvalue
-        p_spread = scipy.stats.levene(one, other, center="median").pvalue
-        cells = "".join(f"{x.mean():>9.4f} ± {x.std(ddof=1):.4f}" for x in (one, other))
+        p_mean = scipy.stats.ttest_ind(rotated, normal, equal_var=False).pvalue
+        p_spread = scipy.stats.levene(rotated, normal, center="median").pvalue
+        cells = "".join(
+            f"{x.mean():>9.4f} ± {x.std(ddof=1):.4f}" for x in (rotated, normal)
+        )
         rows.append(f"{name:10}{cells}{p_mean:>7.3f}{p_spread:>7.3f}")
     return rows
 

@@ -243,28 +243,34 @@ def main() -> None:
     for name, defect in DEFECTS.items():
         if options.only not in (None, name):
             continue
-        found, first = 0, collections.Counter[str]()
+        detected, first = 0, collections.Counter[str]()
         for run in range(options.runs):
             for answer in federation(10_000 + run, proofs=options.proofs, **defect):
-                said = accusations(answer)
+                texts = accusations(answer)
                 if answer.silo == DEFECTIVE:
-                    found += bool(said)
-                    first.update(said[:1])
+                    detected += bool(texts)
+                    first.update(texts[:1])
                 else:
                     sound += 1
-                    accused.update(said[:1])
+                    accused.update(texts[:1])
         words = first.most_common(1)[0][0] if first else "nothing"
-        print(f"{name:40}  {found:2} of {options.runs}  {words[:160]}", flush=True)
+        print(f"{name:40}  {detected:2} of {options.runs}  {words[:160]}", flush=True)
     print(f"beside them, sound: {accused.total()} of {sound} silos accused", flush=True)
-    each = (federation(seed, proofs=options.proofs) for seed in range(options.sound))
-    answers = list(itertools.chain.from_iterable(each))
-    others = collections.Counter(
-        text for one in answers for text in accusations(one)[:1]
+    sound_answers = (
+        federation(seed, proofs=options.proofs) for seed in range(options.sound)
     )
-    print(f"sound federations: {others.total()} of {len(answers)} silos accused")
-    for text, times in (others + accused).items():
+    answers = list(itertools.chain.from_iterable(sound_answers))
+    other_accusations = collections.Counter(
+        text for silo_answer in answers for text in accusations(silo_answer)[:1]
+    )
+    print(
+        f"sound federations: {other_accusations.total()} of {len(answers)} silos accused"
+    )
+    for text, times in (other_accusations + accused).items():
         print(f"  {times} times: {text}")
-    noted = collections.Counter(text for one in answers for text in one.notes)
+    noted = collections.Counter(
+        text for silo_answer in answers for text in silo_answer.notes
+    )
     for text, times in noted.items():
         print(f"  noted {times} times: {text}")
 

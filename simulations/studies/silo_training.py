@@ -90,14 +90,17 @@ def federation(
         torch.nn.utils.vector_to_parameters(start + total, model.parameters())
     if not audited:
         return model, []
-    taken = tuple(range(1, rounds + 1))
-    found = []
+    all_rounds = tuple(range(1, rounds + 1))
+    results = []
     for i, place in enumerate(places):
-        rest = [np.delete(energies, i) for energies in uploads]
-        others = tuple(float(1 - each.max() / each.sum()) for each in rest)
-        facts = FederationFacts(rounds, taken, len(silos), others)
-        found.append(final_answer(place, list(model.parameters()), facts))
-    return model, found
+        remaining = [np.delete(energies, i) for energies in uploads]
+        other_shares = tuple(
+            float(1 - energies_of.max() / energies_of.sum())
+            for energies_of in remaining
+        )
+        facts = FederationFacts(rounds, all_rounds, len(silos), other_shares)
+        results.append(final_answer(place, list(model.parameters()), facts))
+    return model, results
 
 
 def accuracy(model: torch.nn.Module, data: Data) -> float:
@@ -129,31 +132,34 @@ def main() -> None:
     ]
     answers, differences = [], []
     for seed in range(options.first, options.first + options.seeds):
-        model, found = federation(silos, options.rounds, seed, audited=True)
+        model, results = federation(silos, options.rounds, seed, audited=True)
         plain, _ = federation(silos, options.rounds, seed, audited=False)
         with_canaries, without = accuracy(model, held_out), accuracy(plain, held_out)
         differences.append(with_canaries - without)
-        answers.append(found)
+        answers.append(results)
         each = [
-            [line.scale and round(line.scale, 3) for line in one.lines] for one in found
+            [line.scale and round(line.scale, 3) for line in one.lines]
+            for one in results
         ]
         print(seed, f"{with_canaries:.4f} {without:.4f}", each, flush=True)
-        print(*(f"  {one.silo} {one.faults} {one.notes}" for one in found), flush=True)
+        print(
+            *(f"  {one.silo} {one.faults} {one.notes}" for one in results), flush=True
+        )
     print("records  adversary      κ      ±       ε   proved  theory  limit  reasons")
     for i, size in enumerate(SIZES):
         for j, line in enumerate(answers[0][i].lines):
-            lines = [found[i].lines[j] for found in answers]
-            told = [one for one in lines if one.epsilon is not None]
+            lines = [results[i].lines[j] for results in answers]
+            measured = [one for one in lines if one.epsilon is not None]
             reasons = {one.reason for one in lines if one.reason}
-            scales = np.array([one.scale for one in told])
+            scales = np.array([one.scale for one in measured])
             error = (
                 scales.std(ddof=1) / np.sqrt(len(scales)) if len(scales) > 1 else np.nan
             )
             print(
                 f"{size:7,}  {line.adversary:9}  {scales.mean():5.3f}  {error:5.3f}"
-                f"  {np.mean([one.epsilon for one in told]):6.3f}"
-                f"  {np.mean([one.proved or 0 for one in told]):7.3f}  {line.theory:6.3f}"
-                f"  {np.mean([one.linear_limit for one in told]):5.3f}  {reasons or ''}"
+                f"  {np.mean([one.epsilon for one in measured]):6.3f}"
+                f"  {np.mean([one.proved or 0 for one in measured]):7.3f}  {line.theory:6.3f}"
+                f"  {np.mean([one.linear_limit for one in measured]):5.3f}  {reasons or ''}"
             )
     mean, error = (
         np.mean(differences),

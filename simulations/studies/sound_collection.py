@@ -157,8 +157,8 @@ def _twice(rows: Rows, rng: Rng) -> Rows:
 
 
 def _noise_of_each(rows: Rows, rng: Rng) -> Rows:
-    each = clipped(rows) + rng.normal(0, 1, rows.shape)
-    return np.asarray(each.sum(axis=0))
+    noisy_rows = clipped(rows) + rng.normal(0, 1, rows.shape)
+    return np.asarray(noisy_rows.sum(axis=0))
 
 
 def _prefix_sums(state: dict[str, Any], rows: Rows, rng: Rng) -> Rows:
@@ -186,8 +186,8 @@ def _noisier_after_rounding(rows: Rows, rng: Rng) -> Rows:
 def _randomised_signs(rows: Rows, rng: Rng) -> Rows:
     """The signs of one record, each told with a twelfth of ε."""
     truth = 1 / (1 + math.exp(-1 / DIM))
-    told = np.where(rng.random(DIM) < truth, 1.0, -1.0)
-    return np.asarray(np.where(rows[-1] >= 0, told, -told))
+    signs = np.where(rng.random(DIM) < truth, 1.0, -1.0)
+    return np.asarray(np.where(rows[-1] >= 0, signs, -signs))
 
 
 _ZERO_OUT: Mapping[str, Any] = {**GAUSSIAN, "adjacency": "zero-out"}

@@ -231,7 +231,7 @@ def kill_once(
     process, reader = spawn(start, folder)
     while_writing = rng.random() < 0.4
     after = int(rng.integers(0, rounds))
-    begun, seen = time.monotonic(), list[float]()
+    begun, times = time.monotonic(), list[float]()
     os.set_blocking(reader, False)
 
     def is_writing() -> bool:
@@ -240,13 +240,15 @@ def kill_once(
     while os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         assert time.monotonic() - begun < RAY_START, (folder / "log").read_text()
         try:
-            said = os.read(reader, 100)
+            signal_bytes = os.read(reader, 100)
         except BlockingIOError:
-            said = b""
-        seen += [time.monotonic()] * len(said)
-        if (said and said[-1] >= after) or (seen and len(seen) > after):
+            signal_bytes = b""
+        times += [time.monotonic()] * len(signal_bytes)
+        if (signal_bytes and signal_bytes[-1] >= after) or (
+            times and len(times) > after
+        ):
             if not while_writing:
-                pace = (seen[-1] - seen[0]) / max(1, len(seen) - 1)
+                pace = (times[-1] - times[0]) / max(1, len(times) - 1)
                 time.sleep(rng.random() * max(pace, 0.002))
                 break
             if is_writing():
@@ -458,17 +460,21 @@ def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
         expected, back = references[which], False
         if part == "plug-in":
             files: tuple[str, ...] = ("audit/audit.npz", "audit/start.npz")
-            found = survive(
+            record = survive(
                 start, folder, PLUG_IN_ROUNDS, rng, tally, files, damaging=False
             )
-            found, back = without_its_interruption(found)
+            record, back = without_its_interruption(record)
             expected, _ = without_its_interruption(expected)
         else:
-            most = 1 if part == "ray" else 3  # as each start of Ray takes a minute
-            found = survive(start, folder, BASE.rounds, rng, tally, most_kills=most)
+            most_kills = (
+                1 if part == "ray" else 3
+            )  # as each start of Ray takes a minute
+            record = survive(
+                start, folder, BASE.rounds, rng, tally, most_kills=most_kills
+            )
         if part == "options":
-            found = with_its_loss(found, expected)
-        differ = differences(found, expected)
+            record = with_its_loss(record, expected)
+        differ = differences(record, expected)
         tally.runs += 1
         tally.same += not differ
         tally.went_back += back

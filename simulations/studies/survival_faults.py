@@ -255,10 +255,10 @@ class FaultyGrid(InProcessGrid):
         if messages[0].metadata.message_type == MessageType.QUERY:
             return super().send_and_receive(messages, timeout=timeout, **newer)
         plan = self._plan
-        asked = {message.metadata.dst_node_id: message for message in messages}
+        requests = {message.metadata.dst_node_id: message for message in messages}
         orders = {
             node: TrainInstruction.decode(message.content)
-            for node, message in asked.items()
+            for node, message in requests.items()
         }
         plan.meet(orders)
         arrived = [self._late.get(timeout=TIMEOUT) for _ in range(self._expected_late)]
@@ -272,7 +272,7 @@ class FaultyGrid(InProcessGrid):
                     orders[node],
                     PartialAggregate.decode(reply.content),
                 )
-            arrived += _spoiled(reply, asked[node], fault)
+            arrived += _spoiled(reply, requests[node], fault)
         plan.over.set()
         return arrived
 
@@ -372,10 +372,14 @@ def check(plan: Plan, record: AuditRecord, folder: Path) -> list[str]:
         if record.metrics["cohort"][t] != trained:
             wrong.append(f"round {t + 1}: another number of clients")
     task = Blobs(clients=CONFIG.clients, inputs=400)
-    whole = _theory(simulate(Job(task, config, SEEDS), workers=1))
-    found = _theory(record)
-    if found is None or whole is None or not 0 < found <= whole:
-        wrong.append(f"analytical ε {found}, and {whole} without faults")
+    without_faults = _theory(simulate(Job(task, config, SEEDS), workers=1))
+    with_faults = _theory(record)
+    if (
+        with_faults is None
+        or without_faults is None
+        or not 0 < with_faults <= without_faults
+    ):
+        wrong.append(f"analytical ε {with_faults}, and {without_faults} without faults")
     return wrong
 
 

@@ -78,7 +78,7 @@ def play(
     u = rng.standard_normal(DIM)
     u /= np.linalg.norm(u)
     sizes = LAWS[law]
-    mine = int(np.argsort(sizes, kind="stable")[NODES // 2 - 1])
+    median_client = int(np.argsort(sizes, kind="stable")[NODES // 2 - 1])
     shares = sizes / sizes.sum()
     noise = rng.standard_normal((ROUNDS, DIM)) * z * CLIP / NODES
     runs = []
@@ -86,7 +86,7 @@ def play(
         theta, means = np.zeros(DIM), []
         for t in range(ROUNDS):
             real = [updates(1, node, t + 1, theta) for node in range(NODES)]
-            real[mine] = plays * CLIP * u
+            real[median_client] = plays * CLIP * u
             clipped = [
                 x * min(1.0, CLIP / max(float(np.linalg.norm(x)), 1e-9)) for x in real
             ]
@@ -117,8 +117,12 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.processes) as pool:
         truths = list(pool.map(truth, *zip(*cells, strict=True)))
         for (law, z), shifts in zip(cells, truths, strict=True):
-            asked = itertools.repeat(law), itertools.repeat(z), range(arguments.runs)
-            runs = list(pool.map(measure, *asked, chunksize=5))
+            arguments_of = (
+                itertools.repeat(law),
+                itertools.repeat(z),
+                range(arguments.runs),
+            )
+            runs = list(pool.map(measure, *arguments_of, chunksize=5))
             theories = [theory for _, theory in runs]
             spread = (
                 f"{statistics.mean(theories):.3g} ± {statistics.stdev(theories):.2g}"
