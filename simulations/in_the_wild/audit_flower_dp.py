@@ -299,8 +299,8 @@ def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
         one_round(strategy, {"w": np.zeros(2)}, answers)
         return np.array([-np.log(strategy.clipping_norm), 0.0])
 
-    others, canary = [np.full(2, 1e-6)] * 20, np.array([10 * CLIP, 0.0])
-    return play(aggregate, others, canary, trials=canaries // 2, seed=seed)
+    other_updates, canary = [np.full(2, 1e-6)] * 20, np.array([10 * CLIP, 0.0])
+    return play(aggregate, other_updates, canary, trials=canaries // 2, seed=seed)
 
 
 # Table 1.
@@ -394,16 +394,18 @@ class Finding:
     @property
     def verdict(self) -> str:
         """The result in a few words."""
-        found = self.evidence
-        if found is None:
+        evidence = self.evidence
+        if evidence is None:
             return f"refused: {self.refusal}"
-        if found.proved:
+        if evidence.proved:
             return "violation, proved"
-        if found.violated:
+        if evidence.violated:
             return "violation, if noise is Gaussian"
-        if found.estimate is not None and found.estimate.low > found.claimed:
+        if evidence.estimate is not None and evidence.estimate.low > evidence.claimed:
             return "measured more, not proved"
-        return "too few canaries to tell" if found.undecided else "no violation found"
+        return (
+            "too few canaries to tell" if evidence.undecided else "no violation found"
+        )
 
     def __str__(self) -> str:
         row = f"{self.case.name:29} {self.case.claimed:7.2f}"
@@ -451,7 +453,7 @@ def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -
             f"{case.name:29} {case.claimed:7.2f}",
             [x.evidence for x in findings],
         )
-        measured = [each.estimate.epsilon for each in found if each and each.estimate]
+        measured = [run.estimate.epsilon for run in found if run and run.estimate]
         if len(measured) < len(found):
             print(
                 f"{row}  {next(x.verdict for x in findings if x.evidence is None)}",

@@ -53,7 +53,7 @@ def audited(
 ) -> tuple[float, tuple[Answer, ...]]:
     """What the accountant says was spent, and the audit's answers."""
     seed_flower(seed)
-    asked = round(fraction * CLIENTS)
+    clients_per_round = round(fraction * CLIENTS)
     accountant = RdpAccountant(
         PrivacyConfig(
             DELTA,
@@ -65,11 +65,11 @@ def audited(
     average = FedAvg(
         fraction_train=fraction,
         fraction_evaluate=0.0,
-        min_train_nodes=asked,
+        min_train_nodes=clients_per_round,
         min_available_nodes=CLIENTS,
     )
     private = DifferentialPrivacyServerSideFixedClipping(
-        average, z, CLIP_NORM, asked, accountant=accountant
+        average, z, CLIP_NORM, clients_per_round, accountant=accountant
     )
     audit = CanaryAudit(private, delta=DELTA, seed=seed)
     with InProcessGrid(client_app(Digits(CLIENTS)), CLIENTS) as grid:
@@ -78,9 +78,9 @@ def audited(
 
 
 def interval(one: Answer) -> str:
-    if (found := one.estimate) is None:
+    if (estimate := one.estimate) is None:
         return "not measured"
-    return f"{found.epsilon:.1f} ({found.low:.1f} – {found.high:.1f})"
+    return f"{estimate.epsilon:.1f} ({estimate.low:.1f} – {estimate.high:.1f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

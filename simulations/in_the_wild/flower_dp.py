@@ -103,8 +103,10 @@ def leads() -> list[wild.Lead]:
     canary, claim = 5 * np.eye(DIM)[0], gaussian_epsilon(1.0, wild.DELTA)
 
     def weighed(name: str, sizes: Floats, **options: Any) -> wild.Lead:
-        others = 0.1 * np.eye(DIM)[1 + np.arange(len(sizes) - 1) % (DIM - 1)]
-        game = wild.played(wrapped(sizes), canary, others=others, adjacency="zero-out")
+        other_updates = 0.1 * np.eye(DIM)[1 + np.arange(len(sizes) - 1) % (DIM - 1)]
+        game = wild.played(
+            wrapped(sizes), canary, others=other_updates, adjacency="zero-out"
+        )
         return wild.Lead(name, claim, game, most=200, method="gdp", **options)
 
     def own(epsilon: float, sensitivity: float, **options: Any) -> wild.Lead:

@@ -106,18 +106,18 @@ def trajectories(rounds: int, seed: int) -> list[Trajectory]:
     norms = update_norms(rounds, seed)
     server = DifferentialPrivacyServerSideAdaptiveClipping
     client = DifferentialPrivacyClientSideAdaptiveClipping
-    found = []
+    rows = []
     for initial in (0.05, 20.0):
         on_server = flowers_clip_norms(server, (), initial, norms, seed)
         on_client = flowers_clip_norms(
             client, (adaptiveclipping_mod,), initial, norms, seed
         )
-        found += [
+        rows += [
             Trajectory("Flower, server side", on_server),
             Trajectory("Flower, client side", on_client),
             Trajectory("fl_epe.AdaptiveClip", our_clip_norms(initial, norms, seed)),
         ]
-    return found
+    return rows
 
 
 # Table 3: one round each, mostly without noise.
@@ -189,9 +189,9 @@ def _scalar_counter() -> tuple[bool, str]:
     after = one_round(fixed(2), before, [answer, answer])
     if after is None:
         return False, "the round is skipped"
-    moved, left = float(after["batches"]), float(np.linalg.norm(after["w"]))
-    words = f"at C = {CLIP:g} it moves by {moved:g}; the weights' {SMALL:g} becomes {left:.3g}"
-    return abs(moved) <= CLIP and abs(left - SMALL) < 1e-6, words
+    moved, norm = float(after["batches"]), float(np.linalg.norm(after["w"]))
+    words = f"at C = {CLIP:g} it moves by {moved:g}; the weights' {SMALL:g} becomes {norm:.3g}"
+    return abs(moved) <= CLIP and abs(norm - SMALL) < 1e-6, words
 
 
 def _another_order() -> tuple[bool, str]:

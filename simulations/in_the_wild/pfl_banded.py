@@ -78,9 +78,9 @@ def audit(
         auditor.observe(theta, RoundFacts(present, 1.0, clip_norm=1.0, replies=1.0))
     record = auditor.record()
     claimed = claim(rounds, separation)
-    found = find_evidence(record, claimed, DELTA, CONFIDENCE)
+    evidence = find_evidence(record, claimed, DELTA, CONFIDENCE)
     scores = scores_of(seen_by(record, EVERY_ROUND))
-    return float(scores.observed.mean() * scores.unit), found.lower_bound, claimed
+    return float(scores.observed.mean() * scores.unit), evidence.lower_bound, claimed
 
 
 def claim(rounds: int, separation: int) -> float:

@@ -98,7 +98,7 @@ def worst_case(settings: Settings) -> list[tuple[float, ...]]:
     """The rows of figure 2."""
     count = settings.count(25_000, 2000)
     delta = settings.delta
-    rows = []
+    rows: list[tuple[float, ...]] = []
     cases = _QUICK_WORST if settings.quick else _WORST
     for seed, (z, q, steps) in enumerate(cases, settings.seed - 1):
         pair = HiddenSubstitute(z, q, steps)
@@ -124,7 +124,7 @@ def ratios(settings: Settings) -> list[tuple[float, ...]]:
     noises = _QUICK_NOISES if settings.quick else _RATIO_NOISES
     rates = _QUICK_RATES if settings.quick else _RATIO_RATES
     steps = _QUICK_STEPS if settings.quick else _RATIO_STEPS
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for z, q in itertools.product(noises, rates):
         add_or_remove = poisson_epsilon(z, q, steps, settings.delta)
         substitute = poisson_epsilon(z, q, steps, settings.delta, replace_one=True)

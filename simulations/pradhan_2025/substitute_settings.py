@@ -175,7 +175,7 @@ def utility(settings: Settings, models: int) -> Table:
 def runs(settings: Settings, models: int) -> Proofs:
     """Figure 5: the bounds of the first models, of more, and of all."""
     theory, scores_of = _played(_shortened(_WHOLE, settings), settings, models)
-    proofs = []
+    proofs: Proofs = []
     for share in _SHARES:
         count = round(share * models)
         for name in _CANARIES:
@@ -192,7 +192,7 @@ def _swept(
     trainings: Sequence[tuple[float, Training]], settings: Settings, models: int
 ) -> Proofs:
     """The bound of each canary, for each value of a hyperparameter."""
-    proofs = []
+    proofs: Proofs = []
     for value, training in trainings:
         theory, scores_of = _played(training, settings, models)
         for name in _CANARIES:

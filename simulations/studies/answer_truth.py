@@ -116,10 +116,10 @@ def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
 
 def table(cell: Cell, runs: int, pool: "multiprocessing.pool.Pool") -> None:
     """Print the two lines of a cell."""
-    found = np.array(
+    values = np.array(
         pool.map(run, [(cell, seed) for seed in range(runs)], chunksize=20)
     )
-    for sees, rows in zip(("final", "every"), found.transpose(1, 0, 2), strict=True):
+    for sees, rows in zip(("final", "every"), values.transpose(1, 0, 2), strict=True):
         truth, epsilon, low, high, proved, number, time = rows.T
         covered = np.mean((low <= truth) & (truth <= high))
         ratio = epsilon / truth

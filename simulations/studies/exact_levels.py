@@ -72,22 +72,26 @@ def mechanisms(family: str, values: int) -> Iterator[Mechanism]:
         for shift, share in itertools.product(_SHIFTS, _SHARES):
             cut = -float(scipy.special.ndtri(share))
             cuts = np.array([cut] if values == 2 else [cut - 1.0, cut])
-            member, other = (
+            member, non_member = (
                 -np.diff(scipy.special.ndtr(mean - cuts), prepend=1.0, append=0.0)
                 for mean in (shift, 0.0)
             )
             epsilon = float(epsilon_of_shift(shift, 1e-5))
             yield Mechanism(
-                f"Gaussian {shift:g}, cut {cut:.2f}", member, other, epsilon, 1e-5
+                f"Gaussian {shift:g}, cut {cut:.2f}", member, non_member, epsilon, 1e-5
             )
         return
     delta = _LEAK if family == "leaks" else 0.0
     for epsilon, share in itertools.product(_EPSILONS, _SHARES):
-        for name, member, other in _pure(epsilon, share, values):
+        for name, member, non_member in _pure(epsilon, share, values):
             leaked = (1 - delta) * member
             leaked[-1] += delta
             yield Mechanism(
-                f"{name} {epsilon:g}, share {share:g}", leaked, other, epsilon, delta
+                f"{name} {epsilon:g}, share {share:g}",
+                leaked,
+                non_member,
+                epsilon,
+                delta,
             )
 
 

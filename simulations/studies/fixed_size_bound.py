@@ -59,8 +59,8 @@ def divergence(
             np.exp(-squares / 2) / (2 * math.pi) * (line[1] - line[0]) ** 2
         )
 
-    rest = (1 - rate) * density(*other)
-    present, absent = rate * density(1, 0) + rest, rate * density(0, 0) + rest
+    unsampled = (1 - rate) * density(*other)
+    present, absent = rate * density(1, 0) + unsampled, rate * density(0, 0) + unsampled
     return float(
         max(
             np.maximum(present - factor * absent, 0).sum(),

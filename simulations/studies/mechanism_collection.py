@@ -106,7 +106,7 @@ class Steps:
 
 def choice(release: Release, categories: int, **claim: Any) -> Target:
     """A target that releases a category, of scores or counts in [0, 1] of each record."""
-    known: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "epsilon": 1.0,
         "norm": "linf",
         "inputs": "clipped",
@@ -114,7 +114,7 @@ def choice(release: Release, categories: int, **claim: Any) -> Target:
         "arrays": (categories,),
         "categories": True,
     }
-    return Target(release, **{**known, **claim})
+    return Target(release, **{**settings, **claim})
 
 
 def response(categories: int, denominator: float) -> Target:
@@ -127,9 +127,13 @@ def response(categories: int, denominator: float) -> Target:
             return value
         return int((value + rng.integers(1, categories)) % categories)
 
-    rest: list[Any] = []
+    other_records: list[Any] = []
     return choice(
-        release, categories, adjacency="substitute", nonnegative=False, others=rest
+        release,
+        categories,
+        adjacency="substitute",
+        nonnegative=False,
+        others=other_records,
     )
 
 
@@ -181,10 +185,10 @@ def _each_response(rows: Rows, rng: Rng, denominator: float) -> Rows:
     count, categories = rows.shape
     values = rows.argmax(axis=1)
     lies = rng.random(count) >= math.e / denominator
-    told = (
+    responses = (
         np.where(lies, values + rng.integers(1, categories, count), values) % categories
     )
-    return np.bincount(told, minlength=categories).astype(np.float64)
+    return np.bincount(responses, minlength=categories).astype(np.float64)
 
 
 def _most_frequent(denominator: float) -> Release:

@@ -118,9 +118,11 @@ def recorded(
             (length + noise_along) ** 2 + beside**2,
             length * (length + noise_along),
         )
-        left, hidden, share = leave_others_out(dots, with_sum, 1.0, *shared, length**2)
-        lengths = np.sqrt(hidden**2 + 2 * share * left - share**2)
-        scores = Scores.from_cosines(left / lengths, dim)
+        projected, hidden, share = leave_others_out(
+            dots, with_sum, 1.0, *shared, length**2
+        )
+        lengths = np.sqrt(hidden**2 + 2 * share * projected - share**2)
+        scores = Scores.from_cosines(projected / lengths, dim)
         means[run] = mean = scores.shift()
         widths[run] = mean_spread(count, dim, np.array([mean]), np.ones(1))
         covered, plainly = (

@@ -155,8 +155,8 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         strategy = selection.BallsInBinsSampling(cycle_length=rounds, iterations=rounds)
         law = make_schedule("balls-in-bins", rounds, 1).law(CLIENTS)
         name = f"one round of {rounds}, {bands} bands, z = {z:g}"
-        given = z, bands, delta
-        yield (name, *theirs(strategy, *given), *ours(law, *given))  # type: ignore[misc]
+        setting = z, bands, delta
+        yield (name, *theirs(strategy, *setting), *ours(law, *setting))  # type: ignore[misc]
     for rounds, often, separation, bands, z, delta in SEPARATED:
         rate = often / rounds
         coin = rate / (1 - (separation - 1) * rate)
@@ -169,8 +169,8 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         name = (
             f"b-min-sep {separation}, {often:g} of {rounds}, {bands} bands, z = {z:g}"
         )
-        given = z, bands, delta
-        yield (name, *theirs(strategy, *given), *ours(law, *given))  # type: ignore[misc]
+        setting = z, bands, delta
+        yield (name, *theirs(strategy, *setting), *ours(law, *setting))  # type: ignore[misc]
 
 
 def main() -> None:

@@ -50,9 +50,9 @@ def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]
     is_present[0, ~is_present.any(axis=0)] = True
     rows = "".join(f"{t},{client}\n" for t, client in np.argwhere(is_present).tolist())
     path.write_text("round,client_id\n" + rows)
-    rest = max(rounds // participations // 2, 1)
+    pause = max(rounds // participations // 2, 1)
     return (
-        "epochs", "poisson", "fixed-size", f"min-separation:separation={rest}", "cyclic",
+        "epochs", "poisson", "fixed-size", f"min-separation:separation={pause}", "cyclic",
         'device-classes:{"rates": [2, 1], "shares": [0.2, 0.8]}', "balls-in-bins", "check-in",
         "time-of-day:rounds_per_day=8,hours=24", f"trace:path={path}",
         "drop-out:of=epochs,rate=0.2", "capped:of=poisson,per_run=6",

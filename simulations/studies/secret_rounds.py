@@ -130,8 +130,8 @@ def exact_epsilon(cell: Cell, draws: int = 100_000, seed: int = 0) -> float:
     count = draws // 5
     drawn = [rng.standard_normal((count, means.shape[1]))]  # nobody's
     for law, scale in itertools.product(laws, scales):
-        taken = means[rng.choice(len(sets), count, p=law)]
-        drawn.append(rng.standard_normal(taken.shape) + scale * taken)
+        sampled = means[rng.choice(len(sets), count, p=law)]
+        drawn.append(rng.standard_normal(sampled.shape) + scale * sampled)
     ratios = []
     for scores in np.array_split(np.concatenate(drawn), 100):
         products = scores @ means.T

@@ -260,7 +260,7 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
         wrong["ever"] += bool(np.any(low > truth))
         wrong["end"] += bool(np.any(low > truth[-1]))
         wrong["above"] += bool(np.any(high < truth))
-    return {name: found / runs for name, found in wrong.items()}
+    return {name: wrong_runs / runs for name, wrong_runs in wrong.items()}
 
 
 def main(runs: int, rounds: int) -> None:

@@ -242,8 +242,8 @@ def participations(schedule: str, rounds: int, count: int, seed: int) -> Floats:
     spec, times = SCHEDULES[schedule]
     if "separation" in spec:
         times = min(times, rounds // 8)
-    made = make_schedule(spec, rounds, times)
-    presences = presence(made, count, np.random.default_rng(seed), count)
+    planned = make_schedule(spec, rounds, times)
+    presences = presence(planned, count, np.random.default_rng(seed), count)
     return presences[:, presences.any(axis=0)].astype(np.float64)
 
 

@@ -22,9 +22,10 @@ def test_the_accountant_is_what_is_integrated(rounds):
 
 
 def test_the_worst_case_is_above_add_or_remove_and_within_substitute():
-    result = substitute.audit(QUICK)
-    assert result.passed
-    for _, _, _, add_or_remove, _, bound, _, promised, _ in result.tables[0].rows:
+    assert substitute.audit(QUICK).passed
+    for _, _, _, add_or_remove, _, bound, _, promised, _ in substitute.worst_case(
+        QUICK
+    ):
         assert add_or_remove < bound < promised
 
 
