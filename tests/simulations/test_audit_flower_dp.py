@@ -60,9 +60,9 @@ def test_an_accountant_refuses_what_it_cannot_account(findings, name):
 
 
 def test_noise_that_is_taken_back_is_seen_through(findings):
-    found = findings["FedAvgM, momentum 0.9"].evidence
-    assert found.estimate.epsilon > found.claimed
-    assert found.estimate.low > 3  # 2.6 without whitening
+    evidence = findings["FedAvgM, momentum 0.9"].evidence
+    assert evidence.estimate.epsilon > evidence.claimed
+    assert evidence.estimate.low > 3  # 2.6 without whitening
 
 
 def test_the_same_seed_gives_the_same_bound(script, findings):

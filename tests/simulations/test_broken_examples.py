@@ -180,5 +180,5 @@ def test_a_correct_version_has_the_noise_that_it_claims(name):
 def test_the_same_seed_repeats_a_game_with_a_broken_one(name):
     example = EXAMPLES[name]
     first, again = (example.play(example.broken, 5, seed=2) for _ in range(2))
-    for one, other in zip(first, again, strict=True):
-        np.testing.assert_array_equal(one.both(), other.both())
+    for scores, repeated in zip(first, again, strict=True):
+        np.testing.assert_array_equal(scores.both(), repeated.both())

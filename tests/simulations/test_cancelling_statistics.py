@@ -57,8 +57,8 @@ def test_whitening_is_the_likelihood_ratio():
     canaries = np.array([[0.0, 0.0], [0.0, -7.0], [0.0, 0.0]])
     released = rng.standard_normal((3, 2))
     expected = workload[:, 1] @ np.linalg.inv(factor @ factor.T) @ -released[:, 1]
-    found = whitened(factor, workload).score(*seen(released, canaries))
-    assert found == pytest.approx(expected)
+    score = whitened(factor, workload).score(*seen(released, canaries))
+    assert score == pytest.approx(expected)
 
 
 def test_steps_without_the_canary_do_not_count():
@@ -74,8 +74,8 @@ def test_a_canary_that_the_difference_of_tensors_cancels_is_refused():
     how = {"observations": 5, "statistic": between_tensors(4)}
     with pytest.raises(ValueError, match="differs between tensors"):
         games.play_game(shared, "add-or-remove", np.full(4, 0.5), **how)
-    apart = games.play_game(shared, "add-or-remove", np.eye(4)[0], **how)
-    assert apart.observed.min() > apart.unobserved.max()
+    game_scores = games.play_game(shared, "add-or-remove", np.eye(4)[0], **how)
+    assert game_scores.observed.min() > game_scores.unobserved.max()
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
     ids=["linear", "contracting", "fast", "more-noise", "lower"],
 )
 def test_exact_epsilon_of_uploads(contraction, noise, expected):
-    found = study.uploads_epsilon(contraction, noise)
-    assert found == pytest.approx(expected, rel=0.01)
-    assert found < study.every_step_epsilon(noise)
+    epsilon = study.uploads_epsilon(contraction, noise)
+    assert epsilon == pytest.approx(expected, rel=0.01)
+    assert epsilon < study.every_step_epsilon(noise)
 
 
 def test_every_step():

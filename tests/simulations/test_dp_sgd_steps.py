@@ -25,9 +25,9 @@ def kinds(table):
 
 @pytest.mark.parametrize("name", kinds(dp_sgd_steps.RIGHT))
 def test_right_steps_have_no_fault_and_are_seen(name):
-    found = dp_sgd_steps.audited(dp_sgd_steps.RIGHT[name], 0, canaries=50).findings
-    assert found.faults == ()
-    assert bool(found.unseen) == (name in UNSEEN)
+    findings = dp_sgd_steps.audited(dp_sgd_steps.RIGHT[name], 0, canaries=50).findings
+    assert findings.faults == ()
+    assert bool(findings.unseen) == (name in UNSEEN)
 
 
 WORDS = {

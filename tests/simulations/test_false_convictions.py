@@ -11,17 +11,19 @@ EPOCHS = [cell for cell in false_convictions.AT_CLAIM if cell.name.startswith("e
 
 def test_right_runs_are_acquitted_and_false_claims_are_found():
     (right,) = EPOCHS
-    (false,) = (one for one in false_convictions.FALSE if one.name == right.name)
-    private = [one for one in false_convictions.BELOW if one.name == right.name]
+    (false,) = (cell for cell in false_convictions.FALSE if cell.name == right.name)
+    private = [cell for cell in false_convictions.BELOW if cell.name == right.name]
     assert not any(right.evidence(seed).violated for seed in range(10))
-    assert not any(one.evidence(seed).violated for one in private for seed in range(10))
+    assert not any(
+        cell.evidence(seed).violated for cell in private for seed in range(10)
+    )
     assert all(false.evidence(seed).violated for seed in range(10))
     (line,) = false_convictions.lines((right,), 2)
     assert "violated   0 of 2" in line
 
 
 def test_shorter_updates_halve_the_expected_scores():
-    half = next(one for one in false_convictions.BELOW if one.length == 0.5)
+    half = next(cell for cell in false_convictions.BELOW if cell.length == 0.5)
     evidence = half.evidence(0)
     assert evidence.estimate is not None
     assert evidence.estimate.high < evidence.claimed

@@ -32,8 +32,8 @@ def test_group_privacy_is_its_formula():
         half, rel=1e-6
     )
     half = group_epsilon(10.0, 0.25, 500, DELTA) / 2
-    found = poisson_epsilon(10.0, 0.25, 500, DELTA / (1 + math.exp(half)))
-    assert found == pytest.approx(half, rel=5e-3)
+    epsilon = poisson_epsilon(10.0, 0.25, 500, DELTA / (1 + math.exp(half)))
+    assert epsilon == pytest.approx(half, rel=5e-3)
 
 
 @pytest.mark.parametrize(

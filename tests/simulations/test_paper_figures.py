@@ -25,9 +25,9 @@ def test_networks_that_sample_have_their_own_batches():
 
 def test_networks_from_scratch_differ_and_others_do_not():
     alike = Networks.drawn(2, 3, seed=1)
-    apart = Networks.drawn(2, 3, seed=1, alike=False)
+    different = Networks.drawn(2, 3, seed=1, alike=False)
     assert torch.equal(alike.first[0], alike.first[1])
-    assert not torch.equal(apart.first[0], apart.first[1])
+    assert not torch.equal(different.first[0], different.first[1])
 
 
 def test_training_leaves_the_weight_of_the_crafted_gradient_alone():

@@ -44,8 +44,8 @@ def test_rows_of_length_one_are_disproved_and_columns_are_not(monkeypatch):
     claimed = pfl_banded.claim(ROUNDS, SEPARATION)
     for factor, seed in ((right, 1), (wrong, 2)):
         mechanism = matrix_mechanism(factor, pfl_banded.DIM, seed)
-        mean, proved, told = pfl_banded.audit(mechanism, ROUNDS, SEPARATION, seed)
+        mean, proved, verdict = pfl_banded.audit(mechanism, ROUNDS, SEPARATION, seed)
         theory = np.linalg.norm(factor[:, ::SEPARATION].sum(axis=1))
         assert mean == pytest.approx(theory, abs=4 / np.sqrt(pfl_banded.CANARIES))
-        assert told == claimed
+        assert verdict == claimed
         assert (proved > claimed) == (factor is wrong)
