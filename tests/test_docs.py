@@ -20,7 +20,8 @@ from fl_epe.tasks.by_name import BUILT_IN
 ROOT = Path(__file__).parents[1]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 ELSEWHERE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "simulations/README.md")
-DOCUMENTS = [*(ROOT / name for name in ELSEWHERE), *SITE]
+TABLES = sorted((ROOT / "simulations").glob("*/README.md"))
+DOCUMENTS = [*(ROOT / name for name in ELSEWHERE), *TABLES, *SITE]
 BLOCK = re.compile(
     r"(?:<!-- compile only: (.+?) -->\n)?```(\w+)[^\n]*\n(.*?)^```", re.M | re.S
 )
@@ -231,12 +232,15 @@ def test_links_pictures_and_named_files_exist(path):
 
 def test_every_simulation_is_in_their_readme():
     room = ROOT / "simulations"
-    text = (room / "README.md").read_text("utf-8")
-    scripts = [path.name for path in room.glob("*/*.py")]
-    apps = [f"{path.parent.name}/" for path in room.glob("*/*/pyproject.toml")]
+    overview = room / "README.md"
+    scripts = list(room.glob("*/*.py"))
+    apps = [path.parent for path in room.glob("*/*/pyproject.toml")]
     assert len(scripts) > 10
     assert len(apps) > 1
-    assert [name for name in (*scripts, *apps) if name not in text] == []
+    for path in (*scripts, *apps):
+        table = path.parent / "README.md"
+        text = (table if table.exists() else overview).read_text("utf-8")
+        assert path.name in text
 
 
 def test_every_page_is_in_the_site_and_every_picture_on_a_page():

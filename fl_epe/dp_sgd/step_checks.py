@@ -76,7 +76,7 @@ def check_steps(
 ) -> StepFindings:
     """How steps differ from what the privacy accounting of DP-SGD assumes.
 
-    At most one of 1,000 right runs has a fault (`simulations/audits/dp_sgd_claims.py`, part 3).
+    At most one of 1,000 right runs has a fault (`simulations/nasr_2023/dp_sgd_claims.py`, part 3).
 
     Args:
         steps: of the run.

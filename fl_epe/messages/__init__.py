@@ -13,7 +13,7 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe import lazy_names
+from fl_epe.lazy import lazy_names
 from fl_epe.messages.arrays import (
     NUMPY,
     DecodedArray,

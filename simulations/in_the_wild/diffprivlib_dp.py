@@ -22,9 +22,9 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 
 def leads() -> list[wild.Lead]:
@@ -38,11 +38,11 @@ def leads() -> list[wild.Lead]:
         budget = {"epsilon": epsilon} | (
             {"delta": delta} if name != "Geometric" else {}
         )
-        made = getattr(mechanisms, name)(**budget, sensitivity=1, **options)
+        mechanism = getattr(mechanisms, name)(**budget, sensitivity=1, **options)
         number = int if name in ("GaussianDiscrete", "Geometric") else float
 
         def release(updates: Floats) -> Floats:
-            return np.array([float(made.randomise(number(updates.sum())))])
+            return np.array([float(mechanism.randomise(number(updates.sum())))])
 
         game = wild.played(release, np.array([1.0]))
         return wild.Lead(f"{name}, ε = {epsilon:g}", epsilon, game, delta=delta)

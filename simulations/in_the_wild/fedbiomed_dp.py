@@ -28,9 +28,9 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, RECORDS, BATCH, STEPS, SIGMA, CLIP = 8, 20, 2, 20, 1.0, 1.0
 
@@ -80,10 +80,12 @@ def leads() -> list[wild.Lead]:
     accountant = PRVAccountant()
     accountant.step(noise_multiplier=SIGMA, sample_rate=BATCH / RECORDS)
     claim, canary = float(accountant.get_epsilon(wild.DELTA)), 5 * np.eye(DIM)[0]
-    others = 0.1 * np.eye(DIM)[1 + np.arange(RECORDS - 1) % (DIM - 1)]
+    other_updates = 0.1 * np.eye(DIM)[1 + np.arange(RECORDS - 1) % (DIM - 1)]
 
     def lead(rate: float, **options: object) -> wild.Lead:
-        game = wild.played(node(rate), canary, others=others, adjacency="zero-out")
+        game = wild.played(
+            node(rate), canary, others=other_updates, adjacency="zero-out"
+        )
         return wild.Lead(f"central, rate {rate:g}", claim, game, most=1000, **options)  # type: ignore[arg-type]
 
     return [

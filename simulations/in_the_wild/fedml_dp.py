@@ -35,10 +35,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, MULTIPLIER = 8, 4.0
 
@@ -144,13 +144,15 @@ def leads() -> list[wild.Lead]:
     _without_other_features()
     claim, canary = 0.9, np.eye(DIM)[0]
     clip = gaussian_epsilon(MULTIPLIER, wild.DELTA)
-    others = 0.1 * np.eye(DIM)[1:5]
+    other_updates = 0.1 * np.eye(DIM)[1:5]
     flat = np.ones(1000) / np.sqrt(1000)
     two = np.zeros(2 * DIM)
     two[DIM] = 1.0  # all in the second array
 
     def by_hooks(kind: str, **options: Any) -> wild.Lead:
-        game = wild.played(round_of(kind), canary, others=others, adjacency="zero-out")
+        game = wild.played(
+            round_of(kind), canary, others=other_updates, adjacency="zero-out"
+        )
         return wild.Lead(f"{kind}, by the hooks", claim, game, **options)
 
     return [

@@ -30,10 +30,10 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
 from fl_epe.conformance.games import Adjacency
+from simulations.in_the_wild import wild
 
 DIM, OTHERS = 24, 19
 

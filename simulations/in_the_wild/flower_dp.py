@@ -14,7 +14,7 @@ and with S = C the real ε is more than twice the claim at large ε. The formula
 ε ≤ 1: with the right S it gives too little noise from ε = 8.42 on; at 30 the real ε is 44.8.
 
 What else was found in Flower, such as 0-d arrays, lost replies and other optimizers:
-`simulations/audits/audit_flower_dp.py`.
+`simulations/in_the_wild/audit_flower_dp.py`.
 
 Expected, with 200 observations for the weights and 4,000 for the others::
 
@@ -36,7 +36,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-import wild
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
@@ -44,6 +43,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
 from fl_epe.simulation.flower_internals import ensure_task_identity
+from simulations.in_the_wild import wild
 
 DIM = 8
 
@@ -103,8 +103,10 @@ def leads() -> list[wild.Lead]:
     canary, claim = 5 * np.eye(DIM)[0], gaussian_epsilon(1.0, wild.DELTA)
 
     def weighed(name: str, sizes: Floats, **options: Any) -> wild.Lead:
-        others = 0.1 * np.eye(DIM)[1 + np.arange(len(sizes) - 1) % (DIM - 1)]
-        game = wild.played(wrapped(sizes), canary, others=others, adjacency="zero-out")
+        other_updates = 0.1 * np.eye(DIM)[1 + np.arange(len(sizes) - 1) % (DIM - 1)]
+        game = wild.played(
+            wrapped(sizes), canary, others=other_updates, adjacency="zero-out"
+        )
         return wild.Lead(name, claim, game, most=200, method="gdp", **options)
 
     def own(epsilon: float, sensitivity: float, **options: Any) -> wild.Lead:

@@ -35,9 +35,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, USERS = 8, 10
 ORDERS = [2.0, 4.0, 8.0, 16.0, 18.0, 20.0, 22.0, 32.0, 64.0]  # of Rényi, few for speed
@@ -117,14 +117,14 @@ def two_rounds(seed: int | None) -> tuple[wild.Release, float]:
     )
 
     def run(updates: Floats) -> tuple[Floats, Any]:
-        engine, seen = GaussianPrivacyEngine(setting, USERS, USERS), []
+        engine, released = GaussianPrivacyEngine(setting, USERS, USERS), []
         for total in (updates.sum(axis=0), np.zeros(DIM)):
             module = torch.nn.Linear(DIM, 1, bias=False)
             module.weight.data = torch.tensor(total[None], dtype=torch.float32)
             engine.attach(module)  # as the servers do in every round
             engine.add_noise(module, 1.0)
-            seen.append(np.asarray(module.weight.detach()[0], np.float64))
-        return seen[0] - seen[1], engine
+            released.append(np.asarray(module.weight.detach()[0], np.float64))
+        return released[0] - released[1], engine
 
     _, engine = run(np.zeros((1, DIM)))
     return lambda updates: run(updates)[0], float(engine.get_privacy_spent().epsilon)
@@ -135,14 +135,14 @@ def leads() -> list[wild.Lead]:
     with older_dataclasses():
         import flsim.reducers.weighted_dp_round_reducer  # noqa: F401
 
-    canary, others = (
+    canary, other_updates = (
         np.eye(DIM)[0],
         0.1 * np.eye(DIM)[1 + np.arange(USERS - 1) % (DIM - 1)],
     )
 
     def weighed(name: str, most: float, **options: Any) -> wild.Lead:
         release, claim = reduced(most)
-        game = wild.played(release, canary, others=others, adjacency="zero-out")
+        game = wild.played(release, canary, others=other_updates, adjacency="zero-out")
         return wild.Lead(name, claim, game, method="gdp", most=1000, **options)
 
     def twice(name: str, seed: int | None, **options: Any) -> wild.Lead:

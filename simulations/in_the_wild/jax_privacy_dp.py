@@ -20,10 +20,10 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, ROWS, ROUNDS = 8, 5, 8
 
@@ -64,18 +64,18 @@ def leads() -> list[wild.Lead]:
         privatizer = noise_addition.matrix_factorization_privatizer(
             inverse, stddev=1.0, prng_key=jax.random.key(seed)
         )
-        state, seen = privatizer.init(total), []
+        state, released = privatizer.init(total), []
         for t in range(ROUNDS):
             noisy, state = privatizer.update(total * (t == 0), state)
-            seen.append(noisy[0])
-        return jnp.stack(seen)
+            released.append(noisy[0])
+        return jnp.stack(released)
 
     def rounds(updates: Floats) -> Floats:
         total = updates.sum(axis=0)
         return np.asarray(all_rounds(total, int(seeds.integers(2**31))), np.float64)
 
-    claim, others = gaussian_epsilon(1.0, wild.DELTA), 0.1 * np.eye(DIM)[1:ROWS]
-    game = wild.played(step, 5 * np.eye(DIM)[0], others=others)
+    claim, other_updates = gaussian_epsilon(1.0, wild.DELTA), 0.1 * np.eye(DIM)[1:ROWS]
+    game = wild.played(step, 5 * np.eye(DIM)[0], others=other_updates)
     matrix_game = wild.played(rounds, np.eye(ROUNDS)[0], weights=matrix.T @ whitened)
     return [
         wild.Lead("clipped_grad, gaussian_privatizer", claim, game),

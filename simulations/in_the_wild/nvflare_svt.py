@@ -36,9 +36,9 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM = 5000  # of which a tenth is uploaded
 GAMMA = 1e-5  # the default clip bound of each entry

@@ -43,9 +43,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, OTHERS = 8, 9
 
@@ -105,10 +105,10 @@ def leads() -> list[wild.Lead]:
         of_gradient = noise**-2 - (2 * count_noise) ** -2  # 1 over its variance
         canary = np.append(0.999 * np.eye(DIM)[0], 0.0)  # not clipped
         weights = np.append(of_gradient * np.eye(DIM)[0], count_noise**-2)
-        others = np.hstack(
+        other_updates = np.hstack(
             [10 * np.eye(DIM)[[1, 2, 3] * 3], np.zeros((OTHERS, 1))]
         )  # clipped
-        game = wild.played(release, canary, others=others, weights=weights)
+        game = wild.played(release, canary, others=other_updates, weights=weights)
         name = f"AdaClip, z = {noise:g}, σ_b = {count_noise:g}"
         return wild.Lead(name, claim, game, method="gdp", **options)
 

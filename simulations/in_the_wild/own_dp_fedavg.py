@@ -17,11 +17,11 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import wild
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
 from fl_epe.mechanism import AdaptiveClip, ClippedSum, gaussian_noise
+from simulations.in_the_wild import wild
 
 DIM, OTHERS, COUNT_NOISE = 8, 9, 1.2
 
@@ -45,15 +45,17 @@ def leads() -> list[wild.Lead]:
         return np.append(noisy, -np.log(moved) * (OTHERS + 1))
 
     canary, claim = 0.999 * np.eye(DIM)[0], gaussian_epsilon(1.0, wild.DELTA)
-    others = 10 * np.eye(DIM)[[1, 2, 3] * 3]
-    wide = np.hstack([others, np.zeros((OTHERS, 1))])
+    other_updates = 10 * np.eye(DIM)[[1, 2, 3] * 3]
+    wide = np.hstack([other_updates, np.zeros((OTHERS, 1))])
     weights = np.append(
         (1 - (2 * COUNT_NOISE) ** -2) * np.eye(DIM)[0], COUNT_NOISE**-2 / 2
     )
     game = wild.played(adaptive, np.append(canary, 0.0), others=wide, weights=weights)
     return [
         wild.Lead(
-            "fixed clip norm", claim, wild.played(fixed, 5 * canary, others=others)
+            "fixed clip norm",
+            claim,
+            wild.played(fixed, 5 * canary, others=other_updates),
         ),
         wild.Lead("adaptive clip norm", claim, game),
     ]

@@ -11,7 +11,7 @@ training. With arrays of different shapes the same holds for the numbers that bo
 always with NumPy, and with PyTorch for shapes of fewer than 16 entries.
 
 The defect of the banded matrix mechanism has a script of its own,
-`simulations/audits/pfl_banded.py`.
+`simulations/in_the_wild/pfl_banded.py`.
 
 Expected with `--quick`::
 
@@ -32,9 +32,9 @@ import sys
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 SIZE = 8  # of each array
 NOISE = 4.0  # of each mechanism
@@ -112,8 +112,8 @@ def leads() -> list[wild.Lead]:
             total_delta=wild.DELTA,
         )
         gaussians = [GaussianMechanism(1.0, z) for z in noises]
-        both = {"a": (gaussians[0], ["a"]), "b": (gaussians[1], ["b"])}
-        mechanism = CentrallyAppliedPrivacyMechanism(JointMechanism(both))
+        mechanisms = {"a": (gaussians[0], ["a"]), "b": (gaussians[1], ["b"])}
+        mechanism = CentrallyAppliedPrivacyMechanism(JointMechanism(mechanisms))
         canary = np.zeros(SIZE + second)
         canary[0], canary[SIZE] = 2.0, -2.0  # clipped to 1 in each array
         weights = np.zeros(SIZE + second)
@@ -141,7 +141,7 @@ def leads() -> list[wild.Lead]:
         1, 1.0, "gaussian", delta=wild.DELTA, noise_parameter=1.0
     )
     once = GaussianMechanism.construct_single_iteration(1.0, 2.0, wild.DELTA)
-    equal, other = "equal shapes, as in every run", "arrays of 8 and of 6 entries"
+    equal, unequal = "equal shapes, as in every run", "arrays of 8 and of 6 entries"
     return [
         joint(NOISE, True, name="JointMechanism, seeded", defect=True, note=equal),
         joint(8.0, True, name="JointMechanism, another scale", defect=True, note=equal),
@@ -151,7 +151,7 @@ def leads() -> list[wild.Lead]:
             6,
             name="JointMechanism, another shape",
             defect=True,
-            note=other,
+            note=unequal,
         ),
         joint(NOISE, False, name="JointMechanism without a seed"),
         single("GaussianMechanism", GaussianMechanism(1.0, 1.0), gaussian.epsilon),
@@ -170,7 +170,7 @@ def leads() -> list[wild.Lead]:
 def _adaptive_game(mechanism: Any) -> wild.Game:
     """The model and the clip norm together; pfl's cohorts have a fixed size, as here."""
     inner = server(mechanism, {"a": 2 * SIZE}, True)
-    others = 0.1 * np.eye(2 * SIZE)[1:5]
+    other_updates = 0.1 * np.eye(2 * SIZE)[1:5]
     bound, start = (
         mechanism.mutable_clipping_bound,
         mechanism.mutable_clipping_bound.value(),
@@ -185,10 +185,10 @@ def _adaptive_game(mechanism: Any) -> wild.Game:
         return np.append(released, count)
 
     canary = np.append(np.eye(2 * SIZE)[0], 0.0)  # of the clip norm: not clipped
-    rest = np.hstack([others, np.zeros((len(others), 1))])
+    with_clip_norm = np.hstack([other_updates, np.zeros((len(other_updates), 1))])
     weights = np.append(canary[:-1], 0.25)
     return wild.played(
-        release, canary, others=rest, adjacency="zero-out", weights=weights
+        release, canary, others=with_clip_norm, adjacency="zero-out", weights=weights
     )
 
 

@@ -37,9 +37,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM = 64
 
@@ -67,9 +67,9 @@ def leads() -> list[wild.Lead]:
     common: dict[str, Any] = {"client_id": 1, "trainer": SimpleNamespace(device="cpu")}
 
     def gaussian(sensitivity: float, **options: Any) -> wild.Lead:
-        made = feature_gaussian.Processor(1.0, wild.DELTA, sensitivity, **common)
+        processor = feature_gaussian.Processor(1.0, wild.DELTA, sensitivity, **common)
         canary = sensitivity * np.eye(DIM)[0]
-        game = wild.played(features(made), canary, adjacency="zero-out")
+        game = wild.played(features(processor), canary, adjacency="zero-out")
         name = f"feature_gaussian, ε = 1, sensitivity {sensitivity:g}"
         return wild.Lead(name, 1.0, game, method="gdp", **options)
 

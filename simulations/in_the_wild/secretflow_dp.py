@@ -31,9 +31,9 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import wild
 
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, MULTIPLIER = 8, 4.0
 
@@ -71,8 +71,8 @@ def leads() -> list[wild.Lead]:
         canary = (
             2 * clip_norm * (np.ones(DIM) / np.sqrt(DIM) if layers else np.eye(DIM)[0])
         )
-        others = 0.1 * clip_norm * np.eye(DIM)[np.arange(clients - 1) % DIM]
-        game = wild.played(release, canary, others=others, adjacency="zero-out")
+        other_updates = 0.1 * clip_norm * np.eye(DIM)[np.arange(clients - 1) % DIM]
+        game = wild.played(release, canary, others=other_updates, adjacency="zero-out")
         claim = float(mechanism.privacy_spent_rdp(1)[0])
         return wild.Lead(name, claim, game, method="gdp", **options)  # type: ignore[arg-type]
 

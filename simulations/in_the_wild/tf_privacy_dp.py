@@ -53,10 +53,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import wild
 
 from fl_epe.auditing import Scores
 from fl_epe.checks import Floats
+from simulations.in_the_wild import wild
 
 DIM, ROWS, ROUNDS = 8, 5, 8
 WIDE = 4000  # weights of the wide model
@@ -115,11 +115,11 @@ def stated(noise: float) -> float:
     statement = library.compute_dp_sgd_privacy_statement(
         ROWS, ROWS, 1, noise, wild.DELTA, used_microbatching=False
     )
-    found = re.search(
+    match = re.search(
         r"add-or-remove-one.*once per epoch:\s*([\d.]+)", statement, re.DOTALL
     )
-    assert found is not None
-    return float(found[1])
+    assert match is not None
+    return float(match[1])
 
 
 def result(query: Any, updates: Any) -> Any:
@@ -187,10 +187,10 @@ def adaptive() -> wild.Lead:
 
     _, _, event = result(query, tf.zeros((1, DIM)))
     canary = np.append(0.999 * np.eye(DIM)[0], 0.0)  # not clipped
-    clipped, whole = 10 * np.eye(DIM)[1:6], 0.1 * np.eye(DIM)[1:6]
-    others = np.hstack([np.vstack([clipped, whole]), np.zeros((10, 1))])
+    clipped, unclipped = 10 * np.eye(DIM)[1:6], 0.1 * np.eye(DIM)[1:6]
+    other_updates = np.hstack([np.vstack([clipped, unclipped]), np.zeros((10, 1))])
     weights = np.append(np.eye(DIM)[0], 0.5 / count_noise**2)
-    played = {"others": others, "weights": weights}
+    played = {"others": other_updates, "weights": weights}
     name = f"QuantileAdaptiveClipSumQuery, σ_b = {count_noise:g}"
     return lead(name, accounted(event), make, canary=canary, played=played)
 
@@ -222,7 +222,9 @@ def tree() -> wild.Lead:
         sums.append(np.asarray(noise, np.float64))
     factor = np.diff(sums, axis=0, prepend=0)
     precision = np.linalg.inv(factor @ factor.T)
-    taken = int(np.argmax(np.diag(precision)))  # the round in which it shows most
+    audited_round = int(
+        np.argmax(np.diag(precision))
+    )  # the round in which it shows most
 
     def make() -> wild.Release:
         query = restarts.RestartQuery(
@@ -238,15 +240,15 @@ def tree() -> wild.Lead:
 
         @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
         def one_tree(state: Any, updates: Any) -> Any:
-            params, seen = query.derive_sample_params(state), []
+            params, released = query.derive_sample_params(state), []
             for t in range(ROUNDS):
                 sample = query.initial_sample_state(updates[0])
-                if t == taken:
+                if t == audited_round:
                     for update in updates:
                         sample = query.accumulate_record(params, sample, update)
                 noisy, state, _ = query.get_noised_result(sample, state)
-                seen.append(noisy[0])
-            return tf.stack(seen), state
+                released.append(noisy[0])
+            return tf.stack(released), state
 
         def release(updates: Floats) -> Floats:
             nonlocal state  # each observation is a tree of its own
@@ -259,7 +261,7 @@ def tree() -> wild.Lead:
     rdp = accountant.compute_rdp_tree_restart(2.0, [ROUNDS], orders)
     claim, _ = dp_accounting.rdp.compute_epsilon(orders, rdp, wild.DELTA)
     name = f"TreeResidualSumQuery, {ROUNDS} rounds, z = 2"
-    return lead(name, float(claim), make, played={"weights": precision[taken]})
+    return lead(name, float(claim), make, played={"weights": precision[audited_round]})
 
 
 def optimized(kind: Callable[..., Any], noise: float, size: int = DIM) -> Make:

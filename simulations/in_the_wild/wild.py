@@ -195,12 +195,12 @@ def skip_init(*packages: str) -> None:
     for name in packages:
         outer, _, _ = name.rpartition(".")
         path = sys.modules[outer].__path__ if outer else None
-        found = importlib.machinery.PathFinder.find_spec(name, path)
-        if found is None or found.submodule_search_locations is None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.submodule_search_locations is None:
             raise ModuleNotFoundError(f"No package named {name!r}", name=name)
         module = types.ModuleType(name)
-        module.__path__ = list(found.submodule_search_locations)
-        module.__spec__ = found
+        module.__path__ = list(spec.submodule_search_locations)
+        module.__spec__ = spec
         sys.modules[name] = module
 
 
@@ -228,15 +228,15 @@ def print_table(leads: Iterable[Lead], observations: int, seeds: Sequence[int]) 
     well = True
     for lead in leads:
         first = examine(lead, observations, seeds[0])
-        rest = (
+        later = (
             []
             if lead.defect
             else [examine(lead, observations, seed) for seed in seeds[1:]]
         )
-        well &= first.as_expected and all(each.as_expected for each in rest)
-        passed = sum(each.as_expected for each in (first, *rest))
+        well &= first.as_expected and all(run.as_expected for run in later)
+        passed = sum(run.as_expected for run in (first, *later))
         print(
-            f"{first}{f'  {passed} of {len(seeds)} seeds pass' if rest else ''}",
+            f"{first}{f'  {passed} of {len(seeds)} seeds pass' if later else ''}",
             flush=True,
         )
     return well

@@ -90,7 +90,7 @@ def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
     """Of both adversaries: truth, ε, low, high, proof, and both tests' p-values."""
     cell, seed = task
     record = record_of(cell, seed)
-    found: list[tuple[float, ...]] = []
+    rows: list[tuple[float, ...]] = []
     client = AuditedClient.of(record)
     for answer, adversary in zip(
         answers(record), (FINAL_MODEL, EVERY_ROUND), strict=True
@@ -100,7 +100,7 @@ def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
         fit, estimate = answer.fit, answer.estimate
         if fit is None or estimate is None:
             raise ValueError(answer.reason)
-        found.append(
+        rows.append(
             (
                 truth,
                 estimate.epsilon,
@@ -111,15 +111,15 @@ def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
                 1.0 if fit.time is None else fit.time.p_value,
             )
         )
-    return found
+    return rows
 
 
 def table(cell: Cell, runs: int, pool: "multiprocessing.pool.Pool") -> None:
     """Print the two lines of a cell."""
-    found = np.array(
+    values = np.array(
         pool.map(run, [(cell, seed) for seed in range(runs)], chunksize=20)
     )
-    for sees, rows in zip(("final", "every"), found.transpose(1, 0, 2), strict=True):
+    for sees, rows in zip(("final", "every"), values.transpose(1, 0, 2), strict=True):
         truth, epsilon, low, high, proved, number, time = rows.T
         covered = np.mean((low <= truth) & (truth <= high))
         ratio = epsilon / truth
@@ -169,14 +169,14 @@ def grows(expected: np.ndarray, _: np.ndarray) -> np.ndarray:
 def power(task: tuple[Cell, int]) -> list[float]:
     """Of both adversaries and both changes: whether it was found, and the power that was said."""
     cell, seed = task
-    record, found = record_of(cell, seed), []
+    record, powers = record_of(cell, seed), []
     for name, change in (("time", forgets), ("number", grows)):
         for answer in answers(changed(record, change)):
             test = getattr(answer.fit, name)
-            found += (
+            powers += (
                 [math.nan, math.nan] if test is None else [test.found(), test.power]
             )
-    return found
+    return powers
 
 
 def main() -> None:
@@ -204,9 +204,9 @@ def main() -> None:
                 "half growth, final",
                 "half growth, every",
             )
-            for word, (seen, said) in zip(words, mean.reshape(4, 2), strict=True):
+            for word, (measured, stated) in zip(words, mean.reshape(4, 2), strict=True):
                 print(
-                    f"{cell.name:18s} {word:20s} found {seen:.1%}, power said {said:.1%}"
+                    f"{cell.name:18s} {word:20s} found {measured:.1%}, power said {stated:.1%}"
                 )
 
 

@@ -140,8 +140,8 @@ def truth(tails: Tails, delta: float) -> float:
     """ε of the best threshold, from the probabilities of larger scores with and without."""
     observed, unobserved = tails(np.linspace(-30, 40, 280_001))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = epsilon_from_rates(np.log(unobserved), 1 - observed, delta)
-    return float(np.max(found[np.isfinite(found)]))
+        epsilons = epsilon_from_rates(np.log(unobserved), 1 - observed, delta)
+    return float(np.max(epsilons[np.isfinite(epsilons)]))
 
 
 def fitted(
@@ -153,11 +153,11 @@ def fitted(
         scores = Scores(*draw(count, np.random.default_rng((count, run))))
         epsilons.append(epsilon_of(scores, SMALL).epsilon)
         try:
-            found = epsilon_from_scores(scores.observed, scores.both()[1], SMALL)
+            estimate = epsilon_from_scores(scores.observed, scores.both()[1], SMALL)
         except NotMeasured:
             refused += 1
             continue
-        wrong += not found.low <= exact <= found.high
+        wrong += not estimate.low <= exact <= estimate.high
     return float(np.mean(epsilons)), refused / runs, wrong / runs
 
 
@@ -165,7 +165,7 @@ def without_law(
     draw: Draw, exact: float, delta: float, count: int, runs: int
 ) -> tuple[Floats, float, float]:
     """Means of the estimate and its ends, the share covered, and that of too few scores."""
-    found, none = [], 0
+    estimates, none = [], 0
     for run in range(runs):
         scores = Scores(*draw(count, np.random.default_rng((count, run, 1))))
         try:
@@ -173,10 +173,10 @@ def without_law(
         except NotMeasured:
             none += 1
             continue
-        found.append((estimate.epsilon, estimate.low, estimate.high))
-    if not found:
+        estimates.append((estimate.epsilon, estimate.low, estimate.high))
+    if not estimates:
         return np.full(3, math.nan), math.nan, none / runs
-    values = np.array(found)
+    values = np.array(estimates)
     covered = float(
         np.mean((values[:, 1] <= exact + 1e-9) & (exact <= values[:, 2] + 1e-9))
     )
@@ -188,9 +188,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="few runs of few scores")
     parser.add_argument("--runs", type=int, default=200)
-    asked = parser.parse_args(arguments)
-    runs = 3 if asked.quick else asked.runs
-    sizes = (50, 200) if asked.quick else (50, 200, 1000)
+    options = parser.parse_args(arguments)
+    runs = 3 if options.quick else options.runs
+    sizes = (50, 200) if options.quick else (50, 200, 1000)
     print(f"{'law':10}{'n':>6}{'true ε':>8}{'fitted':>10}{'refused':>9}{'wrong':>7}")
     for name, (draw, tails) in LAWS.items():
         exact = truth(tails, SMALL)
@@ -203,7 +203,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"\n{head}  {'interval':14}{'covers':>7}{'none':>7}")
     cells = ((0.1, 200), (0.1, 1000), (0.01, 1000), (0.01, 5000))
     for name, (draw, tails) in LAWS.items():
-        for delta, count in cells[:1] if asked.quick else cells:
+        for delta, count in cells[:1] if options.quick else cells:
             exact = truth(tails, delta)
             (value, low, high), covered, none = without_law(
                 draw, exact, delta, count, runs

@@ -119,12 +119,12 @@ def _row(
         clients = trace.population
     delta, z = clients**-1.1 if delta is None else delta, place[1]
     weights = weights_of(schedule, z, delta, momentum)
-    known, unknown = (
+    known_rounds, unknown = (
         tightest(upper_bounds(schedule.law(clients), z, delta), rounds_known=know)
         for know in (True, False)
     )
     counts = _law(schedule, np.ones(schedule.rounds), clients)
-    most = counts.largest(clients, CONFIDENCE) or counts.expected_scores[-1]
+    largest = counts.largest(clients, CONFIDENCE) or counts.expected_scores[-1]
     final, every = (
         _law(schedule, weights[0], clients),
         _law(schedule, weights[1], clients).root(),
@@ -134,17 +134,17 @@ def _row(
         *place,
         delta=delta,
         mean_participations=float(counts.expected_scores @ counts.shares),
-        most_participations=round(most),
-        final=_epsilon(final, clients, delta, known),
-        every_round=_epsilon(every, clients, delta, known),
+        most_participations=round(largest),
+        final=_epsilon(final, clients, delta, known_rounds),
+        every_round=_epsilon(every, clients, delta, known_rounds),
         unknown_rounds=None if hidden is None else Epsilon(hidden, unknown),
     )
 
 
 def _law(schedule: Schedule, weights: Floats, clients: int) -> ExpectedScoreLaw:
-    found = clients_law(schedule, weights, clients, confidence=CONFIDENCE)
-    assert found is not None
-    return found
+    law = clients_law(schedule, weights, clients, confidence=CONFIDENCE)
+    assert law is not None
+    return law
 
 
 def _epsilon(

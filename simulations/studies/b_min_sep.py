@@ -15,11 +15,11 @@ Expected output, half a minute on one core: the table in docs/notes/unknown-roun
 import argparse
 
 import numpy as np
-from drawn_losses import epsilon_of
 
 from fl_epe.accounting import poisson_epsilon, tightest, upper_bounds
 from fl_epe.accounting.drawn_losses import secret_rounds
 from fl_epe.schedules import Schedule, make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 DELTA = 1e-3
 ERRORS = 3.29  # standard errors of an interval of 99.9%
@@ -45,7 +45,7 @@ def by_drawing(schedule: Schedule, noise: float, draws: int) -> tuple[float, flo
     rounds = secret_rounds(schedule.law(draws), None, noise)
     assert rounds is not None
     losses = rounds.losses(draws, np.random.default_rng(44))
-    return max(epsilon_of(each, DELTA) for each in losses)
+    return max(epsilon_of(direction, DELTA) for direction in losses)
 
 
 def main() -> None:
@@ -59,8 +59,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for rounds, often, separation, noise in GRID:
         schedule = make_schedule(f"b-min-sep:separation={separation}", rounds, often)
-        found = upper_bounds(schedule.law(1000), noise, DELTA)
-        bound = tightest(found, rounds_known=False).epsilon
+        bounds = upper_bounds(schedule.law(1000), noise, DELTA)
+        bound = tightest(bounds, rounds_known=False).epsilon
         coins = poisson_epsilon(noise, often / rounds, rounds, DELTA)
         epsilon, error = by_drawing(schedule, noise, draws)
         reach = ERRORS * error

@@ -31,33 +31,21 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from plug_in_harm import RATE, STEPS, Digits, chances
 
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
+from simulations.studies.plug_in_harm import Digits
 
 CLIENTS = 10
-
-
-def round_of(digits: Digits, weight: Floats) -> list[Floats]:
-    """The clients' updates of a round."""
-    updates = []
-    for client in range(CLIENTS):
-        inputs, targets = digits.examples_of(client)
-        mine = weight
-        for _ in range(STEPS):
-            slope = chances(mine, inputs)
-            slope[np.arange(len(targets)), targets] -= 1
-            mine = mine - RATE * inputs.T @ slope / len(targets)
-        updates.append(mine - weight)
-    return updates
 
 
 def trained(digits: Digits, rounds: int, canary: Floats | None) -> tuple[Floats, float]:
     """The final model, and how much the canary, of norm 1, added to the averages in all."""
     weight, added = np.zeros((64, 10)), 0.0
     for _ in range(rounds):
-        updates = round_of(digits, weight)
+        updates = [
+            digits.train(client, weight)[0] - weight for client in range(CLIENTS)
+        ]
         if canary is not None:
             length = float(np.median([np.linalg.norm(update) for update in updates]))
             updates.append(length * canary)
@@ -76,7 +64,7 @@ def main() -> None:
         "rounds   accuracy, plain   left in          of the canary in the final model"
     )
     for rounds in options.rounds:
-        found = []
+        rows = []
         for seed in range(options.seeds):
             digits = Digits(CLIENTS, seed)
             canary = generator(seed, 1).standard_normal((64, 10))
@@ -85,10 +73,10 @@ def main() -> None:
             moved, added = trained(digits, rounds, canary)
             stays = float(np.sum((moved - plain) * canary)) / added
             accuracy = digits.accuracy(plain)
-            found.append((accuracy, digits.accuracy(moved) - accuracy, stays))
+            rows.append((accuracy, digits.accuracy(moved) - accuracy, stays))
         mean, error = (
-            np.mean(found, axis=0),
-            np.std(found, axis=0, ddof=1) / len(found) ** 0.5,
+            np.mean(rows, axis=0),
+            np.std(rows, axis=0, ddof=1) / len(rows) ** 0.5,
         )
         harm = f"{mean[1]:+.2%} ± {error[1]:.2%}"
         print(

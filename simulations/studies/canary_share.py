@@ -64,14 +64,14 @@ def layers_of(theta: Floats, sizes: Sequence[int]) -> list[tuple[Floats, Floats]
 
 def activations(theta: Floats, sizes: Sequence[int], inputs: Floats) -> list[Floats]:
     """The inputs and every layer's output, ReLU after all but the last."""
-    found = [inputs]
+    layers = [inputs]
     for weight, bias in layers_of(theta, sizes):
-        found.append(
-            np.maximum(found[-1], 0) @ weight + bias
-            if found[1:]
+        layers.append(
+            np.maximum(layers[-1], 0) @ weight + bias
+            if layers[1:]
             else inputs @ weight + bias
         )
-    return found
+    return layers
 
 
 def gradient(
@@ -113,13 +113,13 @@ def accuracy(
             for a, b in itertools.pairwise(sizes)
         ]
     )
-    found = []
+    accuracies = []
     for _ in range(rounds):
         updates = []
         for two in mine:
-            here, local = np.concatenate([parts[i] for i in two]), theta.copy()
+            examples, local = np.concatenate([parts[i] for i in two]), theta.copy()
             for _ in range(STEPS):
-                batch = data.choice(here, BATCH)
+                batch = data.choice(examples, BATCH)
                 local -= rate * gradient(local, sizes, inputs[batch], labels[batch])
             updates.append(local - theta)
         length = np.median([np.linalg.norm(update) for update in updates])
@@ -128,8 +128,8 @@ def accuracy(
             updates.append(length * direction / np.linalg.norm(direction))
         theta = theta + np.mean(updates, axis=0)
         scores = activations(theta, sizes, inputs[TRAINING:])[-1]
-        found.append(float(np.mean(scores.argmax(axis=1) == labels[TRAINING:])))
-    return float(np.mean(found[-5:]))
+        accuracies.append(float(np.mean(scores.argmax(axis=1) == labels[TRAINING:])))
+    return float(np.mean(accuracies[-5:]))
 
 
 def main(*, quick: bool = False, say: Callable[[str], object] = print) -> None:

@@ -87,10 +87,10 @@ def rounds_until_named(defect: str, epsilon: float, dim: int, seed: int) -> int:
     for index in range(ROUNDS):
         odd = DEFECTS[defect](rng, dim)
         for node in range(NODES):
-            own = odd if node == ODD else normal(rng, dim)
+            client_noise = odd if node == ODD else normal(rng, dim)
             if defect == "the noise of another node" and node == OTHER:
-                own = odd
-            noise.add(node, std * own + dense(rng, dim))
+                client_noise = odd
+            noise.add(node, std * client_noise + dense(rng, dim))
         if set(noise.faults) - {ODD, OTHER}:
             return -1
         if ODD in noise.faults:
@@ -101,9 +101,15 @@ def rounds_until_named(defect: str, epsilon: float, dim: int, seed: int) -> int:
 def power(epsilon: float, dim: int, runs: int) -> None:
     """Print how many runs name the node, and in which round at the latest."""
     for defect in DEFECTS:
-        found = [rounds_until_named(defect, epsilon, dim, seed) for seed in range(runs)]
-        named = [index for index in found if index > 0]
-        wrong = f"; {found.count(-1)} name a sound one" if -1 in found else ""
+        rounds_needed = [
+            rounds_until_named(defect, epsilon, dim, seed) for seed in range(runs)
+        ]
+        named = [index for index in rounds_needed if index > 0]
+        wrong = (
+            f"; {rounds_needed.count(-1)} name a sound one"
+            if -1 in rounds_needed
+            else ""
+        )
         when = f"in round {max(named)} at the latest" if named else "never"
         print(
             f"{dim:>9,}  ε = {epsilon:<4g} {defect:<28} {len(named)} of {runs}, {when}{wrong}",

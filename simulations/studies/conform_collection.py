@@ -18,16 +18,18 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from sys import path
 from typing import TypeVar
 
-path.insert(0, str(Path(__file__).parents[1] / "audits"))
-
-from mechanism_collection import BROKEN, HARMLESS, KNOWN, MORE_BROKEN, MORE_SOUND, SOUND
-from sound_collection import FROM_OUTSIDE
-
 from fl_epe.conformance import ConformanceResult, Target, conform
+from simulations.studies.mechanism_collection import (
+    BROKEN,
+    HARMLESS,
+    KNOWN,
+    MORE_BROKEN,
+    MORE_SOUND,
+    SOUND,
+)
+from simulations.studies.sound_collection import FROM_OUTSIDE
 
 Kind = TypeVar("Kind")
 
@@ -41,13 +43,13 @@ def find(broken: Mapping[str, tuple[Target, str]], trials: int, seed: int) -> in
     """Print what is found of broken mechanisms, and count those that are found and named."""
     named = 0
     for name, (target, words) in broken.items():
-        found = conform(target, trials=trials, seed=seed)
-        ok = names_it(found, words)
+        result = conform(target, trials=trials, seed=seed)
+        ok = names_it(result, words)
         named += ok
-        worst = found.ranked[0]
+        worst = result.ranked[0]
         text = f"{worst.severity}: {worst.name}: {worst.measured}: {worst.why}"
         print(
-            f"  {name:26} {'named' if ok else '-----'}  {text if found.failed else 'NOT FOUND'}"
+            f"  {name:26} {'named' if ok else '-----'}  {text if result.failed else 'NOT FOUND'}"
         )
     print(f"  {named} of {len(broken)} found and named", flush=True)
     return named
@@ -60,9 +62,9 @@ def accuse(right: Mapping[str, Target], trials: int, seeds: Collection[int]) -> 
         by = Counter[str]()
         runs = 0
         for seed in seeds:
-            found = conform(target, trials=trials, seed=seed)
-            runs += not found.passed
-            by.update(check.name for check in found.failed)
+            result = conform(target, trials=trials, seed=seed)
+            runs += not result.passed
+            by.update(check.name for check in result.failed)
         accused += runs
         print(
             f"  {name:26} accused in {runs} of {len(seeds)} runs  {dict(by) or ''}",
@@ -74,7 +76,11 @@ def accuse(right: Mapping[str, Target], trials: int, seeds: Collection[int]) -> 
 def _chosen(
     mechanisms: Mapping[str, Kind], names: Collection[str]
 ) -> Mapping[str, Kind]:
-    return {name: one for name, one in mechanisms.items() if not names or name in names}
+    return {
+        name: mechanism
+        for name, mechanism in mechanisms.items()
+        if not names or name in names
+    }
 
 
 def main() -> None:

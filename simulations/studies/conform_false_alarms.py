@@ -76,11 +76,11 @@ def main() -> None:
     for name in options.only:
         alarms, by, start = 0, Counter[str](), time.monotonic()
         for run in range(1, options.runs + 1):
-            found = conform(
+            result = conform(
                 TARGETS[name], trials=options.trials, seed=options.first + run - 1
             )
-            alarms += not found.passed
-            by.update(check.name for check in found.failed)
+            alarms += not result.passed
+            by.update(check.name for check in result.failed)
             if run % 50 == 0 or run == options.runs:
                 took = (time.monotonic() - start) / run
                 print(

@@ -15,81 +15,7 @@ The second table has 16 canaries and a participation in every eight rounds, cycl
 the analytical ε is the same in all rows but the last, where independent noise hides as little in
 the final model as 8 bands do. "bound" is the analytical ε, "server" its learning rate and momentum.
 
-Expected::
-
-    schedule           z seed sees   noise  unlike    real                 ε (95% interval)  theory
-    cyclic          0.25    0 all    1.013   1.014   1.016 ± 0.014       52.8 (50.4 – 55.2)    51.4
-    cyclic          0.25    1 all    0.984   0.984   0.986 ± 0.014       50.3 (48.0 – 52.7)    51.4
-    cyclic          0.25    2 all    1.018   1.019   1.021 ± 0.014       53.2 (50.8 – 55.6)    51.4
-    cyclic          0.25  all all    1.005   1.006   1.008 ± 0.008
-    cyclic          0.25    0 final  1.013   1.014   1.017 ± 0.018       36.9 (34.7 – 39.0)    35.9
-    cyclic          0.25    1 final  0.985   0.986   0.989 ± 0.018       35.2 (33.1 – 37.3)    35.9
-    cyclic          0.25    2 final  1.023   1.025   1.028 ± 0.018       37.5 (35.4 – 39.7)    35.8
-    cyclic          0.25  all final  1.007   1.008   1.011 ± 0.011
-    cyclic          0.02    0 all    0.791   0.882   1.003 ± 0.003 3369.9 (3331.3 – 3408.8)  3344.0
-    cyclic          0.02    1 all    0.791   0.875   1.000 ± 0.003 3374.0 (3335.0 – 3413.1)  3345.1
-    cyclic          0.02    2 all    0.784   0.873   1.003 ± 0.003 3285.4 (3247.9 – 3323.1)  3269.2
-    cyclic          0.02  all all    0.788   0.876   1.002 ± 0.002
-    cyclic          0.02    0 final  0.665   0.788   1.000 ± 0.002 1690.6 (1676.0 – 1705.3)  1690.9
-    cyclic          0.02    1 final  0.668   0.784   0.999 ± 0.002 1704.7 (1690.0 – 1719.4)  1707.8
-    cyclic          0.02    2 final  0.652   0.772   1.000 ± 0.002 1628.9 (1614.6 – 1643.3)  1629.0
-    cyclic          0.02  all final  0.662   0.781   1.000 ± 0.001
-    min-separation  0.25    0 all    1.018   1.019   1.021 ± 0.014       53.2 (50.8 – 55.6)    51.4
-    min-separation  0.25    1 all    0.996   0.996   0.998 ± 0.014       51.3 (48.9 – 53.7)    51.4
-    min-separation  0.25    2 all    1.015   1.015   1.018 ± 0.014       52.9 (50.5 – 55.3)    51.4
-    min-separation  0.25  all all    1.009   1.010   1.012 ± 0.008
-    min-separation  0.25    0 final  1.011   1.012   1.016 ± 0.018       36.8 (34.7 – 38.9)    35.8
-    min-separation  0.25    1 final  0.984   0.985   0.988 ± 0.018       35.1 (33.1 – 37.3)    35.9
-    min-separation  0.25    2 final  1.022   1.023   1.026 ± 0.018       37.4 (35.2 – 39.6)    35.8
-    min-separation  0.25  all final  1.006   1.007   1.010 ± 0.011
-    min-separation  0.02    0 all    0.791   0.874   1.003 ± 0.003 3343.3 (3305.2 – 3381.7)  3323.8
-    min-separation  0.02    1 all    0.789   0.873   1.000 ± 0.003 3382.2 (3343.3 – 3421.5)  3342.3
-    min-separation  0.02    2 all    0.785   0.867   1.002 ± 0.003 3306.1 (3268.3 – 3344.1)  3313.1
-    min-separation  0.02  all all    0.788   0.871   1.002 ± 0.002
-    min-separation  0.02    0 final  0.661   0.772   0.999 ± 0.002 1668.9 (1654.4 – 1683.5)  1671.5
-    min-separation  0.02    1 final  0.667   0.782   0.999 ± 0.002 1701.6 (1686.9 – 1716.3)  1704.6
-    min-separation  0.02    2 final  0.657   0.767   1.000 ± 0.002 1650.9 (1636.5 – 1665.4)  1649.8
-    min-separation  0.02  all final  0.662   0.774   1.000 ± 0.001
-    epochs          0.25    0 all    1.010   1.011   1.013 ± 0.013       61.5 (58.9 – 64.2)    60.4
-    epochs          0.25    1 all    0.978   0.979   0.981 ± 0.013       58.2 (55.6 – 60.8)    60.1
-    epochs          0.25    2 all    1.026   1.026   1.028 ± 0.013       62.7 (60.1 – 65.4)    59.8
-    epochs          0.25  all all    1.005   1.006   1.007 ± 0.008
-    epochs          0.25    0 final  1.012   1.013   1.016 ± 0.019       35.5 (33.5 – 37.6)    34.6
-    epochs          0.25    1 final  0.985   0.986   0.989 ± 0.019       33.8 (31.8 – 35.8)    34.4
-    epochs          0.25    2 final  1.023   1.025   1.028 ± 0.019       35.9 (33.9 – 38.0)    34.4
-    epochs          0.25  all final  1.007   1.008   1.011 ± 0.011
-    epochs          0.02    0 all    0.808   0.901   1.000 ± 0.002 4783.2 (4737.7 – 4828.8)  4816.2
-    epochs          0.02    1 all    0.804   0.889   1.000 ± 0.002 4697.6 (4653.5 – 4741.8)  4704.6
-    epochs          0.02    2 all    0.804   0.891   1.004 ± 0.002 4703.9 (4659.7 – 4748.2)  4643.2
-    epochs          0.02  all all    0.805   0.894   1.001 ± 0.001
-    epochs          0.02    0 final  0.668   0.798   1.000 ± 0.002 1636.3 (1622.1 – 1650.6)  1635.1
-    epochs          0.02    1 final  0.663   0.781   1.000 ± 0.002 1602.5 (1588.4 – 1616.6)  1603.5
-    epochs          0.02    2 final  0.654   0.775   1.000 ± 0.002 1577.2 (1563.2 – 1591.3)  1577.9
-    epochs          0.02  all final  0.662   0.785   1.000 ± 0.001
-    rounds mechanism      server          z       accuracy     bound  every round: ε  final model: ε
-         8 no noise       0.1, 0.9    0.000   11.6% ± 1.4%       inf
-         8 independent    0.1, 0.9    0.200   12.1% ± 1.0%      24.5    24.55 ± 1.09     7.30 ± 0.89
-         8 banded:bands=8 0.1, 0.9    0.200   11.5% ± 0.9%      24.5    23.92 ± 1.08    16.95 ± 1.28
-         8 blt:buffers=3  0.1, 0.9    0.200   11.6% ± 1.0%      24.5    22.18 ± 1.09    16.53 ± 1.27
-        16 no noise       0.1, 0.9    0.000   40.2% ± 2.6%       inf
-        16 independent    0.1, 0.9    0.283   44.1% ± 4.0%      24.5    24.23 ± 1.08     6.46 ± 0.74
-        16 banded:bands=8 0.1, 0.9    0.283   44.4% ± 3.3%      24.5    24.84 ± 1.10    18.03 ± 1.13
-        16 blt:buffers=3  0.1, 0.9    0.313   44.7% ± 3.3%      24.5    23.14 ± 1.10    18.43 ± 1.14
-        32 no noise       0.1, 0.9    0.000   81.2% ± 2.1%       inf
-        32 independent    0.1, 0.9    0.400   72.5% ± 2.9%      24.5    24.22 ± 1.08     5.91 ± 0.65
-        32 banded:bands=8 0.1, 0.9    0.400   80.5% ± 2.8%      24.5    25.06 ± 1.10    18.22 ± 1.02
-        32 blt:buffers=3  0.1, 0.9    0.522   79.8% ± 2.3%      24.5    23.82 ± 1.10    20.23 ± 1.07
-        64 no noise       0.1, 0.9    0.000   91.2% ± 0.6%       inf
-        64 independent    0.1, 0.9    0.566   75.6% ± 1.3%      24.5    23.65 ± 1.07     5.02 ± 0.60
-        64 banded:bands=8 0.1, 0.9    0.566   91.2% ± 0.2%      24.5    23.59 ± 1.07    17.29 ± 0.95
-        64 blt:buffers=3  0.1, 0.9    0.917   88.1% ± 1.6%      24.5    22.09 ± 1.05    19.71 ± 1.01
-        32 tree           0.1, 0.9    0.516   79.9% ± 2.2%      24.5    24.44 ± 1.09    17.12 ± 0.99
-        32 toeplitz       0.1, 0.9    0.522   79.8% ± 2.7%      24.5    23.82 ± 1.10    20.24 ± 1.07
-        32 independent    0.25, 0.9   0.400   69.7% ± 2.8%      24.5    24.21 ± 1.08     5.93 ± 0.65
-        32 banded:bands=8 0.25, 0.9   0.400   87.5% ± 0.0%      24.5    25.08 ± 1.10    18.25 ± 1.02
-        32 independent    1, 0        0.400   77.9% ± 1.9%      24.5    24.22 ± 1.08     6.17 ± 0.63
-        32 banded:bands=8 1, 0        0.400   86.3% ± 0.6%      24.5    25.11 ± 1.10    17.72 ± 0.95
-        64 independent    0.1, 0.9    0.242   91.0% ± 0.2%      97.5    95.85 ± 2.05    17.39 ± 0.95
+Measured: the other tables of docs/notes/correlated-noise.md.
 """
 
 from __future__ import annotations
@@ -104,7 +30,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from correlated_noise import MECHANISMS, row
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -125,6 +50,7 @@ from fl_epe.schedules import make_schedule
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task
+from simulations.studies.correlated_noise import MECHANISMS, row
 
 Floats = NDArray[np.float64]
 
@@ -188,9 +114,9 @@ def theory(record: AuditRecord, real: Floats) -> tuple[Floats, Floats]:
     assert strategy is not None
     noise = z * np.linalg.inv(strategy)
     hidden = noise @ noise.T + real
-    here, steps = record.presence, record.round_weights()
-    every = np.sqrt(np.sum(here * np.linalg.solve(hidden, here), axis=0))
-    return every, steps @ here / np.sqrt(steps @ hidden @ steps)
+    presence, steps = record.presence, record.round_weights()
+    every = np.sqrt(np.sum(presence * np.linalg.solve(hidden, presence), axis=0))
+    return every, steps @ presence / np.sqrt(steps @ hidden @ steps)
 
 
 def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float, str]:
@@ -227,19 +153,19 @@ def show_theory(keep: Path, seeds: int, rounds: int = 32, canaries: int = 80) ->
                     "canary_participations": rounds / PERIOD}  # fmt: skip
         runs = [train(keep, seed, settings) for seed in range(seeds)]
         for which, adversary in enumerate(ADVERSARIES):
-            name, found = f"{spec.partition(':')[0]:14} {z:5g}", []
+            name, ratios_of_seeds = f"{spec.partition(':')[0]:14} {z:5g}", []
             for seed, (record, real) in enumerate(runs):
                 assert real is not None
                 over, error, words = ratios(record, real, which)
-                found.append((*over, error))
+                ratios_of_seeds.append((*over, error))
                 print(
                     f"{name} {seed:4} {adversary.sees:5} {_row(over, error)} {words}",
                     flush=True,
                 )
-            both = np.array(found)
-            total = float(np.linalg.norm(both[:, -1])) / seeds
+            values = np.array(ratios_of_seeds)
+            total = float(np.linalg.norm(values[:, -1])) / seeds
             print(
-                f"{name}  all {adversary.sees:5} {_row(both[:, :-1].mean(axis=0), total)}"
+                f"{name}  all {adversary.sees:5} {_row(values[:, :-1].mean(axis=0), total)}"
             )
 
 
@@ -278,17 +204,17 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
     """Accuracy, its error, and both ε with theirs, of runs that have one analytical ε."""
     print("rounds mechanism      server          z       accuracy     bound  every round: ε"
           "  final model: ε")  # fmt: skip
-    found: dict[Cell, Floats] = {}
+    rows: dict[Cell, Floats] = {}
     for cell in cells:
         settings = cell.settings()
         runs = [train(keep, seed, settings)[0] for seed in range(seeds)]
         last = [float(run.metrics["eval_accuracy"][-1]) for run in runs]
         values = [np.mean(last), np.std(last, ddof=1) / np.sqrt(seeds)]
         for adversary in ADVERSARIES if settings["noise_multiplier"] else ():
-            each = [epsilon_from_record(run, adversary=adversary) for run in runs]
-            wide = np.linalg.norm([e.high - e.low for e in each]) / 3.92 / seeds
-            values += [np.mean([e.epsilon for e in each]), wide]
-        found[cell] = np.array(values)
+            estimates = [epsilon_from_record(run, adversary=adversary) for run in runs]
+            wide = np.linalg.norm([e.high - e.low for e in estimates]) / 3.92 / seeds
+            values += [np.mean([e.epsilon for e in estimates]), wide]
+        rows[cell] = np.array(values)
         server, z = (
             f"{cell.learning_rate:g}, {cell.momentum:g}",
             settings["noise_multiplier"],
@@ -300,7 +226,7 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
         for value, wide in zip(values[2::2], values[3::2], strict=True):
             line += f"  {f'{value:.2f} ± {wide:.2f}':>14}"
         print(line, flush=True)
-    return found
+    return rows
 
 
 def draw(figure: Figure, limit: dict[str, tuple[float, float, float]],
@@ -364,10 +290,10 @@ def main(arguments: list[str] | None = None) -> None:
         cells += [Cell(middle, m) for m in ONCE]
         cells += [Cell(middle, m, *s) for s in STEPS[1:] for m in ALWAYS[:2]]
         cells += [Cell(lengths[-1], "independent", added=ALIKE)]
-        found = show_accuracy(keep, seeds, cells)
+        rows = show_accuracy(keep, seeds, cells)
     if options.picture:
         figure = Figure(figsize=(5, 7.2), layout="constrained", dpi=120)
-        draw(figure, {name: row(name, 2048) for name in MECHANISMS}, found)
+        draw(figure, {name: row(name, 2048) for name in MECHANISMS}, rows)
         figure.savefig(options.picture, metadata={"Software": None})
 
 

@@ -7,15 +7,7 @@ is the root mean square error of the rounds' prefix sums, over z.
 
     python simulations/studies/correlated_noise.py    # a minute; --rounds 256 for a look
 
-Expected::
-
-    mechanism        every round: ε  final model: ε   error
-    independent               24.38           0.298   32.01
-    banded:bands=8            24.38           0.772   13.42
-    banded:bands=64           24.38           2.019    5.85
-    tree                      24.38           7.808    3.98
-    toeplitz                  24.38           5.124    3.33
-    blt:buffers=3             24.38           5.050    3.32
+Measured: the last table of docs/notes/correlated-noise.md.
 """
 
 import argparse

@@ -97,16 +97,16 @@ def independent(name: str, runs: int, *, fitted: bool = False) -> tuple[float, f
     wanted = truth(first) - truth(second)
     covers = called = 0
     for _ in range(runs):
-        both = []
+        estimates = []
         for mean, count in ((first, many), (second, more)):
             scores = mean + rng.standard_normal(count)
             null = rng.standard_normal(count)
-            both.append(
+            estimates.append(
                 epsilon_of(Scores(scores, null), DELTA) if fitted else known(scores)
             )
-        found = epsilon_difference(*both)
-        covers += found.low <= wanted <= found.high
-        called += found.larger_than_chance
+        difference = epsilon_difference(*estimates)
+        covers += difference.low <= wanted <= difference.high
+        called += difference.larger_than_chance
     return covers / runs, called / runs
 
 
@@ -121,9 +121,9 @@ def shared(
         chance = rng.standard_normal(100)
         scores = means[0] + chance, means[1] + sign * chance
         for place, confidence in enumerate((0.95, 0.975)):
-            one, other = (known(values, confidence) for values in scores)
-            found = epsilon_difference(one, other, independent=place == 0)
-            hits[place] += found.low <= wanted <= found.high
+            first, second = (known(values, confidence) for values in scores)
+            difference = epsilon_difference(first, second, independent=place == 0)
+            hits[place] += difference.low <= wanted <= difference.high
     return hits[0] / runs, hits[1] / runs
 
 
@@ -152,10 +152,10 @@ def whole(kind: str, count: int, runs: int) -> dict[Adversary, float]:
             for at in range(count)
         ]
         for adversary in alarms:
-            found = [headline(record, adversary, confidence) for record in records]
+            results = [headline(record, adversary, confidence) for record in records]
             alarms[adversary] += any(
-                epsilon_difference(found[one], found[other]).larger_than_chance
-                for one, other in pairs
+                epsilon_difference(results[first], results[second]).larger_than_chance
+                for first, second in pairs
             )
     return {adversary: total / runs for adversary, total in alarms.items()}
 
@@ -183,9 +183,9 @@ def main(
     say(f"3. {comparisons} comparisons of equal runs     final     all")
     for kind in SCHEDULES:
         for count in (2, 3):
-            found = whole(kind, count, comparisons)
+            counts = whole(kind, count, comparisons)
             name = f"{kind}, {count} runs"
-            say(f"   {name:32} {found[FINAL_MODEL]:8.1%} {found[EVERY_ROUND]:7.1%}")
+            say(f"   {name:32} {counts[FINAL_MODEL]:8.1%} {counts[EVERY_ROUND]:7.1%}")
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ Lie = Callable[[Floats], None]
 def honest(rng: np.random.Generator, nodes: int, sizes: float, drift: float) -> Floats:
     """What each node adds in each round, shape ``(ROUNDS, nodes, ENTRIES)``."""
     common = rng.standard_normal(ENTRIES)
-    own = rng.standard_normal((ROUNDS, nodes, ENTRIES))
-    directions = drift * common + np.sqrt(1 - drift**2) * own
+    updates = rng.standard_normal((ROUNDS, nodes, ENTRIES))
+    directions = drift * common + np.sqrt(1 - drift**2) * updates
     examples = np.exp(sizes * rng.standard_normal(nodes))
     lengths = np.exp(LENGTHS * rng.standard_normal(nodes))
     by_round = np.exp(0.3 * rng.standard_normal((ROUNDS, nodes)))

@@ -72,22 +72,26 @@ def mechanisms(family: str, values: int) -> Iterator[Mechanism]:
         for shift, share in itertools.product(_SHIFTS, _SHARES):
             cut = -float(scipy.special.ndtri(share))
             cuts = np.array([cut] if values == 2 else [cut - 1.0, cut])
-            member, other = (
+            member, non_member = (
                 -np.diff(scipy.special.ndtr(mean - cuts), prepend=1.0, append=0.0)
                 for mean in (shift, 0.0)
             )
             epsilon = float(epsilon_of_shift(shift, 1e-5))
             yield Mechanism(
-                f"Gaussian {shift:g}, cut {cut:.2f}", member, other, epsilon, 1e-5
+                f"Gaussian {shift:g}, cut {cut:.2f}", member, non_member, epsilon, 1e-5
             )
         return
     delta = _LEAK if family == "leaks" else 0.0
     for epsilon, share in itertools.product(_EPSILONS, _SHARES):
-        for name, member, other in _pure(epsilon, share, values):
+        for name, member, non_member in _pure(epsilon, share, values):
             leaked = (1 - delta) * member
             leaked[-1] += delta
             yield Mechanism(
-                f"{name} {epsilon:g}, share {share:g}", leaked, other, epsilon, delta
+                f"{name} {epsilon:g}, share {share:g}",
+                leaked,
+                non_member,
+                epsilon,
+                delta,
             )
 
 
@@ -123,8 +127,8 @@ def counts(size: int, values: int) -> Counts:
         return np.array([[size]])
     parts = []
     for first in range(size + 1):
-        rest = counts(size - first, values - 1)
-        parts.append(np.column_stack([np.full(len(rest), first), rest]))
+        remaining = counts(size - first, values - 1)
+        parts.append(np.column_stack([np.full(len(remaining), first), remaining]))
     return np.concatenate(parts)
 
 
@@ -148,7 +152,7 @@ def groups(method: str, size: int) -> Iterator[tuple[int, int, float]]:
 
 def levels(method: str, size: int, cases: list[Mechanism]) -> Floats:
     """The probability of each mechanism, of one δ, that the bound is above its ε."""
-    found = np.zeros(len(cases))
+    failures = np.zeros(len(cases))
     values = len(cases[0].member)
     for observed, unobserved, chance in groups(method, size):
         ways, others = counts(observed, values), counts(unobserved, values)
@@ -160,20 +164,20 @@ def levels(method: str, size: int, cases: list[Mechanism]) -> Floats:
                 for case in cases
             ]
         )
-        most = likely.max(axis=0)
-        order = np.argsort(most, axis=None)
-        below = np.cumsum(most.ravel()[order]) <= _LEFT_OUT
-        left_out = np.zeros(most.size, bool)
+        largest = likely.max(axis=0)
+        order = np.argsort(largest, axis=None)
+        below = np.cumsum(largest.ravel()[order]) <= _LEFT_OUT
+        left_out = np.zeros(largest.size, bool)
         left_out[order] = below
-        bounds = np.full(most.shape, math.inf)
+        bounds = np.full(largest.shape, math.inf)
         for index in np.flatnonzero(~left_out):
-            row, column = np.unravel_index(index, most.shape)
+            row, column = np.unravel_index(index, largest.shape)
             bounds[row, column] = bound_of(
                 method, ways[row], others[column], cases[0].delta
             )
         above = np.array([bounds > case.epsilon + 1e-9 for case in cases])
-        found += chance * (likely * above).sum(axis=(1, 2))
-    return found
+        failures += chance * (likely * above).sum(axis=(1, 2))
+    return failures
 
 
 def bound_of(method: str, observed: Counts, unobserved: Counts, delta: float) -> float:
@@ -200,24 +204,30 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", help="one method")
     parser.add_argument("--sizes", type=int, nargs="+", help="n, instead of all")
     parser.add_argument("--quick", action="store_true", help="two small sizes")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print(
         f"{'method':17}{'values':>6}  {'family':10}{'sizes':>6}{'largest':>9}{'n':>5}  mechanism"
     )
-    for values in (asked.values,) if asked.values else (2, 3):
+    for values in (options.values,) if options.values else (2, 3):
         for method, bound in BOUNDS.items():
-            if not bound.valid or asked.only not in (None, method):
+            if not bound.valid or options.only not in (None, method):
                 continue
-            sizes = [3, 5] if asked.quick else asked.sizes or sizes_of(method, values)
+            sizes = (
+                [3, 5] if options.quick else options.sizes or sizes_of(method, values)
+            )
             for family in (
                 ("Gaussian",) if bound.gaussian else ("pure", "leaks", "Gaussian")
             ):
                 cases = list(mechanisms(family, values))
-                found = np.array([levels(method, size, cases) for size in sizes])
-                size, case = np.unravel_index(found.argmax(), found.shape)
+                levels_of_sizes = np.array(
+                    [levels(method, size, cases) for size in sizes]
+                )
+                size, case = np.unravel_index(
+                    levels_of_sizes.argmax(), levels_of_sizes.shape
+                )
                 print(
-                    f"{method:17}{values:>6}  {family:10}{len(sizes):>6}{found.max():>9.2%}"
-                    f"{sizes[size]:>5}  {cases[case].name}",
+                    f"{method:17}{values:>6}  {family:10}{len(sizes):>6}"
+                    f"{levels_of_sizes.max():>9.2%}{sizes[size]:>5}  {cases[case].name}",
                     flush=True,
                 )
 

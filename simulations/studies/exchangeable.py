@@ -18,10 +18,10 @@ import dataclasses
 
 import numpy as np
 import scipy
-from lifted_runs import log_capital
 from numpy.typing import ArrayLike
 
 from fl_epe.checks import check_probability
+from simulations.studies.lifted_runs import log_capital
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +34,12 @@ class LowerLimits:
         bernstein: the same by an empirical Bernstein inequality; 0 for one run.
         wilson: second-order limits of Wilson's form, for exchangeable hits; asymptotic in the
             number of runs, 0 for one run.
-        correlation: of the hits of two canaries of a run, estimated; NaN for one run.
     """
 
     independent: float
     betting: float
     bernstein: float
     wilson: float
-    correlation: float
 
 
 def lower_limits(
@@ -71,15 +69,14 @@ def lower_limits(
         betting=_betting(hits, alpha),
         bernstein=_bernstein(hits, alpha) if several else 0.0,
         wilson=_wilson(hits, canaries, alpha) if several else 0.0,
-        correlation=_correlation(hits, canaries) if several else float("nan"),
     )
 
 
 def _clopper_pearson(hits: np.ndarray, canaries: int, alpha: float) -> float:
-    total, found = canaries * hits.size, canaries * float(hits.sum())
+    total, hit_count = canaries * hits.size, canaries * float(hits.sum())
     return (
-        float(scipy.special.betaincinv(found, total - found + 1, alpha))
-        if found
+        float(scipy.special.betaincinv(hit_count, total - hit_count + 1, alpha))
+        if hit_count
         else 0.0
     )
 
@@ -118,20 +115,9 @@ def _wilson(hits: np.ndarray, canaries: int, alpha: float) -> float:
     """Solve n·(p̂ − p)² = z²·((p − μ₂)/K + μ₂ − p²), μ₂ at an upper limit; half the level each."""
     z, count = -float(scipy.special.ndtri(alpha / 2)), hits.size
     pairs = _pairs(hits, canaries)
-    both = min(1.0, float(pairs.mean() + z * pairs.std(ddof=1) / np.sqrt(count)))
-    found = float(hits.mean())
-    half = count * found + z**2 / (2 * canaries)
-    rest = count * found**2 - z**2 * both * (1 - 1 / canaries)
-    inside = half**2 - (count + z**2) * rest
-    return max(0.0, float(half - np.sqrt(max(inside, 0.0))) / (count + z**2))
-
-
-def _correlation(hits: np.ndarray, canaries: int) -> float:
+    pair_rate = min(1.0, float(pairs.mean() + z * pairs.std(ddof=1) / np.sqrt(count)))
     rate = float(hits.mean())
-    spread = rate * (1 - rate)
-    # Two runs give the square of the rate without bias.
-    square = (float(hits.sum()) ** 2 - float((hits**2).sum())) / (
-        hits.size * (hits.size - 1)
-    )
-    both = float(_pairs(hits, canaries).mean())
-    return float("nan") if spread == 0 else (both - square) / spread
+    half = count * rate + z**2 / (2 * canaries)
+    constant = count * rate**2 - z**2 * pair_rate * (1 - 1 / canaries)
+    inside = half**2 - (count + z**2) * constant
+    return max(0.0, float(half - np.sqrt(max(inside, 0.0))) / (count + z**2))

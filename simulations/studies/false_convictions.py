@@ -116,8 +116,8 @@ def federation(
 ) -> Cell:
     """A run of 60 rounds and 100 clients."""
     name = f"{schedule.partition(':')[0]}, {participations:g} of 60 rounds"
-    made = make_schedule(schedule, 60, participations)
-    return Cell(name, made, noise, length, clients=100, canaries=11)
+    participation = make_schedule(schedule, 60, participations)
+    return Cell(name, participation, noise, length, clients=100, canaries=11)
 
 
 DEFAULT_SHARE = 0.1  # of canaries among all that take part
@@ -178,16 +178,16 @@ def power_lines(runs: int) -> Iterator[str]:
     """A line for each of `power_cells`, with the power that runs at their claim state."""
     yield f"  {'runs':28}{'canaries':>9}{'claim':>8}{'true ε':>8}{'violated':>10}{'stated':>8}"
     for cell in power_cells():
-        found = [cell.evidence(seed) for seed in range(runs)]
+        evidence = [cell.evidence(seed) for seed in range(runs)]
         right = [
             dataclasses.replace(cell, noise=1.0).evidence(seed, power=True)
             for seed in range(min(runs, _RUNS_OF_POWER))
         ]
-        stated = np.median([one.power for one in right if one.power is not None])
-        claim = float(np.median([one.claimed for one in found]))
+        stated = np.median([run.power for run in right if run.power is not None])
+        claim = float(np.median([run.claimed for run in evidence]))
         yield (
-            f"  {cell.name:28}{found[0].observed:>9}{claim:>8.3g}{2 * claim:>8.3g}"
-            f"{sum(one.violated for one in found) / runs:>10.0%}{stated:>8.0%}"
+            f"  {cell.name:28}{evidence[0].observed:>9}{claim:>8.3g}{2 * claim:>8.3g}"
+            f"{sum(run.violated for run in evidence) / runs:>10.0%}{stated:>8.0%}"
         )
 
 
@@ -207,8 +207,8 @@ def laplace(epsilon: float, count: int, seed: int) -> Scores:
 def _table(rate: float, rounds: int, delta: float) -> scipy.interpolate.CubicSpline:
     """Logarithm of ε of Poisson sampling by ln z; off by less than 10⁻⁴ between its points."""
     logs = np.linspace(np.log(_NOISES[0]), np.log(_NOISES[1]), 33)
-    found = [_exact(float(np.exp(log)), rate, rounds, delta) for log in logs]
-    return scipy.interpolate.CubicSpline(logs, np.log(found))
+    epsilons = [_exact(float(np.exp(log)), rate, rounds, delta) for log in logs]
+    return scipy.interpolate.CubicSpline(logs, np.log(epsilons))
 
 
 _NOISES = 0.4, 4.0
@@ -225,16 +225,16 @@ def poisson_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
 def lines(cells: tuple[Cell, ...], runs: int) -> Iterator[str]:
     """A line for each cell."""
     for cell in cells:
-        found = [cell.evidence(seed) for seed in range(runs)]
-        lows = [one.estimate.low for one in found if one.estimate is not None]
+        evidence = [cell.evidence(seed) for seed in range(runs)]
+        lows = [run.estimate.low for run in evidence if run.estimate is not None]
         yield (
             f"  {cell.name:34} z = {cell.noise:3g}, length {cell.length:3g}: claim"
-            f" {np.median([one.claimed for one in found]):6.3f},"
+            f" {np.median([run.claimed for run in evidence]):6.3f},"
             f" lower ends {np.median(lows):6.3f}, proved"
-            f" {np.median([one.lower_bound for one in found]):6.3f};"
-            f" violated {sum(one.violated for one in found):3d} of {runs}"
-            f" ({sum(one.proved for one in found)} proved,"
-            f" {sum(bool(one.laws.objection) for one in found)} laws rejected)"
+            f" {np.median([run.lower_bound for run in evidence]):6.3f};"
+            f" violated {sum(run.violated for run in evidence):3d} of {runs}"
+            f" ({sum(run.proved for run in evidence)} proved,"
+            f" {sum(bool(run.laws.objection) for run in evidence)} laws rejected)"
         )
 
 
@@ -263,8 +263,10 @@ def main(argv: list[str] | None = None) -> None:
     for epsilon in (1.0, 3.0):
         for count in (100, 1000):
             scores = (laplace(epsilon, count, seed) for seed in range(options.runs))
-            found = [find_evidence(one, epsilon, DELTA, power=False) for one in scores]
-            violated = sum(one.violated for one in found)
+            evidence = [
+                find_evidence(run, epsilon, DELTA, power=False) for run in scores
+            ]
+            violated = sum(run.violated for run in evidence)
             print(
                 f"  ε = {epsilon:g}, {count} + {count}: violated {violated} of {options.runs}"
             )

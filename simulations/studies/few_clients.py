@@ -32,8 +32,8 @@ def row_of(plan: AuditPlan) -> str:
     load = plan.load
     assert load is not None
     final, every = (
-        f"{each.epsilon:.3g} ({each.low:.3g} – {each.high:.3g})"
-        for each in load.expected
+        f"{expected.epsilon:.3g} ({expected.low:.3g} – {expected.high:.3g})"
+        for expected in load.expected
     )
     cells = (load.rounds, f"{load.share:.0%}", f"{plan.planned:.0f}", every, final)
     return " | ".join(map(str, cells))

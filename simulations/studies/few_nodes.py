@@ -25,7 +25,7 @@ import math
 import os
 import statistics
 import unittest.mock
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -79,9 +79,9 @@ def updates(
 
 def app(seed: int, sizes: Sequence[int] | None = None) -> ClientApp:
     """The clients of a run, each with its number of examples, by default 10 of everybody."""
-    found = ClientApp()
+    client_app = ClientApp()
 
-    @found.train()
+    @client_app.train()
     def train(message: Message, context: Context) -> Message:
         content: Any = message.content
         theta = content["arrays"]["w"].numpy()
@@ -95,7 +95,7 @@ def app(seed: int, sizes: Sequence[int] | None = None) -> ClientApp:
         answer = RecordDict({"arrays": arrays, "metrics": metrics})
         return Message(answer, reply_to=message)
 
-    return found
+    return client_app
 
 
 def strategy(cell: Cell) -> Any:
@@ -122,23 +122,38 @@ class Measured:
     proved: float = math.nan
     timing: float = 1.0
 
-    def true(self, shift: float) -> float:
+    @classmethod
+    def of(cls, answer: Answer, timing: float) -> Measured:
+        """What ``answer`` says of a client whose expected score is ``timing`` times another's."""
+        estimate = answer.estimate
+        if estimate is None:
+            return cls(timing=timing)
+        proved = math.nan if answer.proved is None else answer.proved
+        return cls(estimate.epsilon, estimate.low, estimate.high, proved, timing)
+
+    def true(self, shift: float, delta: float = DELTA) -> float:
         """ε of that client, from the expected score of a client at any rounds."""
-        return float(epsilon_of_shift(shift * self.timing, DELTA))
+        return float(epsilon_of_shift(shift * self.timing, delta))
+
+
+def audited_run(
+    strategy: Any, clients: ClientApp, nodes: int, rounds: int, seed: int, delta: float
+) -> AuditRecord:
+    """The record of a run under `CanaryAudit`, which does not compute ε during the run."""
+    audit = CanaryAudit(strategy, delta=delta, seed=seed)
+    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
+    with silent, InProcessGrid(clients, nodes) as grid:
+        start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
+        audit.start(grid, start, num_rounds=rounds)
+    return audit.record()
 
 
 def measure(cell: Cell, seed: int) -> tuple[Measured, Measured]:
     """What an audited run says, of the final model and of every round's."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's noise is the global generator's
-    audit = CanaryAudit(strategy(cell), delta=DELTA, seed=seed)
-    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
-    with (
-        silent,
-        InProcessGrid(app(seed), cell.nodes) as grid,
-    ):  # ε during the run is not looked at
-        start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
-        audit.start(grid, start, num_rounds=cell.rounds)
-    record = audit.record()
+    record = audited_run(
+        strategy(cell), app(seed), cell.nodes, cell.rounds, seed, DELTA
+    )
     final, every = (described(cell, record, answer) for answer in answers(record))
     return final, every
 
@@ -147,21 +162,14 @@ def described(cell: Cell, record: AuditRecord, answer: Answer) -> Measured:
     client = AuditedClient.of(record)
     times = client.participations * cell.nodes / cell.rounds / cell.cohort
     timing = math.sqrt(times)
-    if (
-        answer.adversary.sees == "final" and not cell.z
-    ):  # what is early is pulled back more
-        kept = (1 - PULL) ** np.arange(cell.rounds)[::-1]
-        timing = float(np.mean(kept @ client.patterns) / kept.mean())
-        timing *= cell.nodes / cell.rounds / cell.cohort
-    elif answer.adversary.sees == "final":
+    if answer.adversary.sees == "final":
         timing = times
-    if answer.estimate is None:
-        return Measured(timing=timing)
-    found, proved = (
-        answer.estimate,
-        math.nan if answer.proved is None else answer.proved,
-    )
-    return Measured(found.epsilon, found.low, found.high, proved, timing)
+    if answer.adversary.sees == "final" and not cell.z:
+        # Later rounds pull the model back, those of early participations more often.
+        weights = (1 - PULL) ** np.arange(cell.rounds)[::-1]
+        timing = float(np.mean(weights @ client.patterns) / weights.mean())
+        timing *= cell.nodes / cell.rounds / cell.cohort
+    return Measured.of(answer, timing)
 
 
 def play(
@@ -182,11 +190,32 @@ def play(
                 real = [x * min(1.0, CLIP / np.linalg.norm(x)) for x in real]
             elif real:
                 length = statistics.median(float(np.linalg.norm(x)) for x in real)
-            own = plays * length * here[t] * u
-            means.append((np.sum(real, axis=0) + own) / cell.cohort + noise[t])
+            added = plays * length * here[t] * u
+            means.append((np.sum(real, axis=0) + added) / cell.cohort + noise[t])
             theta = theta + means[-1]
         runs.append(np.array(means))
     return (runs[0] - runs[1]) @ u, runs[1]
+
+
+def shifts_of(
+    games: Iterable[tuple[NDArray[Any], NDArray[Any]]], count: int, rounds: int
+) -> tuple[list[float], float]:
+    """μ from the final model by each of ``count`` pairs of runs, and from every round by all.
+
+    Args:
+        games: what a client adds along its direction in each round, and the means without it.
+        count: number of pairs.
+        rounds: of a run.
+    """
+    added = np.zeros((2, rounds))  # two halves, whose errors are independent
+    gram = np.zeros((rounds, rounds))
+    final = []
+    for pair, (along, means) in enumerate(games):
+        added[pair % 2] += 2 * along / count
+        gram += means @ means.T / count
+        final.append(along.sum() / np.linalg.norm(means.sum(axis=0)))
+    square = max(DIM * added[0] @ np.linalg.solve(gram, added[1]), 0.0)
+    return final, math.sqrt(square)
 
 
 def truth(cell: Cell) -> tuple[float, float]:
@@ -195,16 +224,12 @@ def truth(cell: Cell) -> tuple[float, float]:
     final, every = [], []
     for pattern in range(PATTERNS):
         order = np.random.default_rng((98, pattern)).permutation(cell.rounds)
-        here = np.isin(np.arange(cell.rounds), order[:rounds])
-        added, gram = np.zeros((2, cell.rounds)), np.zeros((cell.rounds, cell.rounds))
-        for pair in range(PAIRS):
-            found, means = play(cell, PAIRS * pattern + pair, here)
-            added[pair % 2] += (
-                2 * found / PAIRS
-            )  # two halves, whose errors are independent
-            gram += means @ means.T / PAIRS
-            final.append(found.sum() / np.linalg.norm(means.sum(axis=0)))
-        every.append(math.sqrt(DIM * added[0] @ np.linalg.solve(gram, added[1])))
+        presence = np.isin(np.arange(cell.rounds), order[:rounds])
+        seeds = range(PAIRS * pattern, PAIRS * (pattern + 1))
+        games = (play(cell, seed, presence) for seed in seeds)
+        of_pairs, shift = shifts_of(games, PAIRS, cell.rounds)
+        final += of_pairs
+        every.append(shift)
     return math.sqrt(DIM) * float(np.mean(final)), float(np.mean(every))
 
 
@@ -236,22 +261,43 @@ CELLS = [
 ]  # named before they were run
 
 
-def line(cell: Cell, sees: str, shift: float, found: Sequence[Measured]) -> str:
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """Of runs in which ε was measured: medians, and how often interval and bound hold."""
+
+    truth: float
+    epsilon: float
+    half_width: float
+    covered: float
+    above: float
+
+    @classmethod
+    def of(
+        cls, runs: Sequence[Measured], shift: float, delta: float = DELTA
+    ) -> Coverage:
+        """Compare ``runs`` with the truth of an expected score of ``shift``."""
+        truths = [run.true(shift, delta) for run in runs]
+        pairs = list(zip(runs, truths, strict=True))
+        widths = [(run.high - run.low) / 2 / run.epsilon for run in runs if run.epsilon]
+        return cls(
+            truth=statistics.median(truths),
+            epsilon=statistics.median(run.epsilon for run in runs),
+            half_width=statistics.median(widths) if widths else math.nan,
+            covered=statistics.mean(run.low <= true <= run.high for run, true in pairs),
+            above=statistics.mean(run.proved > true for run, true in pairs),
+        )
+
+
+def line(cell: Cell, sees: str, shift: float, runs: Sequence[Measured]) -> str:
     """A row of the table."""
-    told = [one for one in found if math.isfinite(one.epsilon)]
-    if not told:
+    measured = [run for run in runs if math.isfinite(run.epsilon)]
+    if not measured:
         return f"| {cell} | {sees} | not measured | | | | |"
-    truths = [one.true(shift) for one in told]
-    pairs = list(zip(told, truths, strict=True))
-    covered = statistics.mean(one.low <= true <= one.high for one, true in pairs)
-    above = statistics.mean(one.proved > true for one, true in pairs)
-    middle = statistics.median(one.epsilon for one in told)
-    width = statistics.median(
-        (one.high - one.low) / 2 / one.epsilon for one in told if one.epsilon
-    )
+    result = Coverage.of(measured, shift)
     return (
-        f"| {cell} | {sees} | {len(told) / len(found):.0%} | {statistics.median(truths):.3g} |"
-        f" {middle:.3g} ± {width:.0%} | {covered:.1%} | {above:.1%} |"
+        f"| {cell} | {sees} | {len(measured) / len(runs):.0%} | {result.truth:.3g} |"
+        f" {result.epsilon:.3g} ± {result.half_width:.0%} | {result.covered:.1%} |"
+        f" {result.above:.1%} |"
     )
 
 
@@ -263,9 +309,9 @@ def main() -> None:
         "--cells", nargs="*", default=[], help="such as 3,1,60,1: nodes, asked, T, z"
     )
     arguments = parser.parse_args()
-    given = (map(float, text.split(",")) for text in arguments.cells)
+    numbers = (map(float, text.split(",")) for text in arguments.cells)
     cells = [
-        Cell(int(n), asked, int(rounds), z) for n, asked, rounds, z in given
+        Cell(int(n), share, int(rounds), z) for n, share, rounds, z in numbers
     ] or CELLS
     logging.disable(logging.WARNING)
     print(

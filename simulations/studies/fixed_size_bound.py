@@ -22,10 +22,10 @@ import math
 import dp_accounting
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import fixed_size_epsilon, poisson_epsilon
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 
@@ -59,8 +59,8 @@ def divergence(
             np.exp(-squares / 2) / (2 * math.pi) * (line[1] - line[0]) ** 2
         )
 
-    rest = (1 - rate) * density(*other)
-    present, absent = rate * density(1, 0) + rest, rate * density(0, 0) + rest
+    unsampled = (1 - rate) * density(*other)
+    present, absent = rate * density(1, 0) + unsampled, rate * density(0, 0) + unsampled
     return float(
         max(
             np.maximum(present - factor * absent, 0).sum(),
@@ -74,14 +74,14 @@ def search(
 ) -> tuple[float, float, tuple[float, float]]:
     """The divergence at v = ±u, the largest of all v, and its v."""
     factor = math.exp(epsilon)
-    found = {}
+    losses = {}
     for length in np.linspace(0, 1, 6):
         for angle in np.linspace(0, math.pi, 13):
-            other = length * math.cos(angle), length * math.sin(angle)
-            found[other] = divergence(other, rate, noise, factor)
-    worst = max(found, key=lambda other: found[other])
+            other_update = length * math.cos(angle), length * math.sin(angle)
+            losses[other_update] = divergence(other_update, rate, noise, factor)
+    worst = max(losses, key=losses.__getitem__)
     ends = [divergence((sign, 0.0), rate, noise, factor) for sign in (-1.0, 1.0)]
-    return max(ends), found[worst], worst
+    return max(ends), losses[worst], worst
 
 
 def sampled(
@@ -90,18 +90,18 @@ def sampled(
     """ε of v = −u by drawn privacy losses, and its standard error."""
     rng = np.random.default_rng(44)
     signal = 1 / noise
-    kept = []
+    losses = []
     for _ in range(-(-draws // BATCH)):
         shifts = np.where(rng.random((BATCH, rounds)) < rate, signal, -signal)
         scores = shifts + rng.standard_normal((BATCH, rounds))
         # Logarithms over the density at 0.
-        at = [each * signal * scores - signal**2 / 2 for each in (1, -1)]
-        rest = math.log(1 - rate) + at[1]
-        ratio = np.logaddexp(math.log(rate) + at[0], rest) - np.logaddexp(
-            math.log(rate), rest
+        at = [sign * signal * scores - signal**2 / 2 for sign in (1, -1)]
+        log_absent = math.log(1 - rate) + at[1]
+        ratio = np.logaddexp(math.log(rate) + at[0], log_absent) - np.logaddexp(
+            math.log(rate), log_absent
         )
-        kept.append(ratio.sum(axis=1))
-    return epsilon_of(np.concatenate(kept), delta)
+        losses.append(ratio.sum(axis=1))
+    return epsilon_of(np.concatenate(losses), delta)
 
 
 def by_renyi(rounds: int, rate: float, noise: float, delta: float) -> float:

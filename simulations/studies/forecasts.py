@@ -127,10 +127,10 @@ class Forecast:
         return self.epsilon <= self.high
 
     def __str__(self) -> str:
-        said = f"{number(self.most):>8}  {number(self.high):>8}"
+        limits = f"{number(self.most):>8}  {number(self.high):>8}"
         measured = f"{number(self.epsilon)} ({number(self.low)} – {number(self.upper)})"
         run = f"{self.task:>12}  {self.dim:>9,}  {self.sees:>5}"
-        return f"{run}  {said}  {measured:>22}  {self.holds}"
+        return f"{run}  {limits}  {measured:>22}  {self.holds}"
 
 
 def forecasts(name: str, task: Task, own: OwnData, seed: int) -> Iterator[Forecast]:
@@ -140,11 +140,13 @@ def forecasts(name: str, task: Task, own: OwnData, seed: int) -> Iterator[Foreca
     )
     job = Job(task, config, Seeds.derive(seed), evaluate_every=own.rounds)
     record = simulate(job, workers=1)
-    for said, answer in zip(config.load.expected, answers(record), strict=True):
-        found = answer.estimate
-        assert found is not None
-        measured = found.epsilon, found.low, found.high
-        yield Forecast(name, task.dim, said.sees, said.epsilon, said.high, *measured)
+    for predicted, answer in zip(config.load.expected, answers(record), strict=True):
+        estimate = answer.estimate
+        assert estimate is not None
+        measured = estimate.epsilon, estimate.low, estimate.high
+        yield Forecast(
+            name, task.dim, predicted.sees, predicted.epsilon, predicted.high, *measured
+        )
 
 
 def main(
@@ -161,17 +163,20 @@ def main(
     show(
         "        task          d   sees  at most  measured at most     measured  holds"
     )
-    found = list[Forecast]()
+    forecasts_made = list[Forecast]()
     for name in options.tasks:
-        own = OWN_DATA[name]
-        own = dataclasses.replace(own, rounds=options.rounds or own.rounds)
-        task = task_of(own)
-        for seed in range(options.seeds or own.seeds):
-            for one in forecasts(name, task, own, seed):
-                show(str(one))
-                found.append(one)
-    show(f"{sum(one.holds for one in found)} of {len(found)} forecasts hold")
-    return found
+        data = OWN_DATA[name]
+        data = dataclasses.replace(data, rounds=options.rounds or data.rounds)
+        task = task_of(data)
+        for seed in range(options.seeds or data.seeds):
+            for forecast in forecasts(name, task, data, seed):
+                show(str(forecast))
+                forecasts_made.append(forecast)
+    show(
+        f"{sum(forecast.holds for forecast in forecasts_made)} of {len(forecasts_made)} "
+        "forecasts hold"
+    )
+    return forecasts_made
 
 
 if __name__ == "__main__":

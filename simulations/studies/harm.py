@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     task = load_task(options.task)
     print("seed  with canaries  without  difference      κ   share", flush=True)
-    found = []
+    rows = []
     for seed in range(options.first, options.first + options.seeds):
         audited = trained(task, seed, None, options.rounds)
         without = np.nan
@@ -71,12 +71,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             without = quality(trained(task, seed, 0, options.rounds))
         canaries = float(audited.presence.sum(axis=1).mean())
         share = canaries / (canaries + audited.mechanism.cohort_size)
-        both = quality(audited), without
-        found.append((*both, both[0] - both[1], kappa(audited), share))
-        _show(f"{seed:4}", found[-1])
-    _show("mean", np.mean(found, axis=0))
-    if len(found) > 1:
-        _show("s.e.", np.std(found, axis=0, ddof=1) / np.sqrt(len(found)))
+        accuracies = quality(audited), without
+        rows.append((*accuracies, accuracies[0] - accuracies[1], kappa(audited), share))
+        _show(f"{seed:4}", rows[-1])
+    _show("mean", np.mean(rows, axis=0))
+    if len(rows) > 1:
+        _show("s.e.", np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows)))
 
 
 def _show(what: str, values: Sequence[float] | np.ndarray) -> None:

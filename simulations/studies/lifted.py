@@ -58,13 +58,13 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from exchangeable import lower_limits
-from lifted_runs import lifted_lower_bound
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import lower_bound
+from simulations.studies.exchangeable import lower_limits
+from simulations.studies.lifted_runs import lifted_lower_bound
 
 DIM = 10**6
 PLAIN = ("gdp", "weighted", "simultaneous", "clopper-pearson")
@@ -123,13 +123,13 @@ def loudness(rng: np.random.Generator, count: int) -> Scores:
 
 def settings() -> list[Setting]:
     """The settings, with their true ε."""
-    one = float(epsilon_two_gaussians(0, 1, 1, 1, 1e-5))
+    gaussian = float(epsilon_two_gaussians(0, 1, 1, 1, 1e-5))
     loud = float(np.log((HITS - 1e-5 / LOUD) / ALARMS))
     return [
-        Setting("independent", one_direction(0.0), one, 1e-5),
-        Setting("one direction, ρ = 0.01", one_direction(0.01), one, 1e-5),
-        Setting("one direction, ρ = 0.25", one_direction(0.25), one, 1e-5),
-        Setting("one direction, ρ = 0.9", one_direction(0.9), one, 1e-5),
+        Setting("independent", one_direction(0.0), gaussian, 1e-5),
+        Setting("one direction, ρ = 0.01", one_direction(0.01), gaussian, 1e-5),
+        Setting("one direction, ρ = 0.25", one_direction(0.25), gaussian, 1e-5),
+        Setting("one direction, ρ = 0.9", one_direction(0.9), gaussian, 1e-5),
         Setting("one noise", one_noise, 2.0, 1e-5),
         Setting("one loudness", loudness, loud, 1e-5),
     ]
@@ -139,17 +139,17 @@ def coverage(
     setting: Setting, canaries: int, runs: int
 ) -> dict[str, tuple[float, float]]:
     """Share of runs in which each bound is at or below the truth, and its mean."""
-    found: dict[str, list[float]] = {method: [] for method in (*PLAIN, "lifted")}
+    bounds_of: dict[str, list[float]] = {method: [] for method in (*PLAIN, "lifted")}
     for run in range(runs):
         scores = setting.draw(np.random.default_rng((1, run)), canaries)
-        for method, bounds in found.items():
+        for method, bounds in bounds_of.items():
             bounds.append(lower_bound(scores, setting.delta, method=method))
     return {
         method: (
             float(np.mean(np.array(bounds) <= setting.truth)),
             float(np.mean(bounds)),
         )
-        for method, bounds in found.items()
+        for method, bounds in bounds_of.items()
     }
 
 
@@ -158,13 +158,13 @@ def rates(canaries: int, repeats: int) -> list[tuple[int, list[float], list[floa
     rows = []
     names = ("independent", "betting", "bernstein", "wilson")
     for runs in (1, 5, 20, 100):
-        found = []
+        limits_of_repeats = []
         for repeat in range(repeats):
             rng = np.random.default_rng((2, runs, repeat))
             rate = np.where(rng.random(runs) < LOUD, HITS, ALARMS)
             limits = lower_limits(rng.binomial(canaries, rate) / canaries, canaries)
-            found.append([getattr(limits, name) for name in names])
-        values = np.array(found)
+            limits_of_repeats.append([getattr(limits, name) for name in names])
+        values = np.array(limits_of_repeats)
         rows.append(
             (runs, list(np.mean(values <= RATE, axis=0)), list(values.mean(axis=0)))
         )
@@ -189,16 +189,16 @@ def several(
 
 def price(shift: float, canaries: int, runs: int) -> list[float]:
     """Mean of "weighted" and of "lifted" where scores are independent and N(``shift``, 1)."""
-    found = []
+    bounds = []
     for run in range(runs):
         rng = np.random.default_rng((4, run))
         scores = Scores.from_cosines(
             (shift + rng.normal(size=canaries)) / np.sqrt(DIM), DIM
         )
-        found.append(
+        bounds.append(
             [lower_bound(scores, 1e-5, method=name) for name in ("weighted", "lifted")]
         )
-    return [float(mean) for mean in np.mean(found, axis=0)]
+    return [float(mean) for mean in np.mean(bounds, axis=0)]
 
 
 def least(runs: int) -> float:
@@ -220,8 +220,10 @@ def main(arguments: list[str] | None = None) -> None:
         f"{'':25}{'true ε':>7}" + "".join(f"{name:>17}" for name in (*PLAIN, "lifted"))
     )
     for setting in settings():
-        found = coverage(setting, canaries, runs)
-        cells = "".join(f"{held:>10.3f} {mean:>6.2f}" for held, mean in found.values())
+        results = coverage(setting, canaries, runs)
+        cells = "".join(
+            f"{held:>10.3f} {mean:>6.2f}" for held, mean in results.values()
+        )
         print(f"{setting.name:25}{setting.truth:>7.2f}{cells}")
     print(
         f"\nTable 2: lower limits of a rate of {RATE:.3f} from n runs; coverage and mean"
@@ -240,9 +242,9 @@ def main(arguments: list[str] | None = None) -> None:
     print("\nTable 4: mean bound of independent scores N(μ, 1), from one run")
     print(f"{'μ':>4}{'true ε':>9}{'weighted':>10}{'lifted':>8}")
     for shift in (1, 4):
-        weighted, one = price(shift, canaries, 5 if quick else 100)
+        weighted, lifted = price(shift, canaries, 5 if quick else 100)
         truth = float(epsilon_two_gaussians(0, 1, shift, 1, 1e-5))
-        print(f"{shift:>4}{truth:>9.2f}{weighted:>10.2f}{one:>8.2f}")
+        print(f"{shift:>4}{truth:>9.2f}{weighted:>10.2f}{lifted:>8.2f}")
 
 
 if __name__ == "__main__":

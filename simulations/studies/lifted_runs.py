@@ -144,5 +144,5 @@ def mean_limit_factor(runs: int, alpha: float) -> float:
             np.log(alpha)
         )
 
-    found = scipy.optimize.brentq(excess, np.log(alpha) - 3.0, 0.0, xtol=1e-13)
-    return float(np.exp(found))
+    root = scipy.optimize.brentq(excess, np.log(alpha) - 3.0, 0.0, xtol=1e-13)
+    return float(np.exp(root))

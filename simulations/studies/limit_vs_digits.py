@@ -331,9 +331,9 @@ def show_runs(directory: Path, specs: Sequence[str]) -> None:
 def _verdict(name: str, rows: Sequence[Row]) -> str:
     inside = sum(abs(row.score_z) <= 2 for row in rows)
     line = f"{name:5} {inside} of {len(rows)} scores within 2 se; χ², p:"
-    for what in ("score", "epsilon", "scale"):
-        chi2 = sum(getattr(row, f"{what}_z") ** 2 for row in rows)
-        line += f"  {'κ' if what == 'scale' else what} {chi2:.1f}, "
+    for quantity in ("score", "epsilon", "scale"):
+        chi2 = sum(getattr(row, f"{quantity}_z") ** 2 for row in rows)
+        line += f"  {'κ' if quantity == 'scale' else quantity} {chi2:.1f}, "
         line += f"{stats.chi2.sf(chi2, len(rows)):.2f}"
     return line
 

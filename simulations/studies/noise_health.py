@@ -162,13 +162,13 @@ def smallest(wrong: str, runs: int) -> Iterator[str]:
     """The number of values from which on most runs find it, and by which checks."""
     for power in range(2, 19):
         names: list[str] = []
-        found = 0
+        detected = 0
         for seed in range(runs):
             rng = np.random.default_rng([3, seed, power])
             checks = faults(check_noise(WRONG[wrong](rng, 2**power), 1.0))
             names += [check.name for check in checks]
-            found += bool(checks)
-        if found >= 0.9 * runs:
+            detected += bool(checks)
+        if detected >= 0.9 * runs:
             yield f"{2**power:,} values, by {max(names, key=names.count)}"
             return
     yield "never"
@@ -182,10 +182,10 @@ def main(runs: int) -> None:
     for law in LAWS:
         for shape in SHAPES:
             rngs = (np.random.default_rng([2, seed]) for seed in range(runs))
-            found = [found_in(law, shape, rng) for rng in rngs]
-            names = sorted({check.name for checks in found for check in checks})
+            detected = [found_in(law, shape, rng) for rng in rngs]
+            names = sorted({check.name for checks in detected for check in checks})
             print(
-                f"{law:26} {shape:22} {sum(map(bool, found)):3} {', '.join(names)}",
+                f"{law:26} {shape:22} {sum(map(bool, detected)):3} {', '.join(names)}",
                 flush=True,
             )
     print("Wrong noise is found from so many values on")

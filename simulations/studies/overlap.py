@@ -18,59 +18,7 @@ The second table is for the record of a run, in which the canaries are known. "m
 deviation of the runs' shifts, "told" what `mean_spread` says, and "plain" how many intervals cover
 that take it to be 1.
 
-Expected::
-
-    share          d     k    z   truth   plain    alone above covers no end  given S above covers
-    0.0001   1000000   100  0.1   91.82   91.06    91.76   48%  94.8%     0%    91.78   49%  95.3%
-    0.0001   1000000   100  0.3   19.13   19.09    19.11   49%  95.1%     0%    19.10   48%  95.1%
-    0.0001   1000000   100    1    4.38    4.38     4.38   50%  94.7%     0%     4.38   50%  94.7%
-    0.0001   1000000   100    3    1.27    1.26     1.26   48%  95.4%     0%     1.26   48%  95.5%
-    0.001     100000   100  0.1   91.82   85.23    91.75   48%  96.0%     0%    91.76   49%  96.3%
-    0.001     100000   100  0.3   19.13   19.03    19.17   51%  93.4%     0%    19.17   52%  93.4%
-    0.001     100000   100    1    4.38    4.35     4.36   49%  95.2%     0%     4.36   48%  95.1%
-    0.001     100000   100    3    1.27    1.26     1.26   49%  95.2%     0%     1.26   49%  95.3%
-    0.01       10000   100  0.1   91.82   54.29    91.51   46%  93.7%     0%    91.59   45%  95.0%
-    0.01       10000   100  0.3   19.13   17.82    19.08   47%  95.8%     0%    19.08   47%  95.2%
-    0.01       10000   100    1    4.38    4.33     4.35   48%  93.9%     0%     4.35   48%  94.1%
-    0.01       10000   100    3    1.27    1.30     1.30   52%  95.6%     0%     1.30   52%  95.3%
-    0.1        10000  1000  0.1   91.82   16.77    91.01   48%  94.2%     0%    91.78   49%  94.1%
-    0.1        10000  1000  0.3   19.13   11.85    19.10   48%  94.9%     0%    19.12   49%  94.8%
-    0.1        10000  1000    1    4.38    4.15     4.39   53%  93.8%     0%     4.39   52%  94.3%
-    0.1        10000  1000    3    1.27    1.26     1.26   48%  94.5%     0%     1.27   49%  94.6%
-    0.3         1000   300  0.1   91.82    8.76    91.64   50%  96.7%    91%    92.09   52%  95.5%
-    0.3         1000   300  0.3   19.13    7.61    18.97   48%  96.0%     0%    19.17   52%  94.3%
-    0.3         1000   300    1    4.38    3.75     4.36   49%  95.8%     0%     4.37   49%  95.0%
-    0.3         1000   300    3    1.27    1.26     1.28   52%  95.7%     0%     1.29   52%  95.8%
-    1           1000  1000  0.1   91.82    4.34    71.27   48%  94.5%    96%    92.00   52%  95.1%
-    1           1000  1000  0.3   19.13    4.16    18.78   48%  95.2%    53%    19.12   50%  96.2%
-    1           1000  1000    1    4.38    2.93     4.35   47%  95.3%     0%     4.39   52%  94.7%
-    1           1000  1000    3    1.27    1.20     1.27   50%  95.4%     0%     1.27   50%  95.5%
-
-    share          d     k    z  theory    mean  error   wide  told  covers   plain
-    0.0001   1000000   100  0.1  10.000  10.002    0.6   0.98  1.00   95.8%   95.7%
-    0.0001   1000000   100  0.3   3.333   3.333   -0.1   0.99  1.00   94.8%   94.8%
-    0.0001   1000000   100    1   1.000   0.998   -0.5   1.03  1.00   94.2%   94.2%
-    0.0001   1000000   100    3   0.333   0.330   -1.1   1.02  1.00   95.4%   95.4%
-    0.001     100000   100  0.1  10.000  10.004    1.3   1.02  1.02   95.4%   94.8%
-    0.001     100000   100  0.3   3.333   3.330   -0.9   1.02  1.00   95.2%   95.2%
-    0.001     100000   100    1   1.000   1.006    2.0   1.02  1.00   94.8%   94.8%
-    0.001     100000   100    3   0.333   0.332   -0.3   1.00  1.00   95.4%   95.4%
-    0.01       10000   100  0.1  10.000  10.002    0.4   1.19  1.22   95.2%   90.4%
-    0.01       10000   100  0.3   3.333   3.332   -0.5   1.03  1.03   95.5%   95.0%
-    0.01       10000   100    1   1.000   1.000   -0.1   0.99  1.00   95.6%   95.6%
-    0.01       10000   100    3   0.333   0.333   -0.3   1.01  1.00   95.2%   95.2%
-    0.1        10000  1000  0.1  10.000  10.002    0.9   2.45  2.45   95.1%   57.3%
-    0.1        10000  1000  0.3   3.333   3.336    2.1   1.26  1.25   94.5%   87.7%
-    0.1        10000  1000    1   1.000   1.000   -0.1   1.01  1.02   95.6%   94.7%
-    0.1        10000  1000    3   0.333   0.332   -1.1   0.99  1.00   95.8%   95.8%
-    0.3         1000   300  0.1  10.000   9.983   -2.4   3.91  3.99   95.7%   41.1%
-    0.3         1000   300  0.3   3.333   3.336    0.9   1.62  1.63   95.4%   77.6%
-    0.3         1000   300    1   1.000   1.005    2.6   1.08  1.07   94.2%   92.0%
-    0.3         1000   300    3   0.333   0.332   -0.8   0.96  1.01   96.3%   96.3%
-    1           1000  1000  0.1  10.000   9.998   -0.3   7.36  7.14   95.0%   22.6%
-    1           1000  1000  0.3   3.333   3.330   -1.4   2.53  2.56   95.1%   55.8%
-    1           1000  1000    1   1.000   1.000    0.1   1.27  1.23   94.3%   88.6%
-    1           1000  1000    3   0.333   0.334    1.0   1.07  1.03   94.2%   93.6%
+Measured: both tables of docs/notes/other-canaries.md.
 """
 
 from __future__ import annotations
@@ -80,12 +28,12 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from one_release import shift_interval, shift_of_one
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.scoring.leave_one_out import leave_others_out
 from fl_epe.auditing.scoring.scores import mean_spread
+from simulations.studies.one_release import shift_interval, shift_of_one
 
 Floats = NDArray[np.float64]
 
@@ -134,16 +82,18 @@ def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) ->
     truth = epsilon(1 / z)
     plain = epsilon(float(np.sqrt(dim) * np.median(cosines)))
     row = f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{truth:>8.2f}{plain:>8.2f}"
-    for known in (False, True):
-        given = [float(length) if known else None for length in lengths]
-        pairs = list(zip((np.sqrt(dim) * cosines).tolist(), given, strict=True))
-        shifts = np.array([shift_of_one(mean, count, dim, one) for mean, one in pairs])
+    for is_known in (False, True):
+        norms = [float(length) if is_known else None for length in lengths]
+        pairs = list(zip((np.sqrt(dim) * cosines).tolist(), norms, strict=True))
+        shifts = np.array(
+            [shift_of_one(mean, count, dim, norm) for mean, norm in pairs]
+        )
         ends = np.array(
-            [shift_interval(mean, count, dim, 0.95, one) for mean, one in pairs]
+            [shift_interval(mean, count, dim, 0.95, norm) for mean, norm in pairs]
         )
         above, covered = np.mean(shifts > 1 / z), np.mean(within(ends, 1 / z))
         row += f"{epsilon(float(np.median(shifts))):>9.2f}{above:>6.0%}{covered:>7.1%}"
-        if not known:
+        if not is_known:
             row += f"{np.mean(np.isinf(ends[:, 1])):>7.0%}"
     return row
 
@@ -152,7 +102,7 @@ def recorded(
     rng: np.random.Generator, runs: int, dim: int, count: int, z: float
 ) -> str:
     """A row of the second table; directions have Gaussian entries, of length 1 on average."""
-    means, told, covered, plainly = np.zeros(runs), np.zeros(runs), 0, 0
+    means, widths, covered, plainly = np.zeros(runs), np.zeros(runs), 0, 0
     for run in range(runs):
         # Along S, and across: given S, the rest of each direction is independent of it.
         length = np.sqrt(count * rng.chisquare(dim) / dim)
@@ -168,15 +118,17 @@ def recorded(
             (length + noise_along) ** 2 + beside**2,
             length * (length + noise_along),
         )
-        left, hidden, share = leave_others_out(dots, with_sum, 1.0, *shared, length**2)
-        lengths = np.sqrt(hidden**2 + 2 * share * left - share**2)
-        scores = Scores.from_cosines(left / lengths, dim)
+        projected, hidden, share = leave_others_out(
+            dots, with_sum, 1.0, *shared, length**2
+        )
+        lengths = np.sqrt(hidden**2 + 2 * share * projected - share**2)
+        scores = Scores.from_cosines(projected / lengths, dim)
         means[run] = mean = scores.shift()
-        told[run] = mean_spread(count, dim, np.array([mean]), np.ones(1))
+        widths[run] = mean_spread(count, dim, np.array([mean]), np.ones(1))
         covered, plainly = (
             hit + (scores.shift(half) <= 1 / z <= scores.shift(-half))
             for hit, half in (
-                (covered, NORMAL_95 * told[run] / np.sqrt(count)),
+                (covered, NORMAL_95 * widths[run] / np.sqrt(count)),
                 (plainly, NORMAL_95 / np.sqrt(count)),
             )
         )
@@ -184,7 +136,7 @@ def recorded(
     error = (means.mean() - 1 / z) / (wide / np.sqrt(runs))
     return (
         f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{1 / z:>8.3f}{means.mean():>8.3f}{error:>7.1f}"
-        f"{wide * np.sqrt(count):>7.2f}{told.mean():>6.2f}{covered / runs:>8.1%}"
+        f"{wide * np.sqrt(count):>7.2f}{widths.mean():>6.2f}{covered / runs:>8.1%}"
         f"{plainly / runs:>8.1%}"
     )
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import (
@@ -33,6 +32,7 @@ from fl_epe.accounting import (
 )
 from fl_epe.accounting.drawn_losses import secret_rounds
 from fl_epe.schedules import Events, ParticipationLaw, make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 # Name; theirs and its standard error; ours and its standard error; our bound with 99.9% confidence.
@@ -102,8 +102,8 @@ def by_distribution(accounting: Any, dp_accounting: Any) -> Iterator[Setting]:
         law = make_schedule(f"drop-out:of=cyclic,rate={rate}", rounds, often).law(
             CLIENTS
         )
-        found = strategy_bounds(law, strategy_of(bands, rounds), z, delta)
-        ours = tightest(found, rounds_known=False).epsilon
+        bounds = strategy_bounds(law, strategy_of(bands, rounds), z, delta)
+        ours = tightest(bounds, rounds_known=False).epsilon
         name = f"cyclic coins {1 - rate:g}, T = {rounds}, {bands} bands, z = {z:g}"
         yield name, epsilon(event, delta), 0, ours, 0, 0
     for records, rate, rounds, z, delta in RECORDS:
@@ -138,7 +138,7 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
             )
             for present in (True, False)
         ]
-        return max(epsilon_of(each, delta) for each in losses)
+        return max(epsilon_of(direction, delta) for direction in losses)
 
     def ours(
         law: ParticipationLaw, z: float, bands: int, delta: float
@@ -149,14 +149,14 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         losses = chain.losses(draws, np.random.default_rng(5))
         bound = drawn_epsilon(law, strategy, z, delta, draws=draws, seed=0)
         assert bound is not None
-        return (*max(epsilon_of(each, delta) for each in losses), bound)
+        return (*max(epsilon_of(direction, delta) for direction in losses), bound)
 
     for rounds, bands, z, delta in BINS:
         strategy = selection.BallsInBinsSampling(cycle_length=rounds, iterations=rounds)
         law = make_schedule("balls-in-bins", rounds, 1).law(CLIENTS)
         name = f"one round of {rounds}, {bands} bands, z = {z:g}"
-        given = z, bands, delta
-        yield (name, *theirs(strategy, *given), *ours(law, *given))  # type: ignore[misc]
+        setting = z, bands, delta
+        yield (name, *theirs(strategy, *setting), *ours(law, *setting))  # type: ignore[misc]
     for rounds, often, separation, bands, z, delta in SEPARATED:
         rate = often / rounds
         coin = rate / (1 - (separation - 1) * rate)
@@ -169,8 +169,8 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         name = (
             f"b-min-sep {separation}, {often:g} of {rounds}, {bands} bands, z = {z:g}"
         )
-        given = z, bands, delta
-        yield (name, *theirs(strategy, *given), *ours(law, *given))  # type: ignore[misc]
+        setting = z, bands, delta
+        yield (name, *theirs(strategy, *setting), *ours(law, *setting))  # type: ignore[misc]
 
 
 def main() -> None:

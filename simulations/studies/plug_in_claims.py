@@ -23,8 +23,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from few_nodes import DELTA, DIM, Cell, app, strategy, truth
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import dp_fixed_clipping
 from flwr.supercore.differential_privacy import add_gaussian_noise_inplace
 
@@ -37,7 +35,14 @@ from fl_epe.auditing import (
     analytical,
     find_evidence,
 )
-from fl_epe.flower import CanaryAudit, InProcessGrid
+from simulations.studies.few_nodes import (
+    DELTA,
+    Cell,
+    app,
+    audited_run,
+    strategy,
+    truth,
+)
 
 CELLS = [
     Cell(3, 1, 60, 1),
@@ -51,15 +56,7 @@ def run(cell: Cell, seed: int) -> AuditRecord:
     """The record of an audited run."""
     # Flower's noise is the global generator's, and small seeds are found out.
     np.random.seed(7**10 + seed)  # noqa: NPY002
-    audit = CanaryAudit(strategy(cell), delta=DELTA, seed=seed)
-    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
-    with (
-        silent,
-        InProcessGrid(app(seed), cell.nodes) as grid,
-    ):  # ε during the run is not looked at
-        start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
-        audit.start(grid, start, num_rounds=cell.rounds)
-    return audit.record()
+    return audited_run(strategy(cell), app(seed), cell.nodes, cell.rounds, seed, DELTA)
 
 
 def with_noise(share: float) -> Any:
@@ -113,8 +110,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     cells = CELLS
     if options.cells is not None:
-        given = [tuple(map(float, one.split(":"))) for one in options.cells]
-        cells = [Cell(int(nodes), 1, int(rounds), z) for nodes, rounds, z in given]
+        numbers = [tuple(map(float, one.split(":"))) for one in options.cells]
+        cells = [Cell(int(nodes), 1, int(rounds), z) for nodes, rounds, z in numbers]
     for cell in cells:
         true = float(epsilon_of_shift(truth(cell)[1], DELTA))
         half, theory, power = verdicts(cell, options.runs, true)
@@ -125,9 +122,9 @@ def main(argv: list[str] | None = None) -> None:
         )
     with with_noise(0.1):
         records = map(functools.partial(run, Cell(40, 1, 20, 1)), range(options.runs))
-        found = [find_evidence(record, allowed(record), DELTA) for record in records]
-    print(f"a tenth of the noise: {counted([one.verdict for one in found])}")
-    print(f"noise health found it in {sum(bool(one.faults) for one in found)}")
+        evidence = [find_evidence(record, allowed(record), DELTA) for record in records]
+    print(f"a tenth of the noise: {counted([one.verdict for one in evidence])}")
+    print(f"noise health found it in {sum(bool(one.faults) for one in evidence)}")
 
 
 if __name__ == "__main__":

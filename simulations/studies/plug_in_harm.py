@@ -32,7 +32,6 @@ from flwr.serverapp.strategy import (
     FedAvg,
     Strategy,
 )
-from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from fl_epe.checks import Floats
@@ -57,28 +56,29 @@ class Digits:
 
         @app.train()
         def train(message: Message, context: Context) -> Message:
-            inputs, targets = self.examples_of(int(context.node_config["partition-id"]))
-            weight = (
-                message.content.array_records["arrays"]["weight"].numpy().astype(float)
-            )
-            for _ in range(STEPS):
-                slope = chances(weight, inputs)
-                slope[np.arange(len(targets)), targets] -= 1
-                weight = weight - RATE * inputs.T @ slope / len(targets)
+            client = int(context.node_config["partition-id"])
+            received = message.content.array_records["arrays"]["weight"].numpy()
+            weight, count = self.train(client, received.astype(float))
             content = RecordDict(
                 {
                     "arrays": as_record(weight),
-                    "metrics": MetricRecord({"num-examples": len(targets)}),
+                    "metrics": MetricRecord({"num-examples": count}),
                 }
             )
             return Message(content, reply_to=message)
 
         return app
 
-    def examples_of(self, client: int) -> tuple[Floats, NDArray[np.int64]]:
-        """A client's digits, and which they are."""
-        mine = slice(client, self._train, self._clients)
-        return self._inputs[mine], self._targets[mine]
+    def train(self, client: int, weight: Floats) -> tuple[Floats, int]:
+        """The model after a client's local training, and its number of digits."""
+        part = slice(client, self._train, self._clients)
+        inputs = self._inputs[part]
+        targets = self._targets[part]
+        for _ in range(STEPS):
+            slope = chances(weight, inputs)
+            slope[np.arange(len(targets)), targets] -= 1
+            weight = weight - RATE * inputs.T @ slope / len(targets)
+        return weight, len(targets)
 
     def accuracy(self, weight: Floats) -> float:
         """Share of the digits held out that the model names rightly."""
@@ -95,8 +95,8 @@ def as_record(weight: Floats) -> ArrayRecord:
 def chances(weight: Floats, inputs: Floats) -> Floats:
     """Probability of each digit, shape ``(rows, 10)``."""
     scores = inputs @ weight
-    found = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(found / found.sum(axis=1, keepdims=True), np.float64)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float64)
 
 
 def strategy_for(clients: int, noise: float) -> Strategy:
@@ -136,14 +136,14 @@ def main() -> None:
     logging.disable(logging.WARNING)
     print("                        plain  audited   difference       canaries")
     for clients, noise in ((10, 0.0), (100, 0.0), (10, 0.1), (100, 0.1)):
-        found = []
+        rows = []
         for seed in range(options.seeds):
             digits = Digits(clients, seed)
             plain, _ = trained(digits, clients, noise, options.rounds, None)
             audited, share = trained(digits, clients, noise, options.rounds, seed)
-            found.append((plain, audited, audited - plain, share))
-        plain, audited, difference, share = np.mean(found, axis=0)
-        error = np.std(found, axis=0, ddof=1)[2] / np.sqrt(len(found))
+            rows.append((plain, audited, audited - plain, share))
+        plain, audited, difference, share = np.mean(rows, axis=0)
+        error = np.std(rows, axis=0, ddof=1)[2] / np.sqrt(len(rows))
         name = f"{clients} clients" + (f", z = {noise:g}" if noise else "")
         harm = f"{difference:+6.2%} ± {error:.2%}"
         print(

@@ -16,11 +16,11 @@ import argparse
 import math
 
 import numpy as np
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import noise_at, poisson_epsilon, tightest, upper_bounds
 from fl_epe.schedules import make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def exact(rounds: int, count: int, noise: float, draws: int) -> tuple[float, flo
         present, chosen, np.take_along_axis(present, chosen, 1) + 1 / noise, 1
     )
     losses = log_ratio(present, 1 / noise, count), -log_ratio(scores, 1 / noise, count)
-    return max(epsilon_of(each, DELTA) for each in losses)
+    return max(epsilon_of(direction, DELTA) for direction in losses)
 
 
 def noises(rounds: int, count: int, epsilon: float) -> tuple[float, float]:

@@ -23,108 +23,8 @@ Independent canaries are `CanarySet` with "sphere" up to 4 million entries, and 
 their exact law: in coordinates whose first axis is the noise, the canaries' matrix is
 lower triangular, with normal entries and chi-distributed ones (Bartlett).
 
-Expected (2026-11-22, two cores shared with other work, 200 seeds; some rows)::
-
-    mechanism: d = 10,000, 100 canaries, ε = 1
-        ε, known variance           0.9802 ± 0.4232      0.9966 ± 0.4468    0.706  0.170
-        ε, fitted (the paper)       2.2707 ± 1.2947      2.2271 ± 1.2147    0.728  0.870
-        bound: gdp                  0.1816 ± 0.3351      0.1710 ± 0.2607    0.725  0.724
-        null: deviation             0.9900 ± 0.0752      0.9995 ± 0.0662    0.181  0.173
-        28 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
-    mechanism: d = 10,000, 100 canaries, ε = 3
-        ε, known variance           2.9700 ± 0.4824      2.9925 ± 0.5046    0.650  0.215
-        ε, fitted (the paper)       4.5178 ± 1.5253      4.4729 ± 1.4189    0.761  0.932
-        bound: gdp                  1.7580 ± 0.6290      1.7933 ± 0.6133    0.570  0.656
-        null: deviation             0.9901 ± 0.0752      0.9993 ± 0.0662    0.197  0.131
-        30 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
-    mechanism: d = 10,000, 100 canaries, ε = 10
-        ε, known variance           9.7479 ± 0.6126      9.7926 ± 0.6211    0.470  0.494
-        ε, fitted (the paper)      12.0520 ± 2.2488     11.9843 ± 2.0440    0.753  0.719
-        bound: gdp                  8.1793 ± 0.7765      8.2035 ± 0.8077    0.760  0.662
-        null: deviation             0.9892 ± 0.0746      0.9989 ± 0.0661    0.173  0.091
-        28 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
-    mechanism: d = 100,000, 316 canaries, ε = 1
-        ε, known variance           1.0164 ± 0.2675      0.9992 ± 0.2673    0.522  0.597
-        ε, fitted (the paper)       1.6485 ± 0.6206      1.7279 ± 0.6515    0.213  0.573
-        bound: gdp                  0.4363 ± 0.3279      0.3966 ± 0.3021    0.209  0.144
-        null: deviation             1.0014 ± 0.0406      1.0028 ± 0.0410    0.742  0.938
-        28 comparisons: smallest p × number 0.19; 25.0% below 0.05, 3.6% below 0.01
-    mechanism: d = 100,000, 316 canaries, ε = 3
-        ε, known variance           3.0221 ± 0.3019      3.0023 ± 0.3034    0.514  0.617
-        ε, fitted (the paper)       3.7926 ± 0.7474      3.8823 ± 0.7768    0.240  0.638
-        bound: gdp                  2.3769 ± 0.3818      2.3077 ± 0.3965    0.076  0.463
-        null: deviation             1.0010 ± 0.0405      1.0028 ± 0.0407    0.645  0.999
-        30 comparisons: smallest p × number 0.31; 26.7% below 0.05, 0.0% below 0.01
-    mechanism: d = 100,000, 316 canaries, ε = 10
-        ε, known variance           9.9571 ± 0.3773      9.9313 ± 0.3837    0.498  0.705
-        ε, fitted (the paper)      11.1621 ± 1.1792     11.2317 ± 1.1622    0.552  0.959
-        bound: gdp                  9.1597 ± 0.4913      9.0369 ± 0.4979    0.013  0.837
-        null: deviation             0.9973 ± 0.0404      1.0030 ± 0.0400    0.158  0.848
-        28 comparisons: smallest p × number 0.38; 28.6% below 0.05, 0.0% below 0.01
-    mechanism: d = 1,000,000, 1000 canaries, ε = 1
-        ε, known variance           1.0135 ± 0.1495      1.0182 ± 0.1480    0.748  0.686
-        ε, fitted (the paper)       1.3470 ± 0.2951      1.3686 ± 0.3088    0.476  0.654
-        bound: gdp                  0.6968 ± 0.1836      0.7046 ± 0.1954    0.683  0.535
-        null: deviation             0.9991 ± 0.0231      0.9999 ± 0.0216    0.753  0.266
-        28 comparisons: smallest p × number 0.16; 3.6% below 0.05, 3.6% below 0.01
-    mechanism: d = 1,000,000, 1000 canaries, ε = 3
-        ε, known variance           3.0209 ± 0.1687      3.0267 ± 0.1669    0.728  0.679
-        ε, fitted (the paper)       3.4249 ± 0.3474      3.4526 ± 0.3654    0.438  0.740
-        bound: gdp                  2.6602 ± 0.2115      2.6749 ± 0.2253    0.501  0.424
-        null: deviation             0.9990 ± 0.0231      0.9999 ± 0.0216    0.684  0.266
-        30 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
-    mechanism: d = 1,000,000, 1000 canaries, ε = 10
-        ε, known variance           9.9970 ± 0.2113     10.0060 ± 0.2094    0.671  0.690
-        ε, fitted (the paper)      10.5928 ± 0.5094     10.6314 ± 0.5282    0.457  0.901
-        bound: gdp                  9.5441 ± 0.2705      9.5637 ± 0.2826    0.478  0.571
-        null: deviation             0.9975 ± 0.0230      0.9999 ± 0.0216    0.278  0.264
-        28 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
-        258 comparisons: smallest p × number 1.00; 9.3% below 0.05, 0.8% below 0.01
-    embedding: embedding, d = 960,384, 10 clients, 6.2% not 0
-        ε, known variance          26.2833 ± 0.5198     26.2672 ± 0.4912    0.751  0.392
-        ε, fitted (the paper)      28.3005 ± 1.9688     28.0471 ± 1.5704    0.156  0.229
-        bound: gdp                 25.1985 ± 0.7339     25.1419 ± 0.6167    0.405  0.014
-        null: deviation             0.9993 ± 0.0391      1.0010 ± 0.0402    0.665  0.231
-        28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
-        28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
-    limit: d = 70,000, 1 participations, momentum 0: rotation, sphere
-        final: null's deviation     0.9805 ± 0.1164      0.9980 ± 0.1275    0.152  0.250
-        final: ε                    0.8545 ± 0.5832      0.8401 ± 0.5669    0.802  0.758
-        matched-filter: null's deviation    0.9942 ± 0.1200      1.0044 ± 0.1096    0.375  0.372
-        matched-filter: ε           4.4351 ± 0.8241      4.4291 ± 0.8314    0.942  0.831
-        60 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
-    limit: d = 70,000, 1 participations, momentum 0: rotation, the limit
-        final: null's deviation     0.9805 ± 0.1164      0.9869 ± 0.1098    0.514  0.386
-        final: ε                    0.8545 ± 0.5832      0.8455 ± 0.5803    0.859  0.972
-        matched-filter: null's deviation    0.9942 ± 0.1200      0.9911 ± 0.1137    0.757  0.313
-        matched-filter: ε           4.4351 ± 0.8241      4.4585 ± 0.8630    0.747  0.562
-        60 comparisons: smallest p × number 1.00; 1.7% below 0.05, 0.0% below 0.01
-    limit: d = 65,536, 3 participations, momentum 0.9: rotation, sphere
-        final: null's deviation     0.9911 ± 0.1165      0.9970 ± 0.1249    0.622  0.256
-        final: ε                    2.5200 ± 0.7472      2.5376 ± 0.8560    0.826  0.050
-        matched-filter: null's deviation    0.9997 ± 0.1095      0.9890 ± 0.1186    0.351  0.351
-        matched-filter: ε           8.3308 ± 0.9523      8.4433 ± 1.0038    0.251  0.424
-        60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
-    limit: d = 65,536, 3 participations, momentum 0.9: rotation, the limit
-        final: null's deviation     0.9911 ± 0.1165      0.9924 ± 0.1147    0.898  0.937
-        final: ε                    2.5200 ± 0.7472      2.5452 ± 0.6930    0.689  0.178
-        matched-filter: null's deviation    0.9997 ± 0.1095      1.0016 ± 0.1089    0.840  0.993
-        matched-filter: ε           8.3308 ± 0.9523      8.3226 ± 0.8975    0.920  0.527
-        60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
-        240 comparisons: smallest p × number 1.00; 2.1% below 0.05, 0.0% below 0.01
-    training: digits, d = 7,850, z = 0.3
-        final: null's deviation     0.9932 ± 0.0807      0.9984 ± 0.0892    0.545  0.097
-        final: ε                    9.2522 ± 0.7953      9.2556 ± 0.8581    0.968  0.296
-        matched-filter: null's deviation    0.9930 ± 0.0919      0.9926 ± 0.0962    0.965  0.243
-        matched-filter: ε          30.2274 ± 1.0952     30.2636 ± 1.1941    0.752  0.195
-        60 comparisons: smallest p × number 0.88; 1.7% below 0.05, 0.0% below 0.01
-    training: digits, d = 7,850, z = 0
-        final: null's deviation     0.9961 ± 0.0926      0.9873 ± 0.0938    0.345  0.719
-        final: ε                   24.4762 ± 1.5523     24.2415 ± 1.7035    0.151  0.111
-        matched-filter: null's deviation    0.9976 ± 0.0913      0.9955 ± 0.0930    0.814  0.596
-        matched-filter: ε         550.5964 ± 48.4202   543.8156 ± 48.1506   0.161  0.718
-        60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
-        120 comparisons: smallest p × number 1.00; 2.5% below 0.05, 0.0% below 0.01
+Measured (2026-11-22, two cores shared with other work, 200 seeds): the tables "both kinds beside
+each other" of docs/notes/rotation.md.
 """
 
 from __future__ import annotations
@@ -139,7 +39,6 @@ import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
-from one_release import epsilon_together
 
 from fl_epe import AuditRecord, CanarySet, epsilon_from_cosines, epsilon_from_record
 from fl_epe.auditing import (
@@ -167,6 +66,7 @@ from fl_epe.tasks import load_task
 from fl_epe.tasks.images import Digits
 from fl_epe.training import Execution, LocalTraining
 from fl_epe.training.local import Trainer
+from simulations.studies.one_release import epsilon_together
 
 Floats = NDArray[np.float64]
 Statistics = dict[str, float]
@@ -229,11 +129,11 @@ def compared(one: list[Statistics], other: list[Statistics]) -> list[Row]:
 
 def verdict(rows: list[Row]) -> str:
     """One line for all comparisons of a part."""
-    found = np.array([p for row in rows for p in (row.p_mean, row.p_spread)])
-    least = min(1.0, float(found.min()) * len(found))
+    p_values = np.array([p for row in rows for p in (row.p_mean, row.p_spread)])
+    least = min(1.0, float(p_values.min()) * len(p_values))
     return (
-        f"    {len(found)} comparisons: smallest p × number {least:.2f}; "
-        f"{np.mean(found < 0.05):.1%} below 0.05, {np.mean(found < 0.01):.1%} below 0.01"
+        f"    {len(p_values)} comparisons: smallest p × number {least:.2f}; "
+        f"{np.mean(p_values < 0.05):.1%} below 0.05, {np.mean(p_values < 0.01):.1%} below 0.01"
     )
 
 
@@ -327,11 +227,13 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
             for kind in (ROTATION, SPHERE)
         ]
         for z, epsilon in NOISES:
-            both = []
+            of_kinds = []
             for kind in runs:
                 bounds = (HEADLINE, *BOUNDS) if epsilon == 3 else BOUNDS
-                both.append([of_cosines(cosines(one, z), dim, bounds) for one in kind])
-            yield f"d = {dim:,}, {count} canaries, ε = {epsilon:g}", compared(*both)
+                of_kinds.append(
+                    [of_cosines(cosines(run, z), dim, bounds) for run in kind]
+                )
+            yield f"d = {dim:,}, {count} canaries, ε = {epsilon:g}", compared(*of_kinds)
 
 
 # Several rounds.
@@ -339,7 +241,7 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
 
 def of_record(record: AuditRecord) -> Statistics:
     """Every statistic of a run."""
-    found: Statistics = {}
+    statistics: Statistics = {}
     for adversary, statistic in ATTACKS:
         scores = scores_of(seen_by(record, adversary), statistic)
         name = "final" if adversary.sees == "final" else statistic
@@ -347,27 +249,27 @@ def of_record(record: AuditRecord) -> Statistics:
             raise ValueError(
                 f"Expected unobserved canaries in the record, got {scores}."
             )
-        found[f"{name}: mean"] = float(scores.observed.mean())
-        found[f"{name}: deviation"] = float(scores.observed.std(ddof=1))
-        found[f"{name}: null's mean"] = float(scores.unobserved.mean())
-        found[f"{name}: null's deviation"] = float(scores.unobserved.std(ddof=1))
-        found[f"{name}: null's largest"] = float(scores.unobserved.max())
-        found[f"{name}: ε"] = epsilon_from_record(
+        statistics[f"{name}: mean"] = float(scores.observed.mean())
+        statistics[f"{name}: deviation"] = float(scores.observed.std(ddof=1))
+        statistics[f"{name}: null's mean"] = float(scores.unobserved.mean())
+        statistics[f"{name}: null's deviation"] = float(scores.unobserved.std(ddof=1))
+        statistics[f"{name}: null's largest"] = float(scores.unobserved.max())
+        statistics[f"{name}: ε"] = epsilon_from_record(
             record, adversary=adversary, statistic=statistic
         ).epsilon
         if statistic != "maximum":
             for method in BOUNDS:
                 bound = lower_bound(scores, record.delta, method=method)
-                found[f"{name}: bound, {method}"] = bound
-    found["final: ε, fitted"] = epsilon_from_record(
+                statistics[f"{name}: bound, {method}"] = bound
+    statistics["final: ε, fitted"] = epsilon_from_record(
         record, statistic="displacement", variance="fitted"
     ).epsilon
-    found["final: ε, raw"] = epsilon_from_record(
+    statistics["final: ε, raw"] = epsilon_from_record(
         record, statistic="displacement", leave_one_out=False
     ).epsilon
-    found["κ, final"] = _scale(record)
-    found["κ, every round"] = _scale(record, EVERY_ROUND)
-    return found
+    statistics["κ, final"] = _scale(record)
+    statistics["κ, every round"] = _scale(record, EVERY_ROUND)
+    return statistics
 
 
 def _scale(record: AuditRecord, adversary: Adversary = FINAL_MODEL) -> float:
@@ -442,9 +344,9 @@ def limit(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 name for name in run if name.startswith("maximum: ") and "ε" not in name
             ]:
                 run[name] *= np.sqrt(10**9 / dim)
-        what = f"d = {dim:,}, {participations} participations, momentum {momentum:g}"
-        yield f"{what}: rotation, sphere", compared(runs["rotation"], runs["sphere"])
-        yield f"{what}: rotation, the limit", compared(runs["rotation"], limits)
+        title = f"d = {dim:,}, {participations} participations, momentum {momentum:g}"
+        yield f"{title}: rotation, sphere", compared(runs["rotation"], runs["sphere"])
+        yield f"{title}: rotation, the limit", compared(runs["rotation"], limits)
 
 
 class Softmax(torch.nn.Module):
@@ -476,7 +378,7 @@ _UNLIKE = "matched-filter: bound"  # of several participations
 def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
     """Real training."""
     for z in (0.3,) if quick else (0.3, 0.0):
-        both = []
+        of_kinds = []
         for stream, kind in enumerate(KINDS):
             config = RunConfig(
                 clients=24,
@@ -493,7 +395,7 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 delta=1e-5,
             )
             task = SmallDigits(num_clients=24)
-            both.append(
+            of_kinds.append(
                 [
                     of_record(
                         simulate(
@@ -509,7 +411,7 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 {n: v for n, v in one.items() if not n.startswith(_UNLIKE)}
                 for one in kind
             ]
-            for kind in both
+            for kind in of_kinds
         ]
         yield f"digits, d = 7,850, z = {z:g}", compared(*alike)
 
@@ -548,12 +450,12 @@ def embedding(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
         ) -> NDArray[np.float32]:
             return update
 
-        both = []
+        of_kinds = []
         for kind in (ROTATION, SPHERE):
             runs = (release(kind, dim, count, seed, hidden) for seed in range(seeds))
-            both.append([of_cosines(cosines(run, 1.0), dim) for run in runs])
-        what = f"embedding, d = {dim:,}, {clients} clients, {share:.1%} not 0"
-        yield what, compared(*both)
+            of_kinds.append([of_cosines(cosines(run, 1.0), dim) for run in runs])
+        title = f"embedding, d = {dim:,}, {clients} clients, {share:.1%} not 0"
+        yield title, compared(*of_kinds)
 
 
 PARTS = {

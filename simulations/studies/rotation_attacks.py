@@ -20,23 +20,8 @@ many of the other 19 canaries in a release are among the 100 largest |scores| of
 adversary computes, "score" their mean |score|. With "noise" the server has added so much, relative
 to its length, to the direction.
 
-Expected (2026-11-22, two cores shared with other work)::
-
-    Table 1: AUC, 200 runs of each, d = 65,536
-    statistic          r / s  r / no  s / no
-    transform           0.44    0.52    0.57
-    of squares          0.53    0.53    0.49
-    own signs           0.50    0.49    0.49
-    fourth moment       0.54    0.53    0.49
-
-    Table 2: one canary known, 19 others in the release with score 8; share of families
-           d  noise  broken   found  score
-       65536      0     45%    100%   8.14
-       65536   0.03      0%      0%   0.00
-       40000      0     45%     78%   5.51
-       40000   0.03      0%      0%   0.00
-     1000000      0     83%    100%   7.76
-     1000000   0.03      0%      0%   0.00
+Measured (2026-11-22, two cores shared with other work): the tables "What an adversary learns" of
+docs/notes/rotation.md.
 """
 
 from __future__ import annotations
@@ -95,19 +80,19 @@ def auc(one: Floats, other: Floats) -> float:
 def blind(dim: int, runs: int) -> list[str]:
     """The rows of the first table."""
     kinds: tuple[CanaryKind | None, ...] = ("rotation", "sphere", None)
-    found = {}
+    values_of = {}
     for kind in kinds:
         drawn = (released(dim, kind, seed) for seed in range(runs))
         statistics = [
             blind_statistics(x, np.random.default_rng(seed))
             for seed, x in enumerate(drawn)
         ]
-        found[kind] = np.array(statistics)
+        values_of[kind] = np.array(statistics)
     names = ("transform", "of squares", "own signs", "fourth moment")
     return [
-        f"{name:16}{auc(found['rotation'][:, i], found['sphere'][:, i]):>8.2f}"
-        f"{auc(found['rotation'][:, i], found[None][:, i]):>8.2f}"
-        f"{auc(found['sphere'][:, i], found[None][:, i]):>8.2f}"
+        f"{name:16}{auc(values_of['rotation'][:, i], values_of['sphere'][:, i]):>8.2f}"
+        f"{auc(values_of['rotation'][:, i], values_of[None][:, i]):>8.2f}"
+        f"{auc(values_of['sphere'][:, i], values_of[None][:, i]):>8.2f}"
         for i, name in enumerate(names)
     ]
 
@@ -120,20 +105,20 @@ def whole_numbers(canary: Vector) -> NDArray[np.int64] | None:
     for first in (50, 1000, len(sizes)):
         steps = np.round(sizes[:first] / unit)
         unit = float(sizes[:first] @ steps / (steps @ steps))
-    whole = canary / unit
-    if np.abs(whole - np.round(whole)).max() > 0.1:
+    steps_of_entries = canary / unit
+    if np.abs(steps_of_entries - np.round(steps_of_entries)).max() > 0.1:
         return None
-    return np.round(whole).astype(np.int64)
+    return np.round(steps_of_entries).astype(np.int64)
 
 
 def family_from_one(canary: Vector) -> tuple[Floats, Floats] | None:
     """The signs t, and g, up to an order of the rows; ``None`` if the attack fails."""
-    whole = whole_numbers(canary)
-    if whole is None or not np.all(whole % 2):
+    numbers = whole_numbers(canary)
+    if numbers is None or not np.all(numbers % 2):
         return None
-    size = np.abs(whole)
+    size = np.abs(numbers)
     g = np.where(size % 4 == 1, size, -size)
-    return np.asarray(np.sign(whole * g), np.float64), g.astype(np.float64)
+    return np.asarray(np.sign(numbers * g), np.float64), g.astype(np.float64)
 
 
 def all_scores(x: Vector, signs: Floats, g: Floats) -> Vector:
@@ -150,25 +135,31 @@ def with_one_canary(dim: int, seed: int, noise: float) -> tuple[bool, float, flo
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(dim, np.float32)
     x += SCORE * canaries.combine(np.ones((1, TOGETHER), np.float32))[0]
-    known = canaries.vector(0)
-    known += np.float32(noise / np.sqrt(dim)) * rng.standard_normal(dim, np.float32)
-    family = family_from_one(known)
+    known_canary = canaries.vector(0)
+    known_canary += np.float32(noise / np.sqrt(dim)) * rng.standard_normal(
+        dim, np.float32
+    )
+    family = family_from_one(known_canary)
     if family is None:
         return False, 0.0, 0.0
     scores = all_scores(x, *family)
     candidates = np.argsort(scores)[-LARGEST:]
     known_rows = canaries.vectors(range(1, TOGETHER))
     signs, g = family
-    found, own = 0, []
-    whole = padded(g, size_for(dim))
+    detected, canary_scores = 0, []
+    padded_family = padded(g, size_for(dim))
     for row in candidates:
         index = np.arange(dim) ^ int(row)
-        guess = signs * whole[index]
+        guess = signs * padded_family[index]
         cosines = np.abs(known_rows @ guess.astype(np.float32)) / np.linalg.norm(guess)
-        if cosines.max() > 0.5 * np.sqrt(dim / len(whole)):
-            found += 1
-            own.append(float(scores[row]))
-    return True, found / (TOGETHER - 1), float(np.mean(own)) if own else 0.0
+        if cosines.max() > 0.5 * np.sqrt(dim / len(padded_family)):
+            detected += 1
+            canary_scores.append(float(scores[row]))
+    return (
+        True,
+        detected / (TOGETHER - 1),
+        float(np.mean(canary_scores)) if canary_scores else 0.0,
+    )
 
 
 def main(quick: bool, say: Callable[[str], object] = print) -> None:
@@ -186,11 +177,11 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
         for noise in (0.0, 0.03):
             seeds = 6 if quick or dim > 1 << 16 else 40
             results = [with_one_canary(dim, seed, noise) for seed in range(seeds)]
-            broken = [one for one in results if one[0]]
-            found = np.mean([one[1] for one in broken]) if broken else 0.0
-            score = np.mean([one[2] for one in broken]) if broken else 0.0
+            broken = [result for result in results if result[0]]
+            share = np.mean([result[1] for result in broken]) if broken else 0.0
+            score = np.mean([result[2] for result in broken]) if broken else 0.0
             say(
-                f"{dim:>8}{noise:>7g}{len(broken) / seeds:>8.0%}{found:>8.0%}{score:>7.2f}"
+                f"{dim:>8}{noise:>7g}{len(broken) / seeds:>8.0%}{share:>8.0%}{score:>7.2f}"
             )
 
 

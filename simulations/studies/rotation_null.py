@@ -34,65 +34,7 @@ Table 5: mean, deviation, Anderson–Darling statistic and maximum of groups of 
 from each of 40 seeds, d = 100,000, beside normal draws: means ± deviations, and p-values of equal
 means and spreads.
 
-Expected (2026-11-22, two cores shared with other work)::
-
-    Table 1: 1,000,000 canaries in as many dimensions
-    x                           sd kurtosis   KS p     A²     >3     >4   >4.5      Q   max ρ
-    Gaussian                0.9998  +0.0061  0.464   0.55  1.037  0.979  0.883   3.00  0.0075
-    one entry               0.9999  +0.0035  0.096   1.22  1.026  1.089  1.619   1.00  0.0000
-    constant                1.0000  -0.0044  0.677   0.59  1.002  0.868  1.177   3.00  0.0069
-    300 entries             0.9999  -0.0016  0.539   0.83  0.997  1.026  1.177   2.78  0.4011
-    rank one                1.0002  +0.0009  0.552   0.68  1.005  0.884  0.736   2.99  0.0084
-    Student-t(1.5)          1.0000  -0.0006  0.719   0.42  0.975  1.200  1.766   2.76  0.2309
-    two equal neighbours    1.0001  +0.0033  0.043   1.31  0.993  0.963  1.913   2.00  1.0000
-    16 equal neighbours     0.9999  +0.0063  0.324   0.63  1.040  0.884  1.030   1.94  0.2500
-    rows of an embedding    0.9999  -0.0004  0.017   2.13  0.982  0.963  1.177   2.97  0.1539
-
-    Table 2: k canaries, over seeds
-    x                           d      k    mean  square  theory     KS     AD
-    Gaussian                65536   1000    0.99    0.87    0.99   5.0%   4.0%
-    Gaussian                65536  60000    1.07    0.31    0.29   8.0%   7.0%
-    Gaussian                40000   1000    0.97    0.84    0.99   2.0%   2.0%
-    Gaussian                40000  60000    0.97    0.30    0.29   4.0%   3.0%
-    one entry               65536   1000    1.00    1.00    0.99   8.0%   6.0%
-    one entry               65536  60000    0.99    0.26    0.29  77.0%   1.0%
-    one entry               40000   1000    0.95    0.99    0.99   8.0%   6.0%
-    one entry               40000  60000    0.94    0.30    0.29  59.0%   1.0%
-    two equal neighbours    65536   1000    1.04    0.97    0.99   8.0%   8.0%
-    two equal neighbours    65536  60000    1.06    0.29    0.29  94.0%  44.0%
-    two equal neighbours    40000   1000    1.02    1.00    0.99   9.0%   7.0%
-    two equal neighbours    40000  60000    1.00    0.31    0.29  84.0%  25.0%
-    300 entries             65536   1000    1.07    1.13    0.99   7.0%   8.0%
-    300 entries             65536  60000    0.85    0.27    0.29   2.0%   1.0%
-    300 entries             40000   1000    0.98    1.09    0.99   1.0%   2.0%
-    300 entries             40000  60000    1.02    0.29    0.29   3.0%   1.0%
-
-    Table 3: pairs with one difference: mean and variance, shuffled and random; expected
-         0x1    2.09   2.19    1.86   1.84     1.90
-        0x10    1.89   2.00    1.89   1.76     1.90
-       0x100    1.91   1.62    1.94   1.83     1.90
-      0x8080    1.95   2.79    2.04   1.86     1.90
-      0x5555    1.91   1.84    1.86   1.81     1.90
-      0xffff    1.98   1.88    2.04   2.09     1.90
-    all differences: mean of variance / mean, its largest, where, how many above 1.6
-    shuffled     0.983    1.45  0xc0c0     0
-    random       0.983    1.28  0xf6f0     0
-    differences of successive canaries: p = 0.21
-
-    Table 4: canaries that are a share of the release; deviation of unobserved scores
-           d   d/D  share  rotation    theory  sphere
-        7850  0.12   0.05     0.998     0.997   1.008
-        7850  0.12   0.50     0.966     0.970   1.011
-       40000  0.61   0.05     0.989     0.985   0.994
-       40000  0.61   0.50     0.834     0.834   0.992
-       65536  1.00   0.05     0.982     0.975   0.977
-       65536  1.00   0.50     0.713     0.707   0.973
-
-    Shifts: of one canary in its residual; by the fitted null, and by the known one
-       65536     200   0.50   17.923   18.340   12.795
-       65536   60000   0.50    1.046    1.053    0.739
-       40000     200   0.50   11.943   12.066    9.991
-       40000   36000   0.50    0.893    0.907    0.746
+Measured (2026-11-22, two cores shared with other work): the tables of docs/notes/rotation.md.
 """
 
 from __future__ import annotations
@@ -217,19 +159,24 @@ def shuffled(seed: int, count: int) -> NDArray[np.int64]:
 
 def pairs_row(difference: int, seeds: int, count: int = 500) -> str:
     """A row of the third table."""
-    found: list[list[int]] = [[], []]
+    pair_counts: list[list[int]] = [[], []]
     for seed in range(seeds):
         random = np.random.default_rng(seed).permutation(1 << 16)[:count]
-        for numbers, rows in zip(found, (shuffled(seed, count), random), strict=True):
+        for numbers, rows in zip(
+            pair_counts, (shuffled(seed, count), random), strict=True
+        ):
             numbers.append(int(np.isin(rows ^ difference, rows).sum()) // 2)
-    cells = "".join(f"{np.mean(one):>8.2f}{np.var(one, ddof=1):>7.2f}" for one in found)
+    cells = "".join(
+        f"{np.mean(counts):>8.2f}{np.var(counts, ddof=1):>7.2f}"
+        for counts in pair_counts
+    )
     expected = count * (count - 1) / 2 / ((1 << 16) - 1)
     return f"{difference:>#8x}{cells}{expected:>9.2f}"
 
 
 def all_differences(seeds: int, count: int = 500) -> list[str]:
     """For shuffled and random rows: how much the number of pairs varies, of all differences."""
-    one, other = np.triu_indices(count, 1)
+    first, second = np.triu_indices(count, 1)
     lines = []
     for name in ("shuffled", "random"):
         total, squares = np.zeros((2, 1 << 16))
@@ -237,7 +184,7 @@ def all_differences(seeds: int, count: int = 500) -> list[str]:
             rows = np.random.default_rng(seed).permutation(1 << 16)[:count]
             if name == "shuffled":
                 rows = shuffled(seed, count)
-            pairs = np.bincount(rows[one] ^ rows[other], minlength=1 << 16)
+            pairs = np.bincount(rows[first] ^ rows[second], minlength=1 << 16)
             total += pairs
             squares += pairs.astype(float) ** 2
         ratio = ((squares / seeds - (total / seeds) ** 2) / total.mean() * seeds)[1:]
@@ -245,17 +192,6 @@ def all_differences(seeds: int, count: int = 500) -> list[str]:
         cells = f"{ratio.mean():>8.3f}{ratio.max():>8.2f}  {worst:#06x}{np.sum(ratio > 1.6):>6}"
         lines.append(f"{name:10}{cells}")
     return lines
-
-
-def neighbours(seeds: int, count: int = 1000) -> float:
-    """p-value that differences of the rows of successive canaries are uniform, 256 bins."""
-    counts = np.zeros(256)
-    for seed in range(seeds):
-        rows = shuffled(seed, count)
-        differences = rows[1:] ^ rows[:-1]
-        counts += np.bincount(differences & 255, minlength=256)
-        counts += np.bincount(differences >> 8, minlength=256)
-    return float(scipy.stats.chisquare(counts).pvalue)
 
 
 def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str:
@@ -273,10 +209,10 @@ def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str
             released /= np.linalg.norm(released)
             noise /= np.linalg.norm(noise)
             mixed = np.sqrt(share) * released + np.sqrt(1 - share) * noise
-            others = range(taking_part, taking_part + 400)
-            cosines = canaries.dot(mixed, numbers=others, threads=1) / np.linalg.norm(
-                mixed
-            )
+            unobserved = range(taking_part, taking_part + 400)
+            cosines = canaries.dot(
+                mixed, numbers=unobserved, threads=1
+            ) / np.linalg.norm(mixed)
             squares.append(dim * np.mean(cosines**2))
         widths.append(float(np.sqrt(np.mean(squares))))
     size = Rotation(dim, 0).size
@@ -287,7 +223,7 @@ def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str
 
 def shift_row(dim: int, taking_part: int, share: float, seeds: int) -> str:
     """A row of the table of shifts: of one canary, by the fitted null and by the known one."""
-    found = []
+    shifts = []
     for seed in range(seeds):
         canaries = CanarySet(dim, taking_part + 400, seed)
         rng = np.random.default_rng((seed, 5))
@@ -300,35 +236,37 @@ def shift_row(dim: int, taking_part: int, share: float, seeds: int) -> str:
         products = canaries.dot(total + noise, threads=1)
         observed, unobserved = products[:taking_part], products[taking_part:]
         truth = 1 / (observed - 1).std()  # without the canary itself
-        known = np.sqrt(dim) * observed.mean() / np.linalg.norm(total + noise)
+        by_known_null = np.sqrt(dim) * observed.mean() / np.linalg.norm(total + noise)
         fitted = (observed.mean() - unobserved.mean()) / unobserved.std()
-        found.append([truth, fitted, known])
-    cells = "".join(f"{mean:>9.3f}" for mean in np.mean(found, axis=0))
+        shifts.append([truth, fitted, by_known_null])
+    cells = "".join(f"{mean:>9.3f}" for mean in np.mean(shifts, axis=0))
     return f"{dim:>8}{taking_part:>8}{share:>7.2f}{cells}"
 
 
 def groups(seeds: int, count: int = 316, dim: int = 100_000) -> list[str]:
     """The rows of the fifth table."""
     rng = np.random.default_rng(4)
-    found: list[list[list[float]]] = [[], []]
+    values_of: list[list[list[float]]] = [[], []]
     for seed in range(seeds):
         noise = rng.standard_normal(dim, np.float32)
         canaries = CanarySet(dim, 50 * count, 1_000_000 + seed)
         scores = canaries.dot(noise, threads=1) * np.sqrt(dim) / np.linalg.norm(noise)
         for values, drawn in zip(
-            found, (scores, rng.standard_normal(50 * count)), strict=True
+            values_of, (scores, rng.standard_normal(50 * count)), strict=True
         ):
             for group in drawn.reshape(50, count):
                 fit = anderson_darling(group)
                 values.append([group.mean(), group.std(ddof=1), fit, group.max()])
     rows = []
-    both = [np.array(values).T for values in found]
-    for name, one, other in zip(
-        ("mean", "deviation", "A²", "largest"), *both, strict=True
+    statistics = [np.array(values).T for values in values_of]
+    for name, rotated, normal in zip(
+        ("mean", "deviation", "A²", "largest"), *statistics, strict=True
     ):
-        p_mean = scipy.stats.ttest_ind(one, other, equal_var=False).pvalue
-        p_spread = scipy.stats.levene(one, other, center="median").pvalue
-        cells = "".join(f"{x.mean():>9.4f} ± {x.std(ddof=1):.4f}" for x in (one, other))
+        p_mean = scipy.stats.ttest_ind(rotated, normal, equal_var=False).pvalue
+        p_spread = scipy.stats.levene(rotated, normal, center="median").pvalue
+        cells = "".join(
+            f"{x.mean():>9.4f} ± {x.std(ddof=1):.4f}" for x in (rotated, normal)
+        )
         rows.append(f"{name:10}{cells}{p_mean:>7.3f}{p_spread:>7.3f}")
     return rows
 
@@ -362,9 +300,6 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     )
     for row in all_differences(10 if quick else 600):
         say(row)
-    say(
-        f"differences of successive canaries: p = {neighbours(5 if quick else 100):.2f}"
-    )
     say(
         "\nTable 4: canaries that are a share of the release; deviation of unobserved scores"
     )

@@ -18,12 +18,12 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import drawn_epsilon, strategy_bounds, tightest
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Events, ParticipationLaw, make_schedule
+from simulations.studies.drawn_losses import epsilon_of
 
 Floats = NDArray[np.float64]
 
@@ -54,8 +54,8 @@ AT_ONCE = 50_000
 def sets_of(events: Events, rounds: int) -> tuple[Floats, Floats]:
     """All sets of rounds of a client, ``(sets, T)``, and their probabilities."""
     found: dict[tuple[int, ...], float] = {}
-    for share, one in events.of_types():
-        for chosen, chance in _of_type(one):
+    for share, kind in events.of_types():
+        for chosen, chance in _of_type(kind):
             found[chosen] = found.get(chosen, 0.0) + share * chance
     members = np.zeros((len(found), rounds))
     for row, chosen in zip(members, found, strict=True):
@@ -115,16 +115,16 @@ def mixture_epsilon(
         drawn = means[rng.choice(len(means), AT_ONCE, p=shares)]
         losses[0].append(log_ratios(noise_alone + drawn))
         losses[1].append(-log_ratios(noise_alone))
-    return max(epsilon_of(np.concatenate(each), DELTA) for each in losses)
+    return max(epsilon_of(np.concatenate(parts), DELTA) for parts in losses)
 
 
 def bounds(
     law: ParticipationLaw, strategy: Floats | None, noise: float
 ) -> tuple[float, float]:
     """The smallest bound of theory, and the drawn one; NaN if there is none."""
-    found = strategy_bounds(law, strategy, noise, DELTA)
+    results = strategy_bounds(law, strategy, noise, DELTA)
     drawn = drawn_epsilon(law, strategy, noise, DELTA, draws=100_000, seed=1)
-    theory = tightest(found, rounds_known=not law.hidden).epsilon
+    theory = tightest(results, rounds_known=not law.hidden).epsilon
     return theory, math.nan if drawn is None else drawn
 
 

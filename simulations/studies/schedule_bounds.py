@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from average_clients import Epsilon, Row, rows_of, weights_of
 
 from fl_epe.accounting import delta_two_gaussians
 from fl_epe.schedules import log_of, make_schedule, presence, trace_of
+from simulations.studies.average_clients import Epsilon, Row, rows_of, weights_of
 
 NOISES, PARTICIPATIONS, MORE = (0.5, 1.0, 2.0, 5.0), (1, 4, 16), (1, 4)
 CLIENTS, DELTA, MOMENTUM = 120, 1e-3, 0.9
@@ -46,13 +46,13 @@ def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]
         if rounds > participations
         else 1.0
     )
-    seen = rng.random((rounds, CLIENTS)) < share * participations / rounds
-    seen[0, ~seen.any(axis=0)] = True
-    rows = "".join(f"{t},{client}\n" for t, client in np.argwhere(seen).tolist())
+    is_present = rng.random((rounds, CLIENTS)) < share * participations / rounds
+    is_present[0, ~is_present.any(axis=0)] = True
+    rows = "".join(f"{t},{client}\n" for t, client in np.argwhere(is_present).tolist())
     path.write_text("round,client_id\n" + rows)
-    rest = max(rounds // participations // 2, 1)
+    pause = max(rounds // participations // 2, 1)
     return (
-        "epochs", "poisson", "fixed-size", f"min-separation:separation={rest}", "cyclic",
+        "epochs", "poisson", "fixed-size", f"min-separation:separation={pause}", "cyclic",
         'device-classes:{"rates": [2, 1], "shares": [0.2, 0.8]}', "balls-in-bins",
         f"trace:path={path}", "drop-out:of=epochs,rate=0.2", "capped:of=poisson,per_run=6",
     )  # fmt: skip
@@ -83,11 +83,11 @@ def deviations(row: Row, rounds: int, runs: int) -> list[float]:
     clients = CLIENTS if trace is None else trace.population
     rng = np.random.default_rng(7)
     final, all_rounds = weights_of(schedule, row.noise_multiplier, DELTA, MOMENTUM)
-    seen = np.array([presence(schedule, clients, rng) for _ in range(runs)])
-    found = []
+    presences = np.array([presence(schedule, clients, rng) for _ in range(runs)])
+    deviations_of = []
     for value, sizes in (
-        (row.final, np.tensordot(final, seen, (0, 1))),
-        (row.every_round, np.sqrt(np.tensordot(all_rounds, seen, (0, 1)))),
+        (row.final, np.tensordot(final, presences, (0, 1))),
+        (row.every_round, np.sqrt(np.tensordot(all_rounds, presences, (0, 1)))),
     ):
         assert value is not None
         for epsilon, side in (
@@ -99,8 +99,10 @@ def deviations(row: Row, rounds: int, runs: int) -> list[float]:
             )
             error = max(float(means.std(ddof=1)) / np.sqrt(runs), 1e-9 * DELTA)
             if value.epsilon > 0 or side > 0:
-                found.append(max(side * float(means.mean() - DELTA) / error, 0.0))
-    return found
+                deviations_of.append(
+                    max(side * float(means.mean() - DELTA) / error, 0.0)
+                )
+    return deviations_of
 
 
 def below(row: Row) -> int:
@@ -129,11 +131,11 @@ def main(
             with tempfile.TemporaryDirectory() as folder:
                 rows, far, low = [], 0, 0
                 for spec in schedules(times, rounds, Path(folder)):
-                    found = measure(spec, times, rounds)
-                    rows += found
+                    result = measure(spec, times, rounds)
+                    rows += result
                     log = log_of(spec)
                     length = rounds if log is None else log[0].rounds
-                    for row in found:
+                    for row in result:
                         if row.skipped is None:
                             low += below(row)
                             far += sum(t > 3 for t in deviations(row, length, runs))

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from average_clients import Epsilon, Row, rows_of
 from matplotlib.figure import Figure
 
 from fl_epe.auditing import seen_by
@@ -29,6 +28,7 @@ from fl_epe.limit.plan import DEFAULT_SCHEDULES
 from fl_epe.mechanism import sgd_weights
 from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs
+from simulations.studies.average_clients import Epsilon, Row, rows_of
 
 Z, R, T = 0.5, 4.0, 512
 CLASSES = 'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}'
@@ -74,21 +74,21 @@ def interval(value: Epsilon | None) -> str:
 
 
 def unaware(value: Epsilon | None) -> float:
-    found = known(value).unaware
-    assert found is not None
-    return found
+    epsilon = known(value).unaware
+    assert epsilon is not None
+    return epsilon
 
 
 def mean(value: Epsilon | None) -> float:
-    found = known(value).mean
-    assert found is not None
-    return found
+    epsilon = known(value).mean
+    assert epsilon is not None
+    return epsilon
 
 
 def exposed(value: Epsilon | None) -> float:
-    most = known(value).worst_case
-    assert most is not None
-    return most
+    epsilon = known(value).worst_case
+    assert epsilon is not None
+    return epsilon
 
 
 def bound(value: Epsilon | None) -> float:
@@ -141,7 +141,7 @@ def by_schedule() -> Section:
         "every round, worst case",
     ]
     header += ["analytical, rounds known"]
-    most = exposed(loudest.final)
+    epsilon = exposed(loudest.final)
     poisson = next(row for row in rows if row.schedule == "poisson")
     random = known(loudest.final).epsilon
     assert random > 2 * known(poisson.final).epsilon > 3 * middle
@@ -158,7 +158,7 @@ def by_schedule() -> Section:
         f"{unaware(loudest.final):.1f}.",
         f"the worst-case client (final ε {exposed(calm[0].final):.2f})",
         f"none takes part more than {loudest.most_participations} times.",
-        f"a final ε of at most {most:.0f}, {most / middle:.0f} times the mean client's.",
+        f"a final ε of at most {epsilon:.0f}, {epsilon / middle:.0f} times the mean client's.",
     )
     return Section(table(header, lines), phrases, rows)
 
@@ -166,34 +166,34 @@ def by_schedule() -> Section:
 def unknown_rounds() -> Section:
     """Section 3: what it is worth that the adversary does not know the rounds."""
     rows = measure(("epochs", "balls-in-bins", "poisson", "fixed-size"), NOISES)
-    found = {(row.schedule, row.noise_multiplier): row for row in rows}
+    rows_of = {(row.schedule, row.noise_multiplier): row for row in rows}
 
     def gain(z: float) -> float:
-        row = found["epochs", z]
+        row = rows_of["epochs", z]
         return bound(row.every_round) / known(row.unknown_rounds).epsilon
 
     assert gain(0.25) < 2 < 10 < gain(1.0)
     for z in NOISES:  # Poisson meets its accountant
-        row = found["poisson", z]
+        row = rows_of["poisson", z]
         assert known(row.unknown_rounds).epsilon <= bound(row.unknown_rounds) * 1.02
     poisson, epochs = (
-        known(found[name, 0.5].unknown_rounds) for name in ("poisson", "epochs")
+        known(rows_of[name, 0.5].unknown_rounds) for name in ("poisson", "epochs")
     )
     assert poisson.epsilon > epochs.epsilon
     lines = [
         [f"{z:g}"]
-        + [f"{bound(found['epochs', z].every_round):.2f}"]
+        + [f"{bound(rows_of['epochs', z].every_round):.2f}"]
         + [
-            interval(found[name, z].unknown_rounds)
+            interval(rows_of[name, z].unknown_rounds)
             for name in ("epochs", "balls-in-bins")
         ]
         + [
-            interval(found["poisson", z].unknown_rounds),
-            f"{bound(found['poisson', z].unknown_rounds):.2f}",
+            interval(rows_of["poisson", z].unknown_rounds),
+            f"{bound(rows_of['poisson', z].unknown_rounds):.2f}",
         ]
         + [
-            interval(found["fixed-size", z].unknown_rounds),
-            f"{bound(found['fixed-size', z].unknown_rounds):.2f}",
+            interval(rows_of["fixed-size", z].unknown_rounds),
+            f"{bound(rows_of['fixed-size', z].unknown_rounds):.2f}",
         ]
         for z in NOISES
     ]
@@ -283,8 +283,8 @@ def late() -> Section:
 
 
 def draw_schedules(figure: Figure, rows: list[Row]) -> None:
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, name in ((left, "final"), (right, "every_round")):
+    left_axes, right_axes = figure.subplots(1, 2, sharey=True)
+    for axes, name in ((left_axes, "final"), (right_axes, "every_round")):
         for y, row in enumerate(rows):
             value = known(getattr(row, name))
             axes.plot(
@@ -317,11 +317,11 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
         axes.set(xscale="log", xlabel="ε")
         axes.grid(axis="x", alpha=0.3)
         plain_ticks(axes)
-    left.set_yticks(range(len(rows)), [row.schedule.split(":")[0] for row in rows])
-    left.invert_yaxis()
-    left.set_title("sees the final model")
-    right.set_title("sees every round")
-    right.legend(fontsize=7)
+    left_axes.set_yticks(range(len(rows)), [row.schedule.split(":")[0] for row in rows])
+    left_axes.invert_yaxis()
+    left_axes.set_title("sees the final model")
+    right_axes.set_title("sees every round")
+    right_axes.legend(fontsize=7)
 
 
 def draw_unknown_rounds(figure: Figure, rows: list[Row]) -> None:
@@ -443,10 +443,10 @@ def with_table(text: str, table: str) -> str:
     """
     header = table.splitlines()[0]
     place = re.compile(re.escape(header) + r"(?:\n\|.*)+")
-    filled, found = place.subn(lambda _: table, text)
-    if found != 1:
+    filled, replaced = place.subn(lambda _: table, text)
+    if replaced != 1:
         raise ValueError(
-            f"Expected one table with this header, found {found}: {header}"
+            f"Expected one table with this header, found {replaced}: {header}"
         )
     return filled
 

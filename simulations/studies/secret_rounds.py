@@ -67,15 +67,15 @@ class Cell:
         rounds = len(self.signals)
         if self.schedule == "poisson":
             rate = self.participations / rounds
-            found = np.array(list(itertools.product((0.0, 1.0), repeat=rounds)))
-            taken = found.sum(axis=1)
-            return found, rate**taken * (1 - rate) ** (rounds - taken)
+            chosen_sets = np.array(list(itertools.product((0.0, 1.0), repeat=rounds)))
+            sizes = chosen_sets.sum(axis=1)
+            return chosen_sets, rate**sizes * (1 - rate) ** (rounds - sizes)
         blocks = np.array_split(np.arange(rounds), round(self.participations))
         chosen = list(itertools.product(*blocks))
-        found = np.zeros((len(chosen), rounds))
-        for row, places in zip(found, chosen, strict=True):
+        chosen_sets = np.zeros((len(chosen), rounds))
+        for row, places in zip(chosen_sets, chosen, strict=True):
             row[list(places)] = 1.0
-        return found, np.full(len(chosen), 1 / len(chosen))
+        return chosen_sets, np.full(len(chosen), 1 / len(chosen))
 
 
 def shared(rounds: int, share: float) -> Floats:
@@ -130,17 +130,17 @@ def exact_epsilon(cell: Cell, draws: int = 100_000, seed: int = 0) -> float:
     count = draws // 5
     drawn = [rng.standard_normal((count, means.shape[1]))]  # nobody's
     for law, scale in itertools.product(laws, scales):
-        taken = means[rng.choice(len(sets), count, p=law)]
-        drawn.append(rng.standard_normal(taken.shape) + scale * taken)
+        sampled = means[rng.choice(len(sets), count, p=law)]
+        drawn.append(rng.standard_normal(sampled.shape) + scale * sampled)
     ratios = []
     for scores in np.array_split(np.concatenate(drawn), 100):
         products = scores @ means.T
-        found = [np.zeros(len(scores))]
+        losses = [np.zeros(len(scores))]
         for scale in scales:
             terms = scale * products - scale**2 * energies
             top = terms.max(axis=1, keepdims=True)
-            found.extend(np.log(laws @ np.exp(terms - top).T) + top[:, 0])
-        ratios.append(np.array(found))
+            losses.extend(np.log(laws @ np.exp(terms - top).T) + top[:, 0])
+        ratios.append(np.array(losses))
     logs = np.concatenate(ratios, axis=1)
     ratio = logs[1]
     proposed = scipy.special.logsumexp(logs, axis=0) - np.log(len(logs))
@@ -159,15 +159,15 @@ def audited(cell: Cell, seed: int) -> tuple[float, float, float] | None:
     """ε and its interval of a simulated run; ``None`` if it was not measured."""
     rounds, rng = len(cell.signals), np.random.default_rng(seed)
     schedule = make_schedule(cell.schedule, rounds, cell.participations)
-    here = presence(schedule, CANARIES, rng)
+    participation = presence(schedule, CANARIES, rng)
     canaries = CanarySet(DIM, CANARIES, seed)
     hidden = np.linalg.cholesky(cell.cosines) @ rng.standard_normal((rounds, DIM))
     vectors = np.stack([canaries.vector(i) for i in range(CANARIES)])
     auditor = RunAuditor(CANARIES, 0, seed=seed, delta=DELTA)
     theta = np.zeros(DIM, np.float32)
     auditor.begin(theta)
-    for signal, row, rest in zip(cell.signals, here, hidden, strict=True):
-        theta = np.asarray(theta + rest + signal * (row @ vectors), np.float32)
+    for signal, row, residual in zip(cell.signals, participation, hidden, strict=True):
+        theta = np.asarray(theta + residual + signal * (row @ vectors), np.float32)
         auditor.observe(
             theta, RoundFacts(np.flatnonzero(row).tolist(), signal, signal, replies=1)
         )
@@ -175,8 +175,8 @@ def audited(cell: Cell, seed: int) -> tuple[float, float, float] | None:
         participation=schedule.law(CANARIES),
         canary_participations=schedule.participations(),
     )
-    found = answer(record, Adversary("all", knows_rounds=False)).estimate
-    return None if found is None else (found.epsilon, found.low, found.high)
+    estimate = answer(record, Adversary("all", knows_rounds=False)).estimate
+    return None if estimate is None else (estimate.epsilon, estimate.low, estimate.high)
 
 
 def line(cell: Cell, runs: int, draws: int = 100_000) -> str:
@@ -188,11 +188,15 @@ def line(cell: Cell, runs: int, draws: int = 100_000) -> str:
         cell, signals=signals * inverse, cosines=np.eye(len(cell.signals))
     )
     before = exact_epsilon(square, draws)
-    found = [each for seed in range(runs) if (each := audited(cell, seed)) is not None]
-    start = f"{cell.name:28} {truth:6.2f} {before:6.2f} {len(found):8d}"
-    if not found:
+    estimates = [
+        estimate
+        for seed in range(runs)
+        if (estimate := audited(cell, seed)) is not None
+    ]
+    start = f"{cell.name:28} {truth:6.2f} {before:6.2f} {len(estimates):8d}"
+    if not estimates:
         return f"{start}        –      –"
-    epsilon, low, high = np.array(found).T
+    epsilon, low, high = np.array(estimates).T
     covered = float(np.mean((low <= truth) & (truth <= high)))
     return f"{start} {covered:8.1%} {np.mean(epsilon) / truth:6.3f}"
 

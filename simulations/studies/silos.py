@@ -110,20 +110,20 @@ def deviation(silos: tuple[Silo, ...], audited: int, adversary: str) -> float:
 
     The partner is the one whose noise in the average is largest, as it subtracts it.
     """
-    own = silos[audited]
-    others = sorted(silo.deviation for k, silo in enumerate(silos) if k != audited)
+    audited_silo = silos[audited]
+    deviations = sorted(silo.deviation for k, silo in enumerate(silos) if k != audited)
     match adversary:
         case "server":
             hiding: list[float] = []
         case "partner":
-            hiding = others[:-1]
+            hiding = deviations[:-1]
         case "outsider" | "public":
-            hiding = others
+            hiding = deviations
         case _:
             raise ValueError(
                 f"Expected adversary={adversary!r} to be one of {ADVERSARIES}."
             )
-    return math.hypot(own.deviation, *hiding) / own.contribution
+    return math.hypot(audited_silo.deviation, *hiding) / audited_silo.contribution
 
 
 def exact_epsilon(setting: Setting, audited: int, adversary: str) -> float:
@@ -194,22 +194,22 @@ def lines(
                     measured, setting, audited, adversary, canaries, dim
                 )
                 exact = exact_epsilon(setting, audited, adversary)
-                found = [run(seed) for seed in range(runs)]
+                results = [run(seed) for seed in range(runs)]
                 proved = [run(seed, proof=True).proved or 0.0 for seed in range(proofs)]
-                yield f"{name:10}  {audited:4}  {adversary:9}  {_row(exact, found, proved)}"
+                yield f"{name:10}  {audited:4}  {adversary:9}  {_row(exact, results, proved)}"
 
 
 def _row(exact: float, found: list[Answer], proved: list[float]) -> str:
-    pairs = [(each.estimate, each.fit) for each in found]
-    told = [(e, fit) for e, fit in pairs if e is not None and fit is not None]
-    if not told:
+    pairs = [(bound.estimate, bound.fit) for bound in found]
+    measured = [(e, fit) for e, fit in pairs if e is not None and fit is not None]
+    if not measured:
         return f"{exact:6.3f}  not measured"
-    held = np.mean([e.low <= exact <= e.high for e, _ in told])
-    scales = [fit.scale for _, fit in told]
-    above = f"{sum(each > exact for each in proved)} of {len(proved)}"
+    held = np.mean([e.low <= exact <= e.high for e, _ in measured])
+    scales = [fit.scale for _, fit in measured]
+    above = f"{sum(bound > exact for bound in proved)} of {len(proved)}"
     theory = found[0].analytical.epsilon or np.nan
     return (
-        f"{exact:6.3f}  {np.mean([e.epsilon for e, _ in told]):8.3f}  {held:6.1%}"
+        f"{exact:6.3f}  {np.mean([e.epsilon for e, _ in measured]):8.3f}  {held:6.1%}"
         f"  {np.mean(scales):5.3f}  {np.std(scales):6.3f}"
         f"  {np.mean(proved):6.3f}  {above:>12}  {theory:6.3f}"
     )

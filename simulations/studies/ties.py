@@ -73,16 +73,16 @@ def randomised_response(epsilon: float) -> Pair:
 def geometric() -> Pair:
     """Geometric noise added to 1 and to 0, clamped to [−10, 11]; ε = 1."""
     noise = np.exp(-np.abs(np.arange(-40, 41))) * math.tanh(0.5)
-    one, two = (np.roll(np.append(noise, 0), shift) for shift in (1, 0))
+    first, second = (np.roll(np.append(noise, 0), shift) for shift in (1, 0))
     ends = np.append(0, np.arange(31, 52))
-    return np.add.reduceat(one, ends), np.add.reduceat(two, ends)
+    return np.add.reduceat(first, ends), np.add.reduceat(second, ends)
 
 
 def votes() -> Pair:
     """The number of five votes, of which the canary's is one; ε = 1 or less."""
-    others = scipy.stats.binom.pmf(np.arange(5), 4, 0.5)
+    chances = scipy.stats.binom.pmf(np.arange(5), 4, 0.5)
     with_canary, without = (
-        np.convolve(others, law) for law in randomised_response(1.0)
+        np.convolve(chances, law) for law in randomised_response(1.0)
     )
     return with_canary, without
 
@@ -91,11 +91,11 @@ def rounded(low: float, high: float) -> Pair:
     """N(1, 1) and N(0, 1) in steps of a half, those beyond ``low`` and ``high`` clamped."""
     cuts = np.arange(low, high) + 0.25
     cuts = np.sort(np.append(cuts, cuts + 0.5))[:-1]
-    one, two = (
+    first, second = (
         np.diff(scipy.special.ndtr(cuts - mean), prepend=0.0, append=1.0)
         for mean in (1, 0)
     )
-    return one, two
+    return first, second
 
 
 def pure_epsilon(pair: Pair) -> float:
@@ -130,8 +130,8 @@ def cells() -> Iterator[tuple[str, str, float, float]]:
 
 def draw(pair: Pair, count: int, coins: bool, rng: np.random.Generator) -> Pair:
     """Scores of ``count`` canaries in each group, or of coins for twice as many."""
-    here = int(rng.binomial(2 * count, 0.5)) if coins else count
-    sizes = here, 2 * count - here
+    present_count = int(rng.binomial(2 * count, 0.5)) if coins else count
+    sizes = present_count, 2 * count - present_count
     observed, unobserved = (
         np.searchsorted(np.cumsum(law)[:-1], rng.random(size), side="right").astype(
             float
@@ -145,31 +145,33 @@ def failures(
     method: str, mechanism: str, delta: float, truth: float, count: int, runs: int
 ) -> tuple[int, bool]:
     """In how many runs a bound exceeds the truth, and whether the order of scores matters."""
-    coins, found, moved = BOUNDS[method].needs_coins, 0, False
+    coins, failed, moved = BOUNDS[method].needs_coins, 0, False
     for run in range(runs):
         rng = np.random.default_rng((count, run))
         scores = draw(MECHANISMS[mechanism], count, coins, rng)
         bound = BOUNDS[method](*scores, delta, confidence=1 - ALPHA)
-        found += bound > truth + 1e-9
+        failed += bound > truth + 1e-9
         if not run:
             observed, unobserved = (rng.permutation(group) for group in scores)
             again = BOUNDS[method](observed, unobserved, delta, confidence=1 - ALPHA)
             moved = bound != again
-    return found, moved
+    return failed, moved
 
 
 def laplace(method: str, count: int, runs: int) -> tuple[float, float]:
     """How often a bound accuses the Laplace mechanism at ε = 1, and how often it is believed."""
-    found = []
+    bounds = []
     for run in range(runs):
         rng = np.random.default_rng((count, run))
-        here = (
+        is_present = (
             int(rng.binomial(2 * count, 0.5)) if BOUNDS[method].needs_coins else count
         )
-        scores = Scores(rng.laplace(1, 1, here), rng.laplace(0, 1, 2 * count - here))
+        scores = Scores(
+            rng.laplace(1, 1, is_present), rng.laplace(0, 1, 2 * count - is_present)
+        )
         evidence = find_evidence(scores, 1.0, DELTA, method=method)
-        found.append([evidence.lower_bound > 1, evidence.violated])
-    accused, believed = np.mean(found, axis=0).tolist()
+        bounds.append([evidence.lower_bound > 1, evidence.violated])
+    accused, believed = np.mean(bounds, axis=0).tolist()
     return accused, believed
 
 
@@ -180,36 +182,42 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=400, help="at each size")
     parser.add_argument("--slow-runs", type=int, default=40, help="of the slow bounds")
     parser.add_argument("--only", help="one method")
-    asked = parser.parse_args(arguments)
-    sizes = np.random.default_rng(1).integers(50, 4001, 2 if asked.quick else 40)
+    options = parser.parse_args(arguments)
+    sizes = np.random.default_rng(1).integers(50, 4001, 2 if options.quick else 40)
     print(
         f"{'method':17}{'mechanism':21}{'true ε':>7}{'above':>8}{'allowed':>9}{'worst':>7}"
     )
     for method, mechanism, delta, truth in cells():
-        if asked.only not in (None, method):
+        if options.only not in (None, method):
             continue
-        runs = 5 if asked.quick else asked.slow_runs if method in SLOW else asked.runs
-        found, moved = zip(
+        runs = (
+            5
+            if options.quick
+            else options.slow_runs
+            if method in SLOW
+            else options.runs
+        )
+        failures_of, moved = zip(
             *(failures(method, mechanism, delta, truth, int(n), runs) for n in sizes),
             strict=True,
         )
         error, trials = math.sqrt(ALPHA * (1 - ALPHA) / runs), runs * len(sizes)
         allowed = ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
         worst, name = (
-            (max(found) / runs - ALPHA) / error,
+            (max(failures_of) / runs - ALPHA) / error,
             method + "*" * (method in SLOW),
         )
         print(
-            f"{name:17}{mechanism:21}{truth:>7.3f}{sum(found) / trials:>8.2%}{allowed:>9.2%}"
+            f"{name:17}{mechanism:21}{truth:>7.3f}{sum(failures_of) / trials:>8.2%}{allowed:>9.2%}"
             f"{worst:>7.1f}{'  ORDER MATTERS' if any(moved) else ''}",
             flush=True,
         )
-    counts, runs = (20, 50, 100, 200, 1000), 3 if asked.quick else 150
+    counts, runs = (20, 50, 100, 200, 1000), 3 if options.quick else 150
     print(
         f"\n{'method':17}" + "".join(f"{f'{count} + {count}':>16}" for count in counts)
     )
     for method in [name for name, bound in BOUNDS.items() if bound.valid]:
-        if asked.only in (None, method):
+        if options.only in (None, method):
             shares = (laplace(method, count, runs) for count in counts)
             print(
                 f"{method:17}" + "".join(f"{a:>9.1%}{b:>7.1%}" for a, b in shares),

@@ -16,18 +16,23 @@ import itertools
 import logging
 import math
 import statistics
-import unittest.mock
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
-from few_nodes import CLIP, DIM, Measured, app, updates
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import AuditedClient, answers
-from fl_epe.flower import CanaryAudit, InProcessGrid
+from simulations.studies.few_nodes import (
+    CLIP,
+    DIM,
+    Coverage,
+    Measured,
+    app,
+    audited_run,
+    shifts_of,
+    updates,
+)
 
 NODES, ROUNDS, DELTA, PAIRS = 30, 20, 1e-3, 40
 LAWS = {
@@ -46,29 +51,18 @@ def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
         fraction_evaluate=0.0, min_train_nodes=NODES, min_available_nodes=NODES
     )
     strategy = flower.DifferentialPrivacyServerSideFixedClipping(inner, z, CLIP, NODES)
-    audit = CanaryAudit(strategy, delta=DELTA, seed=seed)
-    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
-    with silent, InProcessGrid(app(1, LAWS[law].tolist()), NODES) as grid:
-        start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
-        audit.start(grid, start, num_rounds=ROUNDS)
-    record = audit.record()
+    clients = app(1, LAWS[law].tolist())
+    record = audited_run(strategy, clients, NODES, ROUNDS, seed, DELTA)
     client = AuditedClient.of(record)
     share = median_size(law) / LAWS[law].sum()
-    own = client.patterns[:, 0] * record.mechanism.added / (CLIP * share)
-    found = []
-    for answer, timing in zip(
-        answers(record),
-        (float(own.sum()) / ROUNDS, math.sqrt(np.mean(own**2))),
-        strict=True,
-    ):
-        proved = math.nan if answer.proved is None else answer.proved
-        told = answer.estimate
-        if told is None:
-            found.append(Measured(timing=timing))
-        else:
-            found.append(Measured(told.epsilon, told.low, told.high, proved, timing))
-    theory = answers(record)[1].analytical.epsilon
-    return found, math.nan if theory is None else theory
+    added = client.patterns[:, 0] * record.mechanism.added / (CLIP * share)
+    final, every = answers(record)
+    measured = [
+        Measured.of(final, float(added.sum()) / ROUNDS),
+        Measured.of(every, math.sqrt(np.mean(added**2))),
+    ]
+    theory = every.analytical.epsilon
+    return measured, math.nan if theory is None else theory
 
 
 def median_size(law: str) -> float:
@@ -84,7 +78,7 @@ def play(
     u = rng.standard_normal(DIM)
     u /= np.linalg.norm(u)
     sizes = LAWS[law]
-    mine = int(np.argsort(sizes, kind="stable")[NODES // 2 - 1])
+    median_client = int(np.argsort(sizes, kind="stable")[NODES // 2 - 1])
     shares = sizes / sizes.sum()
     noise = rng.standard_normal((ROUNDS, DIM)) * z * CLIP / NODES
     runs = []
@@ -92,7 +86,7 @@ def play(
         theta, means = np.zeros(DIM), []
         for t in range(ROUNDS):
             real = [updates(1, node, t + 1, theta) for node in range(NODES)]
-            real[mine] = plays * CLIP * u
+            real[median_client] = plays * CLIP * u
             clipped = [
                 x * min(1.0, CLIP / max(float(np.linalg.norm(x)), 1e-9)) for x in real
             ]
@@ -104,13 +98,8 @@ def play(
 
 def truth(law: str, z: float) -> tuple[float, float]:
     """μ of the median client, from the final model and from every round's."""
-    added, gram, final = np.zeros((2, ROUNDS)), np.zeros((ROUNDS, ROUNDS)), []
-    for pair in range(PAIRS):
-        found, means = play(law, z, pair)
-        added[pair % 2] += 2 * found / PAIRS
-        gram += means @ means.T / PAIRS
-        final.append(found.sum() / np.linalg.norm(means.sum(axis=0)))
-    every = math.sqrt(max(DIM * added[0] @ np.linalg.solve(gram, added[1]), 0.0))
+    games = (play(law, z, pair) for pair in range(PAIRS))
+    final, every = shifts_of(games, PAIRS, ROUNDS)
     return math.sqrt(DIM) * float(np.mean(final)), every
 
 
@@ -128,32 +117,30 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.processes) as pool:
         truths = list(pool.map(truth, *zip(*cells, strict=True)))
         for (law, z), shifts in zip(cells, truths, strict=True):
-            asked = itertools.repeat(law), itertools.repeat(z), range(arguments.runs)
-            runs = list(pool.map(measure, *asked, chunksize=5))
+            arguments_of = (
+                itertools.repeat(law),
+                itertools.repeat(z),
+                range(arguments.runs),
+            )
+            runs = list(pool.map(measure, *arguments_of, chunksize=5))
             theories = [theory for _, theory in runs]
             spread = (
                 f"{statistics.mean(theories):.3g} ± {statistics.stdev(theories):.2g}"
             )
             for place, sees in enumerate(("final model", "every round")):
-                told = [
-                    found[place]
-                    for found, _ in runs
-                    if math.isfinite(found[place].epsilon)
+                measured = [
+                    run[place] for run, _ in runs if math.isfinite(run[place].epsilon)
                 ]
-                start = f"| {law} | {z:g} | {sees} | {len(told) / len(runs):.0%} |"
-                if not told:
+                start = f"| {law} | {z:g} | {sees} | {len(measured) / len(runs):.0%} |"
+                if not measured:
                     print(start, " | | | | |", flush=True)
                     continue
-                true = [
-                    float(epsilon_of_shift(shifts[place] * m.timing, DELTA))
-                    for m in told
-                ]
-                pairs = list(zip(told, true, strict=True))
-                covered = statistics.mean(m.low <= t <= m.high for m, t in pairs)
-                above = statistics.mean(m.proved > t for m, t in pairs)
-                middle = statistics.median(m.epsilon for m in told)
-                row = f" {statistics.median(true):.3g} | {middle:.3g} | {covered:.0%} | {above:.0%}"
-                print(start + row, f"| {spread} |", flush=True)
+                result = Coverage.of(measured, shifts[place], DELTA)
+                print(
+                    f"{start} {result.truth:.3g} | {result.epsilon:.3g} |"
+                    f" {result.covered:.0%} | {result.above:.0%} | {spread} |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -107,33 +107,33 @@ def shift(epsilon: float) -> float:
 
 def halves(rounds: int, confidence: float = 0.95) -> dict[str, Floats]:
     """Half the width of each kind of interval after 1 … ``rounds`` scores."""
-    seen = np.arange(1, rounds + 1)
-    out = {"fixed-time": scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(seen)}
+    observed = np.arange(1, rounds + 1)
+    out = {"fixed-time": scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(observed)}
     for name, horizon in (
         ("planned", rounds),
         ("plan 10% off", 1.1 * rounds),
         ("no plan", None),
     ):
         error, end = (1 - confidence) / 2, horizon or UNPLANNED
-        out[name] = boundary(seen, error, end, horizon is not None) / seen
+        out[name] = boundary(observed, error, end, horizon is not None) / observed
     return out
 
 
 def walks(runs: int, rounds: int, seed: int) -> Iterator[Floats]:
     """Means so far of scores N(0, 1), a run after the other."""
-    rng, seen = np.random.default_rng(seed), np.arange(1, rounds + 1)
+    rng, observed = np.random.default_rng(seed), np.arange(1, rounds + 1)
     for _ in range(runs):
-        yield np.cumsum(rng.standard_normal(rounds)) / seen
+        yield np.cumsum(rng.standard_normal(rounds)) / observed
 
 
 def misleading(runs: int, rounds: int, seed: int = 1) -> dict[str, float]:
     """Share of runs in which the lower end ever exceeds the truth, by the kind of interval."""
     kinds = halves(rounds)
-    found = dict.fromkeys(kinds, 0)
+    counts = dict.fromkeys(kinds, 0)
     for means in walks(runs, rounds, seed):
         for name, half in kinds.items():
-            found[name] += bool(np.any(means > half))
-    return {name: count / runs for name, count in found.items()}
+            counts[name] += bool(np.any(means > half))
+    return {name: count / runs for name, count in counts.items()}
 
 
 def widths(rounds: int) -> dict[str, float]:
@@ -155,8 +155,8 @@ def widths(rounds: int) -> dict[str, float]:
 def fixed_design(claim: float, confidence: float, power: float) -> int:
     """Canaries with which one look at the end declares a violation of factor 2 with ``power``."""
     drift = shift(2 * claim) - shift(claim)
-    both = scipy.special.ndtri(confidence) + scipy.special.ndtri(power)
-    return math.ceil(float(both / drift) ** 2)
+    quantiles = scipy.special.ndtri(confidence) + scipy.special.ndtri(power)
+    return math.ceil(float(quantiles / drift) ** 2)
 
 
 def stopping(
@@ -168,8 +168,8 @@ def stopping(
     """
     count = fixed_design(claim, confidence, power)
     drift = shift(2 * claim) - shift(claim)
-    seen = np.arange(1, count + 1)
-    height = boundary(seen, 1 - confidence, count)
+    observed = np.arange(1, count + 1)
+    height = boundary(observed, 1 - confidence, count)
     rng = np.random.default_rng(seed)
     used = np.full(runs, np.inf)
     for run in range(runs):
@@ -236,16 +236,20 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
     planned = setting.canaries * setting.schedule.participations()
     wrong = {"ever": 0, "end": 0, "above": 0}
     for _ in range(runs):
-        here = presence(setting.schedule, setting.canaries, rng)
-        here &= (rng.random(PERIOD) >= setting.lost)[:, None]
-        count = here.sum(axis=1)
+        is_present = presence(setting.schedule, setting.canaries, rng)
+        is_present &= (rng.random(PERIOD) >= setting.lost)[:, None]
+        count = is_present.sum(axis=1)
         scores = count * kappa * signal + np.sqrt(count) * rng.standard_normal(PERIOD)
         gained, shown = np.cumsum(signal**2 * count), np.cumsum(signal * scores)
         true = np.cumsum(signal**2 * count * kappa)
-        some = np.flatnonzero(np.cumsum(here, axis=0).astype(bool).sum(axis=1) >= 2)
+        some = np.flatnonzero(
+            np.cumsum(is_present, axis=0).astype(bool).sum(axis=1) >= 2
+        )
         if not len(some):
             continue
-        expected_scores = np.sqrt(np.cumsum(signal[:, None] ** 2 * here, axis=0))[some]
+        expected_scores = np.sqrt(np.cumsum(signal[:, None] ** 2 * is_present, axis=0))[
+            some
+        ]
         mean = expected_scores.sum(axis=1) / np.count_nonzero(expected_scores, axis=1)
         unit = signal[np.flatnonzero(count)[0]] ** 2
         half = boundary(gained[some], 0.025, 1.1 * planned * unit)
@@ -256,7 +260,7 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
         wrong["ever"] += bool(np.any(low > truth))
         wrong["end"] += bool(np.any(low > truth[-1]))
         wrong["above"] += bool(np.any(high < truth))
-    return {name: found / runs for name, found in wrong.items()}
+    return {name: wrong_runs / runs for name, wrong_runs in wrong.items()}
 
 
 def main(runs: int, rounds: int) -> None:

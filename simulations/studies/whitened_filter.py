@@ -233,8 +233,8 @@ def matrix_of(mechanism: str, rounds: int) -> Floats:
     """The strategy C; bands are no more than the rounds."""
     kind, _, bands = mechanism.partition(":bands=")
     mechanism = f"{kind}:bands={min(int(bands), rounds)}" if bands else mechanism
-    found = strategy_matrix(mechanism, rounds)
-    return np.eye(rounds) if found is None else found
+    matrix = strategy_matrix(mechanism, rounds)
+    return np.eye(rounds) if matrix is None else matrix
 
 
 def participations(schedule: str, rounds: int, count: int, seed: int) -> Floats:
@@ -242,9 +242,9 @@ def participations(schedule: str, rounds: int, count: int, seed: int) -> Floats:
     spec, times = SCHEDULES[schedule]
     if "separation" in spec:
         times = min(times, rounds // 8)
-    made = make_schedule(spec, rounds, times)
-    here = presence(made, count, np.random.default_rng(seed), count)
-    return here[:, here.any(axis=0)].astype(np.float64)
+    planned = make_schedule(spec, rounds, times)
+    presences = presence(planned, count, np.random.default_rng(seed), count)
+    return presences[:, presences.any(axis=0)].astype(np.float64)
 
 
 def estimated(factor: Floats, seed: int, parts: int, window: int) -> RoundCorrelation:
@@ -274,22 +274,26 @@ def measure(
     precision = Precision.of(reach_of(rounds, correlation.window), _MANY, asked.parts)
     spread = scipy.linalg.solve_triangular(factor, NOISE * np.eye(rounds), lower=True)
     lengths = np.linalg.norm(spread, axis=1)[:, None]
-    here = [participations(name, rounds, asked.canaries, seed) for name in SCHEDULES]
-    both = correlation.whiten(np.concatenate([spread, *here], axis=1) / lengths)
-    found, *signals = np.split(
-        both, np.cumsum([rounds, *(part.shape[1] for part in here)])[:-1], 1
+    presences = [
+        participations(name, rounds, asked.canaries, seed) for name in SCHEDULES
+    ]
+    whitened = correlation.whiten(
+        np.concatenate([spread, *presences], axis=1) / lengths
     )
-    for presence_, signal in zip(here, signals, strict=True):
+    null_scores, *signals = np.split(
+        whitened, np.cumsum([rounds, *(part.shape[1] for part in presences)])[:-1], 1
+    )
+    for presence_, signal in zip(presences, signals, strict=True):
         theory = np.linalg.norm(factor @ presence_, axis=0).mean() / NOISE
-        whole, null = filtered(signal, found)
-        apart = filtered(presence_ / lengths, spread / lengths)
-        whole /= theory
+        by_filter, null = filtered(signal, null_scores)
+        by_rounds = filtered(presence_ / lengths, spread / lengths)
+        by_filter /= theory
         yield (
-            whole / precision.own,
-            whole * precision.unit,
+            by_filter / precision.own,
+            by_filter * precision.unit,
             null / precision.width,
-            apart[0] / theory,
-            apart[1],
+            by_rounds[0] / theory,
+            by_rounds[1],
         )
 
 
@@ -317,15 +321,15 @@ def main() -> None:
         "--window", type=int, help="by default as far as noise is correlated"
     )
     parser.add_argument("--time", action="store_true", help="of `RunAuditor` only")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     cells: dict[str, Floats] = {}
-    if not asked.time:
+    if not options.time:
         print(
             "rounds mechanism       schedule     | score         μ             null   | apart, null"
         )
-        for rounds in asked.rounds:
-            for mechanism in asked.mechanisms:
-                cells |= print_rows(rounds, mechanism, asked)
+        for rounds in options.rounds:
+            for mechanism in options.mechanisms:
+                cells |= print_rows(rounds, mechanism, options)
         print_worst(cells)
     print_time(2048, 2000)
 
@@ -336,8 +340,8 @@ def print_rows(
     """A row for each schedule; what is in it, by its name."""
     factor = matrix_of(mechanism, rounds)
     seeds = asked.seeds or SEEDS.get(rounds, 4)
-    found = np.array([list(measure(factor, seed, asked)) for seed in range(seeds)])
-    centres, errors = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(seeds)
+    results = np.array([list(measure(factor, seed, asked)) for seed in range(seeds)])
+    centres, errors = results.mean(axis=0), results.std(axis=0, ddof=1) / np.sqrt(seeds)
     rows = {}
     for name, centre, error in zip(SCHEDULES, centres, errors, strict=True):
         shown = " ".join(
@@ -366,10 +370,10 @@ def print_time(rounds: int, count: int) -> None:
     auditor.begin(theta)
     seconds = 0.0
     for _ in range(rounds):
-        here = np.flatnonzero(rng.random(count) < 1 / 16).tolist()
+        present = np.flatnonzero(rng.random(count) < 1 / 16).tolist()
         theta = theta + rng.standard_normal(dim)
         began = time.perf_counter()
-        auditor.observe(theta, RoundFacts(here, 1.0))
+        auditor.observe(theta, RoundFacts(present, 1.0))
         seconds += time.perf_counter() - began
     print(f"{rounds} rounds, {count} canaries: {seconds:.1f} s")
 

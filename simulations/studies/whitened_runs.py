@@ -190,16 +190,16 @@ def by_law(
     directions = rng.standard_normal((count, SKETCH_PARTS), np.float32)
     directions /= np.float32(np.sqrt(SKETCH_PARTS))
     whitener, rows, shown = Whitener(SKETCH_PARTS), [], []
-    so_far = EpsilonSoFar(dim, count, here.sum(), whitener.window)
+    running = EpsilonSoFar(dim, count, here.sum(), whitener.window)
     for t, noise in enumerate(noises(rng, SKETCH_PARTS, shared)):
-        own = here[:, t].astype(np.float32) @ directions
-        sketch = np.sqrt(dim / SKETCH_PARTS) * noise + own
+        canary_sum = here[:, t].astype(np.float32) @ directions
+        sketch = np.sqrt(dim / SKETCH_PARTS) * noise + canary_sum
         rows.append(norm(sketch) / lengths[t] * whitener.add(sketch))
         for values in (scores, signals):
             values[t] = whitened_row(rows[t], values[t], values[:t])
-        so_far.add(np.flatnonzero(here[:, t]), scores[t], signals[t])
+        running.add(np.flatnonzero(here[:, t]), scores[t], signals[t])
         if (t + 1) % EVERY == 0:
-            shown.append((t + 1, so_far.estimate(DELTA)))
+            shown.append((t + 1, running.estimate(DELTA)))
     sides = [
         CanaryCosines(means, means[0], means[0], sums=np.zeros_like(means))
         for means in np.split(dots / lengths[:, None], [count], axis=1)
@@ -246,16 +246,16 @@ def run(
     rng = np.random.default_rng(
         (seed, dim, often, round(100 * shared), round(100 * momentum))
     )
-    here = np.array([rng.permutation(ROUNDS) < often for _ in range(canaries)])
+    presences = np.array([rng.permutation(ROUNDS) < often for _ in range(canaries)])
     record, shown = (
-        by_law(rng, here, dim, shared)
+        by_law(rng, presences, dim, shared)
         if law
-        else by_vectors(rng, here, dim, shared, momentum)
+        else by_vectors(rng, presences, dim, shared, momentum)
     )
     above = False
     for after, estimate in shown:
         if estimate is not None:  # and its lower end has a smaller δ than the truth
-            sizes = expected_scores(here[:, :after], shared)
+            sizes = expected_scores(presences[:, :after], shared)
             above |= mean_delta(sizes, estimate.low) < DELTA
     view, (theory, truth) = seen_by(record, EVERY_ROUND), truth_of(often, shared)
     scores = scores_of(view)
@@ -290,30 +290,32 @@ def main() -> None:
     parser.add_argument("--often", type=int, nargs="+", default=[1, 5, 30])
     parser.add_argument("--vectors", action="store_true", help="in every dimension")
     parser.add_argument("--processes", type=int, default=2)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(
         "    dim  R shared momentum |  mean        null          covers  so far  proved     gdp"
     )
     covered, failed = [], 0
-    with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
-        for dim in asked.dims:
-            for often in asked.often:
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for dim in options.dims:
+            for often in options.often:
                 for shared, momentum in SHARED:
-                    one = functools.partial(
+                    run_one = functools.partial(
                         run,
                         dim=dim,
-                        canaries=asked.canaries,
+                        canaries=options.canaries,
                         often=often,
                         shared=shared,
                         momentum=momentum,
-                        law=dim > _LARGE and not asked.vectors,
+                        law=dim > _LARGE and not options.vectors,
                     )
-                    rows = np.array(pool.map(one, range(asked.runs), chunksize=10))
+                    rows = np.array(
+                        pool.map(run_one, range(options.runs), chunksize=10)
+                    )
                     mean, square, *shares = rows.mean(axis=0)
-                    errors = rows[:, :2].std(axis=0) / np.sqrt(asked.runs)
+                    errors = rows[:, :2].std(axis=0) / np.sqrt(options.runs)
                     null, wide = np.sqrt(square), errors[1] / np.sqrt(square) / 2
-                    bad = abs(shares[0] - 1 + LEVEL) > 3 * error_of(LEVEL, asked.runs)
-                    bad |= max(shares[2:]) > LEVEL + 2 * error_of(LEVEL, asked.runs)
+                    bad = abs(shares[0] - 1 + LEVEL) > 3 * error_of(LEVEL, options.runs)
+                    bad |= max(shares[2:]) > LEVEL + 2 * error_of(LEVEL, options.runs)
                     failed += bad
                     covered.append(shares[0])
                     listed = "".join(f"{share:8.2%}" for share in shares)
@@ -323,9 +325,9 @@ def main() -> None:
                         flush=True,
                     )
     print(
-        f"{asked.runs} runs a cell; cells with more than chance: {failed} of {len(covered)}"
+        f"{options.runs} runs a cell; cells with more than chance: {failed} of {len(covered)}"
     )
-    error = error_of(LEVEL, asked.runs * len(covered))
+    error = error_of(LEVEL, options.runs * len(covered))
     print(f"covered, all together: {np.mean(covered):.2%}, 95% ± {error:.2%}")
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 
-import broken_examples
 import numpy as np
 import pytest
 from broken_targets import (
@@ -21,6 +20,7 @@ from broken_targets import (
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.conformance import Target, conform
+from simulations.tramer_2022 import broken_examples
 
 QUICK = {
     "noisy-max-third": 2000,

@@ -2,10 +2,14 @@
 
 import dataclasses
 
-import conform_collection as study
 import numpy as np
 import pytest
-from mechanism_collection import (
+
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.conformance import Target, conform
+from fl_epe.conformance.claim import Profile, detectable
+from simulations.studies import conform_collection as study
+from simulations.studies.mechanism_collection import (
     BROKEN,
     DELTA,
     GAUSSIAN,
@@ -17,11 +21,7 @@ from mechanism_collection import (
     SOUND,
     noisy_sum,
 )
-from sound_collection import FROM_OUTSIDE
-
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.conformance import Target, conform
-from fl_epe.conformance.claim import Profile, detectable
+from simulations.studies.sound_collection import FROM_OUTSIDE
 
 MANY = {
     "exponential-half-sensitivity",

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from noisy_sum import NoisySum
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.conformance import games
+from simulations.shared.noisy_sum import NoisySum
 
 DIM = 12
 DIRAC = np.eye(DIM)[0]

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from correlated_noise import prefix_errors
 
 from fl_epe.config import RunConfig
 from fl_epe.mechanism.strategies import (
@@ -15,6 +14,7 @@ from fl_epe.mechanism.strategies import (
 )
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.dp_fedavg import ClippedSums, initial_state, next_round
+from simulations.studies.correlated_noise import prefix_errors
 
 ROUNDS = 24
 SPECS = (

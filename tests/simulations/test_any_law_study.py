@@ -2,10 +2,10 @@
 
 import math
 
-import any_law as study
 import pytest
 
 from fl_epe import epsilon_two_gaussians
+from simulations.studies import any_law as study
 
 
 def test_truths_are_known_ones():

@@ -1,26 +1,27 @@
-"""Every example in a docstring of `simulations/audits` is run, and audits print as text."""
+"""Every example in a docstring of `simulations/` is run, and audits print as text."""
 
 import doctest
 import importlib
 
 import pytest
-from audit_script import Result, Table
+
+from simulations.shared.audit_script import Result, Table
 
 WITH_EXAMPLES = (
-    "broken_examples",
-    "cancelling_statistics",
-    "composed",
-    "exchangeable",
-    "hidden_substitute",
-    "sampled_gaussian",
-    "subsampled_bounds",
-    "two_layer",
+    "tramer_2022.broken_examples",
+    "tramer_2022.cancelling_statistics",
+    "shared.composed",
+    "studies.exchangeable",
+    "pradhan_2025.hidden_substitute",
+    "nasr_2023.sampled_gaussian",
+    "nasr_2023.subsampled_bounds",
+    "others.two_layer",
 )
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_an_example_gives_what_it_shows(name):
-    module = importlib.import_module(name)
+    module = importlib.import_module(f"simulations.{name}")
     names = vars(module) | {"np": importlib.import_module("numpy")}
     result = doctest.testmod(module, extraglobs=names)
     assert result.attempted

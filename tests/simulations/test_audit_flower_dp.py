@@ -1,4 +1,4 @@
-"""`simulations/audits/audit_flower_dp.py`, reduced: what it finds in Flower's wrappers and ours."""
+"""`in_the_wild/audit_flower_dp.py`, reduced: what it finds in Flower's wrappers and ours."""
 
 import dataclasses
 import importlib
@@ -13,12 +13,12 @@ CANARIES, SEED = 80, 1
 
 @pytest.fixture(scope="module")
 def script():
-    return importlib.import_module("audit_flower_dp")
+    return importlib.import_module("simulations.in_the_wild.audit_flower_dp")
 
 
 @pytest.fixture(scope="module")
 def checks(script):
-    return importlib.import_module("flower_dp_checks")
+    return importlib.import_module("simulations.in_the_wild.flower_dp_checks")
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def test_an_accountant_refuses_what_it_cannot_account(findings, name):
 
 
 def test_noise_that_is_taken_back_is_seen_through(findings):
-    found = findings["FedAvgM, momentum 0.9"].evidence
-    assert found.estimate.epsilon > found.claimed
-    assert found.estimate.low > 3  # 2.6 without whitening
+    evidence = findings["FedAvgM, momentum 0.9"].evidence
+    assert evidence.estimate.epsilon > evidence.claimed
+    assert evidence.estimate.low > 3  # 2.6 without whitening
 
 
 def test_the_same_seed_gives_the_same_bound(script, findings):

@@ -3,14 +3,13 @@
 import math
 from typing import Any
 
-import noise_bugs
 import numpy as np
 import pytest
-import sensitivity_bugs
-from broken_examples import EXAMPLES
 
 from fl_epe.conformance import games
 from fl_epe.mechanism import AdaptiveClip, gaussian_noise
+from simulations.tramer_2022 import noise_bugs, sensitivity_bugs
+from simulations.tramer_2022.broken_examples import EXAMPLES
 
 DIM = 4
 LONG = np.array([[30.0, 40.0, 0.0, 0.0]])
@@ -181,5 +180,5 @@ def test_a_correct_version_has_the_noise_that_it_claims(name):
 def test_the_same_seed_repeats_a_game_with_a_broken_one(name):
     example = EXAMPLES[name]
     first, again = (example.play(example.broken, 5, seed=2) for _ in range(2))
-    for one, other in zip(first, again, strict=True):
-        np.testing.assert_array_equal(one.both(), other.both())
+    for scores, repeated in zip(first, again, strict=True):
+        np.testing.assert_array_equal(scores.both(), repeated.both())

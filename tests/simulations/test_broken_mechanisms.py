@@ -1,10 +1,15 @@
-"""`simulations/audits/broken_mechanisms.py`: detects bugs, passes correct versions."""
+"""`simulations/tramer_2022/broken_mechanisms.py`: detects bugs, passes correct versions."""
 
-import broken_mechanisms
 import pytest
-from audit_script import Settings
-from broken_examples import EXAMPLES
-from broken_mechanisms import detect, doubling, sensitivity_table
+
+from simulations.shared.audit_script import Settings
+from simulations.tramer_2022 import broken_mechanisms
+from simulations.tramer_2022.broken_examples import EXAMPLES
+from simulations.tramer_2022.broken_mechanisms import (
+    detect,
+    doubling,
+    sensitivity_table,
+)
 
 HOW = {"delta": 1e-5, "confidence": 0.99, "seed": 1}
 
@@ -36,13 +41,13 @@ def test_more_games_never_need_fewer_observations():
 
 
 def test_a_bug_that_does_not_leak_is_found_by_its_sign_test_alone():
-    found = detect(
+    detection = detect(
         "adaptive-clip-sign", most=20, count=2, bounds=["gdp", "mean"], **HOW
     )
-    assert found.named == ("clip norm", "sign test")
-    assert found.needed.pop(found.named) == 10
-    assert set(found.needed.values()) == {None}
-    assert set(found.alarms.values()) == {0}
+    assert detection.named == ("clip norm", "sign test")
+    assert detection.needed.pop(detection.named) == 10
+    assert set(detection.needed.values()) == {None}
+    assert set(detection.alarms.values()) == {0}
 
 
 def test_what_sanity_checks_of_the_sensitivity_find():
@@ -77,8 +82,8 @@ def test_the_quick_audit_detects_every_bug():
     assert "detects 12 of 12 broken mechanisms" in result.summary
     assert "of a correct version in 0 of 12 games" in result.summary
     *_, short = result.tables
-    found = {str(row[0]): row[-2:] for row in short.rows}
+    short_rows = {str(row[0]): row[-2:] for row in short.rows}
     for name in ("clips-the-mean", "sensitivity-over-batch", "one-tensor-unclipped"):
-        assert found[name] == (0, 1), name
+        assert short_rows[name] == (0, 1), name
     for name in ("few-seeds", "shared-noise", "repeated-noise"):
-        assert found[name] == (1, 1), name
+        assert short_rows[name] == (1, 1), name

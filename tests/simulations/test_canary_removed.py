@@ -2,7 +2,7 @@
 
 import sys
 
-import canary_removed
+from simulations.studies import canary_removed
 
 
 def test_clients_train_against_a_canary(monkeypatch, capsys):

@@ -1,8 +1,9 @@
 """`simulations/studies/canary_share.py`: what canaries cost a model."""
 
-import canary_share
 import numpy as np
 import pytest
+
+from simulations.studies import canary_share
 
 
 def test_the_gradient_is_that_of_the_loss():

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from broken_examples import always, once
-from cancelling_statistics import (
+
+from fl_epe.conformance import games
+from simulations.tramer_2022.broken_examples import always, once
+from simulations.tramer_2022.cancelling_statistics import (
     between_steps,
     between_tensors,
     nearest_noise,
     whitened,
 )
-from noise_bugs import SharedNoise
-
-from fl_epe.conformance import games
+from simulations.tramer_2022.noise_bugs import SharedNoise
 
 CANARY = np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
 NOISE = np.array([[0.3, -1.0, 0.3, -1.0], [2.0, 0.1, 2.0, 0.1], [0.3, -1.0, 0.3, -1.0]])
@@ -57,8 +57,8 @@ def test_whitening_is_the_likelihood_ratio():
     canaries = np.array([[0.0, 0.0], [0.0, -7.0], [0.0, 0.0]])
     released = rng.standard_normal((3, 2))
     expected = workload[:, 1] @ np.linalg.inv(factor @ factor.T) @ -released[:, 1]
-    found = whitened(factor, workload).score(*seen(released, canaries))
-    assert found == pytest.approx(expected)
+    score = whitened(factor, workload).score(*seen(released, canaries))
+    assert score == pytest.approx(expected)
 
 
 def test_steps_without_the_canary_do_not_count():
@@ -74,8 +74,8 @@ def test_a_canary_that_the_difference_of_tensors_cancels_is_refused():
     how = {"observations": 5, "statistic": between_tensors(4)}
     with pytest.raises(ValueError, match="differs between tensors"):
         games.play_game(shared, "add-or-remove", np.full(4, 0.5), **how)
-    apart = games.play_game(shared, "add-or-remove", np.eye(4)[0], **how)
-    assert apart.observed.min() > apart.unobserved.max()
+    game_scores = games.play_game(shared, "add-or-remove", np.eye(4)[0], **how)
+    assert game_scores.observed.min() > game_scores.unobserved.max()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 import dataclasses
 
-import canife
 import numpy as np
 import pytest
 import torch
-from audited_sgd import Plan, audited_run
-from canife_attack import (
+
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.auditing import Adversary, Scores, ladder_fit, seen_by
+from simulations.others import canife
+from simulations.others.audited_sgd import Plan, audited_run
+from simulations.others.canife_attack import (
     Attack,
     audit_rounds,
     fitted_epsilon,
@@ -15,12 +18,9 @@ from canife_attack import (
     lower_limit,
     whole_run,
 )
-from crafted_sample import craft_sample
-from images import Images
-from two_layer import TwoLayer
-
-from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Adversary, Scores, ladder_fit, seen_by
+from simulations.others.crafted_sample import craft_sample
+from simulations.others.images import Images
+from simulations.others.two_layer import TwoLayer
 
 NETWORK = TwoLayer(inputs=9, hidden=6, classes=3)
 DELTA = 1e-5
@@ -75,10 +75,10 @@ def test_gradients_are_those_of_autograd():
 def test_coordinates_of_pixels_are_moved_by_those_pixels_alone():
     inputs, labels = _examples(5)
     inputs[:, [2, 7]] = 0.0
-    found = NETWORK.gradients(NETWORK.initial(1), inputs, labels).sum(np.ones(5))
+    total = NETWORK.gradients(NETWORK.initial(1), inputs, labels).sum(np.ones(5))
     still = NETWORK.hidden_inputs([2, 7])
     assert len(still) == 2 * NETWORK.hidden
-    assert not found[still].any()
+    assert not total[still].any()
     first = NETWORK.layers(np.arange(NETWORK.dim, dtype=float))[0]
     assert set(first[:, [2, 7]].ravel()) == set(still)
 
@@ -99,16 +99,16 @@ def test_a_crafted_gradient_is_orthogonal_and_long():
 def test_scores_are_one_apart_in_units_of_the_noise():
     plan = Plan(batch=8, noise_multiplier=0.5, delta=DELTA)
     attack = Attack(pool=40, steps=100, scores=1000, every=5)
-    (found,) = audit_rounds(
+    (audit,) = audit_rounds(
         NETWORK, _images(40), {3: NETWORK.initial(1)}, plan, attack, 1
     )
-    assert (found.step, found.lasts) == (3, 2)
-    apart = found.scores.observed.mean() - found.scores.unobserved.mean()
-    own = min(float(found.canary.gradient.norms[0]), 1.0)
-    deviation = found.scores.unobserved.std()
-    assert apart == pytest.approx(own, abs=4 * deviation * np.sqrt(2 / 500))
+    assert (audit.step, audit.lasts) == (3, 2)
+    distance = audit.scores.observed.mean() - audit.scores.unobserved.mean()
+    canary_norm = min(float(audit.canary.gradient.norms[0]), 1.0)
+    deviation = audit.scores.unobserved.std()
+    assert distance == pytest.approx(canary_norm, abs=4 * deviation * np.sqrt(2 / 500))
     assert deviation > 0.5 * (1 - 4 / np.sqrt(2 * 500))  # noise, and the other examples
-    assert found.fitted < 1.15 * gaussian_epsilon(0.5, DELTA)
+    assert audit.fitted < 1.15 * gaussian_epsilon(0.5, DELTA)
 
 
 def test_the_lower_limit_ends_where_no_guess_is_wrong():
@@ -123,14 +123,16 @@ def test_the_lower_limit_ends_where_no_guess_is_wrong():
 
 def test_fitted_scores_give_the_epsilon_of_their_noise():
     grid = 0.5 * np.array([-1.0, 1.0])  # of standard deviation 0.5 · √2
-    found = fitted_epsilon(Scores(1 + grid, grid), DELTA)
-    assert found == pytest.approx(gaussian_epsilon(np.sqrt(0.5), DELTA))
+    epsilon = fitted_epsilon(Scores(1 + grid, grid), DELTA)
+    assert epsilon == pytest.approx(gaussian_epsilon(np.sqrt(0.5), DELTA))
 
 
 def test_composing_what_few_scores_say_stays_small():
-    most = largest(100, DELTA)
+    largest_epsilon = largest(100, DELTA)
     for by in ("rdp", "pld"):
-        assert whole_run([most] * 5, [100] * 5, 128 / 60_000, DELTA, by) < 0.5
+        assert (
+            whole_run([largest_epsilon] * 5, [100] * 5, 128 / 60_000, DELTA, by) < 0.5
+        )
     true = gaussian_epsilon(0.2, DELTA)
     assert whole_run([true] * 5, [100] * 5, 128 / 60_000, DELTA, "pld") > 30
     assert whole_run([0.0], [100], 0.1, DELTA, "rdp") == 0.0

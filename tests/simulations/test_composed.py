@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from composed import composed_epsilon, noise_of_epsilon
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from simulations.shared.composed import composed_epsilon, noise_of_epsilon
 
 DELTA = 1e-5
 
@@ -35,8 +35,8 @@ def test_renyi_divergences_are_not_below():
     assert composed_epsilon(rounds, 0.05, DELTA, by="rdp") > composed_epsilon(
         rounds, 0.05, DELTA
     )
-    alone = composed_epsilon([(0.2, 1)], 1.0, 1 / 60_000, by="rdp")
-    assert alone == pytest.approx(
+    one_round = composed_epsilon([(0.2, 1)], 1.0, 1 / 60_000, by="rdp")
+    assert one_round == pytest.approx(
         34.5, abs=0.05
     )  # the paper's analytical ε, Fashion-MNIST
-    assert gaussian_epsilon(0.2, 1 / 60_000) < alone
+    assert gaussian_epsilon(0.2, 1 / 60_000) < one_round

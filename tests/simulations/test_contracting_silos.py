@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-import contracting_silos as study
 import numpy as np
 import pytest
 
 from fl_epe.accounting import hidden_rounds_epsilon
 from fl_epe.schedules import Events
+from simulations.studies import contracting_silos as study
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
     ids=["linear", "contracting", "fast", "more-noise", "lower"],
 )
 def test_exact_epsilon_of_uploads(contraction, noise, expected):
-    found = study.uploads_epsilon(contraction, noise)
-    assert found == pytest.approx(expected, rel=0.01)
-    assert found < study.every_step_epsilon(noise)
+    epsilon = study.uploads_epsilon(contraction, noise)
+    assert epsilon == pytest.approx(expected, rel=0.01)
+    assert epsilon < study.every_step_epsilon(noise)
 
 
 def test_every_step():

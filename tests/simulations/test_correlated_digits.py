@@ -1,9 +1,10 @@
 """`simulations/studies/correlated_digits.py`, with a small model instead of the digits' network."""
 
-import correlated_digits as study
 import numpy as np
 import pytest
 from tiny import Tiny
+
+from simulations.studies import correlated_digits as study
 
 
 @pytest.mark.slow

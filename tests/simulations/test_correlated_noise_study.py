@@ -1,9 +1,9 @@
 """`simulations/studies/correlated_noise.py`: the final model tells more."""
 
-import correlated_noise
 import pytest
 
 from fl_epe.accounting import gaussian_epsilon
+from simulations.studies import correlated_noise
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,9 @@
 
 import math
 
-import differences
 import pytest
+
+from simulations.studies import differences
 
 pytestmark = pytest.mark.weekly
 

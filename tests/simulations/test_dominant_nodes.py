@@ -1,7 +1,8 @@
 """The study of nodes that hide the others, with few runs."""
 
-import dominant_nodes as study
 import pytest
+
+from simulations.studies import dominant_nodes as study
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,14 @@
-"""`simulations/audits/dp_sgd.py` and `simulations/apps/opacus_audit.py`, the short forms."""
+"""`simulations/nasr_2023/dp_sgd.py` and `simulations/apps/opacus_audit.py`, the short forms."""
 
 import inspect
 import re
 
-import dp_sgd
 import opacus_audit
 import pytest
 import torch
 
 from fl_epe.accounting import gaussian_epsilon
+from simulations.nasr_2023 import dp_sgd
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,10 +36,10 @@ def test_the_quick_form_prints_every_table(capsys, monkeypatch):
 def test_epsilon_against_theory():
     setting = dp_sgd.Setting(batch=0, epochs=3, z=0.5, canaries=300)
     audit, _, took = dp_sgd.audited(setting)
-    found = audit.epsilon(confidence=0.999)
+    estimate = audit.epsilon(confidence=0.999)
     theory = gaussian_epsilon(0.5, dp_sgd.DELTA, 3)
-    assert found.low < theory < found.high
-    assert abs(found.epsilon / theory - 1) < 0.1
+    assert estimate.low < theory < estimate.high
+    assert abs(estimate.epsilon / theory - 1) < 0.1
     assert took > 0
 
 

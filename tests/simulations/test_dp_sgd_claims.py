@@ -1,9 +1,10 @@
-"""`simulations/audits/dp_sgd_claims.py`, the smallest forms."""
+"""`simulations/nasr_2023/dp_sgd_claims.py`, the smallest forms."""
 
 import dataclasses
 
-import dp_sgd_claims
 import pytest
+
+from simulations.nasr_2023 import dp_sgd_claims
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

@@ -1,9 +1,10 @@
-"""`simulations/audits/dp_sgd_steps.py`, the smallest forms."""
+"""`simulations/nasr_2023/dp_sgd_steps.py`, the smallest forms."""
 
 import re
 
-import dp_sgd_steps
 import pytest
+
+from simulations.nasr_2023 import dp_sgd_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -24,9 +25,9 @@ def kinds(table):
 
 @pytest.mark.parametrize("name", kinds(dp_sgd_steps.RIGHT))
 def test_right_steps_have_no_fault_and_are_seen(name):
-    found = dp_sgd_steps.audited(dp_sgd_steps.RIGHT[name], 0, canaries=50).findings
-    assert found.faults == ()
-    assert bool(found.unseen) == (name in UNSEEN)
+    findings = dp_sgd_steps.audited(dp_sgd_steps.RIGHT[name], 0, canaries=50).findings
+    assert findings.faults == ()
+    assert bool(findings.unseen) == (name in UNSEEN)
 
 
 WORDS = {

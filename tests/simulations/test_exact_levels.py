@@ -1,10 +1,10 @@
 """`simulations/studies/exact_levels.py`: bounds on scores of few values, by enumeration."""
 
-import exact_levels as study
 import numpy as np
 import pytest
 
 from fl_epe.auditing.bounds import BOUNDS
+from simulations.studies import exact_levels as study
 
 
 def test_every_mechanism_has_its_epsilon():

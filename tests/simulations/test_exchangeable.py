@@ -1,11 +1,10 @@
 """Limits of a rate from canaries that are exchangeable, but not independent."""
 
-import math
-
 import numpy as np
 import pytest
-from exchangeable import lower_limits
 from scipy import stats
+
+from simulations.studies.exchangeable import lower_limits
 
 
 def test_limits_of_a_rate_keep_their_confidence_where_the_plain_one_does_not():
@@ -16,14 +15,6 @@ def test_limits_of_a_rate_keep_their_confidence_where_the_plain_one_does_not():
         below += np.array([limits.independent, limits.betting, limits.bernstein]) <= 0.5
     assert below[0] < 300
     assert min(below[1:]) >= stats.binom.ppf(0.001, 400, 0.95)
-
-
-def test_the_correlation_is_that_of_the_canaries():
-    """Beta(a, b) rates give a correlation of 1/(a + b + 1)."""
-    rng = np.random.default_rng(4)
-    shares = rng.binomial(100, rng.beta(2, 2, 20_000)) / 100
-    assert lower_limits(shares, 100).correlation == pytest.approx(0.2, abs=0.01)
-    assert math.isnan(lower_limits([0.5], 100).correlation)
 
 
 def test_second_order_limits_hold_for_many_runs():

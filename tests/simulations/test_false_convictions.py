@@ -1,28 +1,29 @@
 """`simulations/studies/false_convictions.py` and `plug_in_claims.py`, the smallest forms."""
 
-import false_convictions
-import plug_in_claims
 import pytest
-from few_nodes import Cell
 
 from fl_epe.auditing import find_evidence
+from simulations.studies import false_convictions, plug_in_claims
+from simulations.studies.few_nodes import Cell
 
 EPOCHS = [cell for cell in false_convictions.AT_CLAIM if cell.name.startswith("epochs")]
 
 
 def test_right_runs_are_acquitted_and_false_claims_are_found():
     (right,) = EPOCHS
-    (false,) = (one for one in false_convictions.FALSE if one.name == right.name)
-    private = [one for one in false_convictions.BELOW if one.name == right.name]
+    (false,) = (cell for cell in false_convictions.FALSE if cell.name == right.name)
+    private = [cell for cell in false_convictions.BELOW if cell.name == right.name]
     assert not any(right.evidence(seed).violated for seed in range(10))
-    assert not any(one.evidence(seed).violated for one in private for seed in range(10))
+    assert not any(
+        cell.evidence(seed).violated for cell in private for seed in range(10)
+    )
     assert all(false.evidence(seed).violated for seed in range(10))
     (line,) = false_convictions.lines((right,), 2)
     assert "violated   0 of 2" in line
 
 
 def test_shorter_updates_halve_the_expected_scores():
-    half = next(one for one in false_convictions.BELOW if one.length == 0.5)
+    half = next(cell for cell in false_convictions.BELOW if cell.length == 0.5)
     evidence = half.evidence(0)
     assert evidence.estimate is not None
     assert evidence.estimate.high < evidence.claimed

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import few_clients
 import pytest
+
+from simulations.studies import few_clients
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "few-clients.md"
 

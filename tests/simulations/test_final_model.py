@@ -1,15 +1,20 @@
 """Whole runs as mechanisms: final-model canaries by linear theory, against runs themselves."""
 
-import final_model_canaries
 import numpy as np
 import pytest
-from final_model import FinalModel, Training
-from final_model_canaries import Kind, common_deviation, kinds_of, play
-from final_model_theory import flat_shift, memory_of
-from two_layer import TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.mechanism import ServerSGD
+from simulations.others import final_model_canaries
+from simulations.others.final_model import FinalModel, Training
+from simulations.others.final_model_canaries import (
+    Kind,
+    common_deviation,
+    kinds_of,
+    play,
+)
+from simulations.others.final_model_theory import flat_shift, memory_of
+from simulations.others.two_layer import TwoLayer
 
 NETWORK = TwoLayer(inputs=5, hidden=3, classes=3)
 DARK = NETWORK.hidden_inputs([4])  # a pixel that is always 0
@@ -81,13 +86,17 @@ def test_the_filter_sees_the_shift_of_theory():
     covariance = run.noise_multiplier**2 * np.einsum(
         "tij,tkj->ik", memory.paths, memory.paths
     )
-    seen = memory.paths[2] @ canary
+    signal = memory.paths[2] @ canary
     along = memory.filter(canary, (2,))
-    found = along @ seen / np.sqrt(along @ covariance @ along)
-    assert found == pytest.approx(memory.shift(canary, (2,)), rel=1e-6)
+    shift = along @ signal / np.sqrt(along @ covariance @ along)
+    assert shift == pytest.approx(memory.shift(canary, (2,)), rel=1e-6)
     for seed in range(20):
-        other = _unit(NETWORK.dim, seed)
-        assert abs(other @ seen) / np.sqrt(other @ covariance @ other) <= found
+        random_direction = _unit(NETWORK.dim, seed)
+        assert (
+            abs(random_direction @ signal)
+            / np.sqrt(random_direction @ covariance @ random_direction)
+            <= shift
+        )
 
 
 @pytest.mark.slow
@@ -98,12 +107,12 @@ def test_games_against_whole_runs_meet_theory():
     for name, canary in (("still", _dark()), ("random", _unit(NETWORK.dim))):
         small = Kind(name, canary * 1e-3, (2,), 0.0)
         scores = play(run, memory, small, 300, seed=1)
-        apart = scores.observed.mean() - scores.unobserved.mean()
+        distance = scores.observed.mean() - scores.unobserved.mean()
         deviation = np.sqrt((scores.observed.var() + scores.unobserved.var()) / 2)
         expected = 1e-3 * memory.shift(canary, (2,))
         assert expected > 1
         error = np.sqrt(2 / 300 + expected**2 / 1200)
-        assert apart / deviation == pytest.approx(expected, abs=4 * error)
+        assert distance / deviation == pytest.approx(expected, abs=4 * error)
 
 
 def test_a_run_without_noise_repeats_and_has_its_canary():
@@ -121,12 +130,12 @@ def test_a_run_without_noise_repeats_and_has_its_canary():
 
 def test_canaries_are_unit_vectors_of_rising_shift():
     run = _run()
-    found = kinds_of(run, memory_of(run), seed=1)
-    assert [len(kind.present) for kind in found] == [1, 1, 1, 1, ROUNDS]
-    for kind in found:
+    kinds = kinds_of(run, memory_of(run), seed=1)
+    assert [len(kind.present) for kind in kinds] == [1, 1, 1, 1, ROUNDS]
+    for kind in kinds:
         assert np.linalg.norm(kind.direction) == pytest.approx(1.0)
-    assert max(found[2].expected, found[3].expected) >= found[0].expected
-    still = found[1].direction
+    assert max(kinds[2].expected, kinds[3].expected) >= kinds[0].expected
+    still = kinds[1].direction
     assert set(np.flatnonzero(still)) == set(DARK)
 
 

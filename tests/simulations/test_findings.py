@@ -57,10 +57,10 @@ def test_a_reproduction_is_short_and_needs_the_library_alone(path):
 def test_a_reproduction_prints_what_it_says(path):
     """Of the libraries that are installed for the tests; within a tenth, as all are random."""
     code = reproduction(path)
-    said = [
+    stated = [
         float(number) for number in re.findall(r"^print\(.*\)  # ([\d.]+)", code, re.M)
     ]
-    assert said
+    assert stated
     seeded = f"import numpy, torch\nnumpy.random.seed(1)\ntorch.manual_seed(1)\n{code}"
     run = subprocess.run(
         [sys.executable, "-c", seeded], capture_output=True, text=True, check=True
@@ -71,4 +71,4 @@ def test_a_reproduction_prints_what_it_says(path):
         if re.fullmatch(r"(tensor\()?[\d.]+\)?", line)
     ]
     printed = [float(line.strip("tensor()")) for line in lines]
-    assert printed == pytest.approx(said, rel=0.15)
+    assert printed == pytest.approx(stated, rel=0.15)

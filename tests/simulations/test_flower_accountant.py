@@ -1,10 +1,11 @@
-"""`simulations/audits/flower_accountant.py`: what it prints is what the guide says of it."""
+"""`simulations/in_the_wild/flower_accountant.py`: what it prints is what the guide says of it."""
 
 import re
 from pathlib import Path
 
-import flower_accountant
 import pytest
+
+from simulations.in_the_wild import flower_accountant
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "flower-accountant.md"
 

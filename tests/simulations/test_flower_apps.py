@@ -9,14 +9,13 @@ import zipfile
 from argparse import Namespace
 from pathlib import Path
 
-import paper_runs
 import pytest
-import stackoverflow
 from flower_processes import environment, flwr_run, superlink, supernode
 
 from fl_epe import AuditRecord
 from fl_epe.limit import runner
 from fl_epe.seeding import Seeds
+from simulations.andrew_2024 import paper_runs, stackoverflow
 
 pytestmark = pytest.mark.slow
 
@@ -51,9 +50,9 @@ def test_an_app_makes_a_bundle_of_all_that_it_is(app, tmp_path):
     with zipfile.ZipFile(bundle) as files:
         packed = {name: files.read(name) for name in files.namelist()}
     ours = {p.relative_to(app).as_posix(): p for p in app.rglob("*") if p.is_file()}
-    kept = {name for name in ours if "__pycache__" not in name}
-    assert kept == packed.keys() - {".info/CONTENT"}
-    same = kept - {"pyproject.toml"}
+    bundled = {name for name in ours if "__pycache__" not in name}
+    assert bundled == packed.keys() - {".info/CONTENT"}
+    same = bundled - {"pyproject.toml"}
     assert all(packed[name] == ours[name].read_bytes() for name in same)
     assert "Apache License" in packed["LICENSE"].decode()
 

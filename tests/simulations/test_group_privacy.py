@@ -4,9 +4,9 @@ import functools
 import math
 
 import pytest
-from group_privacy import group_epsilon
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from simulations.pradhan_2025.group_privacy import group_epsilon
 
 DELTA = 1e-5
 SETTINGS = [(1.0, 0.05, 100), (10.0, 0.25, 500), (20.0, 0.0625, 2500)]
@@ -32,8 +32,8 @@ def test_group_privacy_is_its_formula():
         half, rel=1e-6
     )
     half = group_epsilon(10.0, 0.25, 500, DELTA) / 2
-    found = poisson_epsilon(10.0, 0.25, 500, DELTA / (1 + math.exp(half)))
-    assert found == pytest.approx(half, rel=5e-3)
+    epsilon = poisson_epsilon(10.0, 0.25, 500, DELTA / (1 + math.exp(half)))
+    assert epsilon == pytest.approx(half, rel=5e-3)
 
 
 @pytest.mark.parametrize(

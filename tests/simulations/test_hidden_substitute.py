@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 import scipy
-from hidden_substitute import (
+
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.auditing import Scores
+from fl_epe.conformance import games
+from simulations.pradhan_2025.hidden_substitute import (
     HiddenSubstitute,
     hidden_state_ratio,
     hidden_substitute_lower_bound,
     play_hidden_state,
 )
-from noisy_sum import NoisySum
-
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import Scores
-from fl_epe.conformance import games
+from simulations.shared.noisy_sum import NoisySum
 
 PAIR = HiddenSubstitute(2.0, 0.3, 12)
 DELTA = 1e-5
@@ -36,14 +36,14 @@ def test_the_fast_game_has_the_law_of_the_slow_one():
     )
     fast = play_hidden_state(PAIR, observations=200, seed=2)
     assert slow.statistic == fast.statistic
-    for one, other in zip(slow.both(), fast.both(), strict=True):
-        assert scipy.stats.ks_2samp(one, other).pvalue > 1e-3
+    for slow_scores, fast_scores in zip(slow.both(), fast.both(), strict=True):
+        assert scipy.stats.ks_2samp(slow_scores, fast_scores).pvalue > 1e-3
     assert not np.array_equal(*fast.both())
 
 
 def test_the_statistic_is_the_log_of_the_ratio_of_densities():
-    seen = np.array([[4.0, 9.0], [2.0, 1.0]]), np.array([[3.0, 0.0]] * 2)
-    ratio = hidden_state_ratio(PAIR, clip_norm=3.0).score(*seen)
+    observation = np.array([[4.0, 9.0], [2.0, 1.0]]), np.array([[3.0, 0.0]] * 2)
+    ratio = hidden_state_ratio(PAIR, clip_norm=3.0).score(*observation)
     assert ratio == pytest.approx(float(PAIR.log_ratio(2.0)))
 
 
@@ -155,10 +155,10 @@ def test_the_hidden_pair_s_trade_off_touches_the_lines_of_its_epsilon():
 
 
 def test_a_hidden_pair_that_cannot_be_is_refused():
-    for arguments, said in (
+    for arguments, message in (
         ((0, 0.5, 1), "noise"),
         ((1, 0, 1), "rate"),
         ((1, 0.5, 0), "rounds"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             HiddenSubstitute(*arguments)

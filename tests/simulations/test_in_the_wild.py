@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import wild
+
+from simulations.in_the_wild import wild
 
 DIM = 4
 SCRIPTS = {
@@ -46,9 +47,9 @@ def lead(noise, claim=4.4, **options):
     ],
 )
 def test_severity_follows_what_is_proved(noise, severity):
-    found = wild.examine(lead(noise, defect=severity != "none found"), 1500, seed=1)
-    assert found.severity == severity
-    assert found.as_expected
+    result = wild.examine(lead(noise, defect=severity != "none found"), 1500, seed=1)
+    assert result.severity == severity
+    assert result.as_expected
 
 
 def test_a_defect_that_is_gone_and_an_accused_control_are_unexpected(capsys):
@@ -59,14 +60,14 @@ def test_a_defect_that_is_gone_and_an_accused_control_are_unexpected(capsys):
 
 
 def test_no_seed_accuses_a_right_mechanism():
-    found = [wild.examine(lead(1.0), 300, seed) for seed in range(20)]
-    assert all(each.as_expected for each in found)
+    results = [wild.examine(lead(1.0), 300, seed) for seed in range(20)]
+    assert all(result.as_expected for result in results)
 
 
 def test_no_noise_at_all_is_critical_without_any_assumption():
     game = wild.played(lambda updates: updates.sum(axis=0), np.eye(DIM)[0])
-    found = wild.examine(wild.Lead("no noise", 1.0, game, defect=True), 400, seed=1)
-    assert found.severity == "critical"
+    result = wild.examine(wild.Lead("no noise", 1.0, game, defect=True), 400, seed=1)
+    assert result.severity == "critical"
 
 
 def test_shared_noise_shows_in_a_difference_and_not_in_one_array():
@@ -80,8 +81,10 @@ def test_shared_noise_shows_in_a_difference_and_not_in_one_array():
         wild.played(release, canary),
         wild.played(release, canary, weights=np.eye(DIM)[0]),
     ]
-    found = [wild.examine(wild.Lead("joint", 1.4, game), 400, seed=1) for game in games]
-    assert [each.severity for each in found] == ["critical", "none found"]
+    results = [
+        wild.examine(wild.Lead("joint", 1.4, game), 400, seed=1) for game in games
+    ]
+    assert [result.severity for result in results] == ["critical", "none found"]
 
 
 def test_a_package_is_imported_without_its_init(tmp_path, monkeypatch):
@@ -111,13 +114,20 @@ def test_a_package_is_imported_without_its_init(tmp_path, monkeypatch):
 
 def test_every_script_is_listed():
     folder = Path(wild.__file__).parent
-    scripts = {path.stem for path in folder.glob("*.py")} - {"wild"}
+    scripts = {
+        path.stem
+        for path in folder.glob("*.py")
+        if "def leads(" in path.read_text("utf-8")
+    }
     assert scripts == set(SCRIPTS)
 
 
 def test_the_own_control_is_not_accused():
-    own = importlib.import_module("own_dp_fedavg")
-    assert all(wild.examine(each, 300, seed=1).as_expected for each in own.leads())
+    control = importlib.import_module("simulations.in_the_wild.own_dp_fedavg")
+    assert all(
+        wild.examine(lead_of_control, 300, seed=1).as_expected
+        for lead_of_control in control.leads()
+    )
 
 
 @pytest.mark.weekly
@@ -126,8 +136,8 @@ def test_the_own_control_is_not_accused():
 def test_released_code(script):
     if importlib.util.find_spec(SCRIPTS[script]) is None:
         pytest.skip(f"{SCRIPTS[script]} is not installed")
-    leads = importlib.import_module(script).leads()
-    found = [(lead, wild.examine(lead, 400, 1)) for lead in leads]
-    assert all(one.as_expected for lead, one in found if not lead.defect)
-    defects = [one.as_expected for lead, one in found if lead.defect]
+    leads = importlib.import_module(f"simulations.in_the_wild.{script}").leads()
+    results = [(lead, wild.examine(lead, 400, 1)) for lead in leads]
+    assert all(result.as_expected for lead, result in results if not lead.defect)
+    defects = [result.as_expected for lead, result in results if lead.defect]
     assert any(defects) or not defects  # so few observations do not show every one

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from broken_mechanisms import largest_change
-from noisy_sum import NoisySum
 
 from fl_epe.conformance import games
+from simulations.shared.noisy_sum import NoisySum
+from simulations.tramer_2022.broken_mechanisms import largest_change
 
 CANARIES = [*(50 * np.eye(6)[[0, 5]]), np.full(6, 50 / np.sqrt(6))]
 OTHERS = np.eye(6)[1:4] * 3
@@ -18,8 +18,8 @@ OWN = np.random.default_rng(9)
 @pytest.mark.parametrize("denominator", [1.0, 4.0])
 def test_a_right_mechanism_has_its_sensitivity(game, times, denominator):
     mechanism = NoisySum(1.5, 2.0, denominator)
-    found = largest_change(mechanism, game, CANARIES, OTHERS)
-    assert found == pytest.approx(times * 1.5 / denominator)
+    change = largest_change(mechanism, game, CANARIES, OTHERS)
+    assert change == pytest.approx(times * 1.5 / denominator)
 
 
 class _OneTensorUnclipped(games.AuditedMechanism):
@@ -32,12 +32,12 @@ class _OneTensorUnclipped(games.AuditedMechanism):
 
 def test_the_longest_change_of_any_canary_counts():
     mechanism = _OneTensorUnclipped()
-    first, last, both = (
+    first, last, together = (
         largest_change(mechanism, "add-or-remove", [canary], OTHERS)
         for canary in CANARIES
     )
     assert (first, last) == pytest.approx((1.0, 50.0))
-    assert first < both < last
+    assert first < together < last
     assert largest_change(mechanism, "add-or-remove", CANARIES) == pytest.approx(50)
 
 
@@ -73,5 +73,5 @@ def test_noise_that_does_not_cancel_is_no_sensitivity(mechanism):
 
 def test_noise_in_float32_cancels():
     noisy = _adds(lambda _, rng: rng.normal(size=6).astype(np.float32))
-    found = largest_change(noisy, "add-or-remove", CANARIES)
-    assert found == pytest.approx(1.0, rel=1e-5)
+    change = largest_change(noisy, "add-or-remove", CANARIES)
+    assert change == pytest.approx(1.0, rel=1e-5)

@@ -4,12 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from lifted_runs import lifted_lower_bound, log_capital, mean_limit_factor
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import BOUNDS
+from simulations.studies.lifted_runs import (
+    lifted_lower_bound,
+    log_capital,
+    mean_limit_factor,
+)
 
 DIM, DELTA = 10**4, 1e-5
 
@@ -83,8 +87,8 @@ def test_more_runs_show_more():
     bounds = [lifted_lower_bound(runs[:n], DELTA) for n in (1, 4, 16)]
     assert bounds == sorted(bounds)
     assert bounds[0] + 1 < bounds[-1] < epsilon_two_gaussians(0, 1, 3, 1, DELTA)
-    one = BOUNDS["lifted"](*runs[0].both(), DELTA)
-    assert lifted_lower_bound(runs[:1], DELTA) == pytest.approx(one, rel=1e-12)
+    of_one_run = BOUNDS["lifted"](*runs[0].both(), DELTA)
+    assert lifted_lower_bound(runs[:1], DELTA) == pytest.approx(of_one_run, rel=1e-12)
 
 
 def test_confidence_costs():

@@ -1,7 +1,8 @@
 """`simulations/studies/lifted.py`: bounds where canaries are correlated on purpose."""
 
-import lifted as study
 import pytest
+
+from simulations.studies import lifted as study
 
 pytestmark = pytest.mark.slow
 
@@ -10,15 +11,15 @@ BY_NAME = {setting.name: setting for setting in study.settings()}
 
 
 def test_plain_bounds_fail_where_canaries_share_a_direction_and_lifted_ones_hold():
-    found = study.coverage(BY_NAME["one direction, ρ = 0.25"], 100, RUNS)
-    assert found["gdp"][0] < study.least(RUNS)
-    assert found["lifted"][0] >= study.least(RUNS)
+    coverage = study.coverage(BY_NAME["one direction, ρ = 0.25"], 100, RUNS)
+    assert coverage["gdp"][0] < study.least(RUNS)
+    assert coverage["lifted"][0] >= study.least(RUNS)
 
 
 def test_a_distribution_free_bound_fails_where_canaries_share_all_noise():
-    found = study.coverage(BY_NAME["one noise"], 200, RUNS)
-    assert found["simultaneous"][0] < study.least(RUNS)
-    assert found["lifted"][0] >= study.least(RUNS)
+    coverage = study.coverage(BY_NAME["one noise"], 200, RUNS)
+    assert coverage["simultaneous"][0] < study.least(RUNS)
+    assert coverage["lifted"][0] >= study.least(RUNS)
 
 
 def test_rates_from_several_runs():
@@ -38,5 +39,5 @@ def test_the_quick_form_prints_four_tables(capsys, monkeypatch):
 
 
 def test_independent_scores_pay_for_what_lifted_does_not_assume():
-    weighted, one = study.price(4, 200, 3)
-    assert 10 < one < weighted < 24.4
+    weighted, lifted = study.price(4, 200, 3)
+    assert 10 < lifted < weighted < 24.4

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from audit_script import Settings
-from linear_digits import (
+from torch.nn import functional
+
+from fl_epe.auditing import Scores
+from simulations.pradhan_2025.linear_digits import (
     GradientCanary,
     LinearDigits,
     Training,
@@ -16,10 +18,9 @@ from linear_digits import (
     mislabelled,
     natural,
 )
-from substitute_models import audit, epsilon_of_means
-from torch.nn import functional
-
-from fl_epe.auditing import Scores
+from simulations.pradhan_2025.substitute_bounds import epsilon_of_means
+from simulations.pradhan_2025.substitute_models import audit
+from simulations.shared.audit_script import Settings
 
 CALM = Training(0.0, 1.0, 3, clip_norm=0.8, learning_rate=2.0, examples=7)
 
@@ -61,8 +62,8 @@ def test_training_is_plain_sgd_with_clipped_gradients(problem, kind):
         elif kind == "gradient":
             total[1, 3] += 0.8
         weights = weights - CALM.learning_rate / CALM.examples * total
-    found = problem.train(extra, 2, 5)
-    for model in found:
+    models = problem.train(extra, 2, 5)
+    for model in models:
         np.testing.assert_allclose(model, weights, atol=1e-5)
 
 
@@ -85,11 +86,11 @@ def test_noise_and_sampling_have_their_sizes():
 
 def test_a_seed_repeats_and_another_does_not():
     problem = LinearDigits(dataclasses.replace(CALM, noise_multiplier=1.0), seed=1)
-    first, again, other = (
+    first, again, different = (
         problem.train(None, 3, *seed) for seed in ((1, 2), (1, 2), (1, 3))
     )
     assert torch.equal(first, again)
-    assert not torch.isclose(first, other).any()
+    assert not torch.isclose(first, different).any()
     assert not torch.isclose(first[0], first[1]).all()
 
 
@@ -117,21 +118,21 @@ def test_the_crafted_gradient_is_on_a_coordinate_that_does_not_move(reference):
 
 def test_logits_of_target_and_canary(problem):
     weights = torch.arange(65 * 10 * 2).reshape(2, 65, 10).float()
-    one, other = problem.example(0), problem.example(1)
+    target, canary = problem.example(0), problem.example(1)
     expected = [
-        float((one.features @ w)[one.label] - (other.features @ w)[other.label])
+        float((target.features @ w)[target.label] - (canary.features @ w)[canary.label])
         for w in weights
     ]
     np.testing.assert_allclose(
-        logit_difference(weights, one, other), expected, rtol=1e-5
+        logit_difference(weights, target, canary), expected, rtol=1e-5
     )
 
 
 def test_the_estimate_of_two_gaussians_of_one_spread():
     grid = np.linspace(-1.5, 1.5, 101)
     spread = grid.std(ddof=1)
-    apart = epsilon_of_means(Scores(grid + spread, grid), 1e-5)
-    assert apart == pytest.approx(4.377, abs=1e-3)  # of N(0, 1) against N(1, 1)
+    epsilon = epsilon_of_means(Scores(grid + spread, grid), 1e-5)
+    assert epsilon == pytest.approx(4.377, abs=1e-3)  # of N(0, 1) against N(1, 1)
     assert epsilon_of_means(Scores(grid, grid + 1), 1e-5) == 0
 
 

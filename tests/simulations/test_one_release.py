@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
-from one_release import epsilon_together, shift_interval, shift_of_one
 
 from fl_epe import CanarySet, epsilon_from_cosines, epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
 from fl_epe.reporting.score_report import score_warnings
+from simulations.studies.one_release import (
+    epsilon_together,
+    shift_interval,
+    shift_of_one,
+)
 
 DELTA = 1e-5
 
@@ -44,19 +48,22 @@ def test_epsilon_is_that_of_the_gaussian_mechanism(dim, count, z):
     truth = epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA)
     hidden = epsilon_from_cosines(cosines, dim, DELTA)
     assert hidden.high < 0.9 * truth
-    for known in (None, sum_norm):
-        found = together(cosines, dim, known)
-        assert found.low < truth < found.high
-        assert found.low < found.epsilon < found.high
-        assert "projected out" in found.method
-    assert found.epsilon == pytest.approx(truth, rel=0.1)
+    for norm in (None, sum_norm):
+        estimate = together(cosines, dim, norm)
+        assert estimate.low < truth < estimate.high
+        assert estimate.low < estimate.epsilon < estimate.high
+        assert "projected out" in estimate.method
+    assert estimate.epsilon == pytest.approx(truth, rel=0.1)
 
 
 def test_few_canaries_have_the_plain_estimate():
     cosines = np.array([2.0, 3.0, 4.0, 3.0]) / 1e4
-    plain, alone = epsilon_from_cosines(cosines, 10**8, DELTA), together(cosines, 10**8)
+    plain, projected = (
+        epsilon_from_cosines(cosines, 10**8, DELTA),
+        together(cosines, 10**8),
+    )
     for name in ("epsilon", "low", "high"):
-        assert getattr(alone, name) == pytest.approx(getattr(plain, name), rel=1e-4)
+        assert getattr(projected, name) == pytest.approx(getattr(plain, name), rel=1e-4)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -81,13 +88,15 @@ def test_intervals_cover(known):
 def test_without_the_sum_there_may_be_no_upper_end():
     cosines, sum_norm = cosines_of_the_mechanism(1000, 1000, 0.1)
     assert together(cosines, 1000).high == np.inf
-    found = together(cosines, 1000, sum_norm)
-    assert found.low < epsilon_two_gaussians(0, 1, 10, 1, DELTA) < found.high < 130
+    estimate = together(cosines, 1000, sum_norm)
+    assert (
+        estimate.low < epsilon_two_gaussians(0, 1, 10, 1, DELTA) < estimate.high < 130
+    )
 
 
 def test_scores_below_zero_are_no_signal():
-    found = together([-0.2, -0.3], 100)
-    assert (found.epsilon, found.low) == (0, 0)
+    estimate = together([-0.2, -0.3], 100)
+    assert (estimate.epsilon, estimate.low) == (0, 0)
 
 
 def test_bad_arguments_are_named():
@@ -116,6 +125,6 @@ def test_bare_scores_say_that_their_canaries_may_overlap():
     # Canaries that each had a release of their own cannot be most of one.
     released = np.random.default_rng(1).normal(0, np.sqrt(3 / 1000), (1000, 1000))
     released[:, 0] += 1
-    apart = released[:, 0] / np.linalg.norm(released, axis=1)
-    assert np.mean(apart) == pytest.approx(0.5, abs=0.01)
-    assert score_warnings(_summary(apart, 1000)) == []
+    cosines = released[:, 0] / np.linalg.norm(released, axis=1)
+    assert np.mean(cosines) == pytest.approx(0.5, abs=0.01)
+    assert score_warnings(_summary(cosines, 1000)) == []

@@ -3,14 +3,14 @@
 import math
 
 import numpy as np
-import other_bounds
 import pytest
 from gaussian_scores import ALPHA, DELTA, gaussian_scores
-from other_bounds import OTHER_BOUNDS
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing.bounds.thresholds import held_out
+from simulations.nasr_2023 import other_bounds
+from simulations.nasr_2023.other_bounds import OTHER_BOUNDS
 
 
 def _bound(method, observed, unobserved, **options):

@@ -1,8 +1,9 @@
 """`simulations/studies/overlap.py`: ε of one canary is right where canaries overlap."""
 
 import numpy as np
-import overlap
 import pytest
+
+from simulations.studies import overlap
 
 pytestmark = pytest.mark.slow
 
@@ -23,16 +24,30 @@ def test_the_quick_form_prints_what_is_judged():
     tables = [table.split("\n") for table in "\n".join(lines).split("\n\n")]
     assert [len(table) for table in tables] == [5, 5]
     for row in tables[0][1:]:
-        share, _, _, _, truth, plain, alone, _, covers, _, given, _, known = row.split()
+        (
+            share,
+            _,
+            _,
+            _,
+            truth,
+            plain,
+            projected,
+            _,
+            covers,
+            _,
+            with_norm,
+            _,
+            covers_with_norm,
+        ) = row.split()
         # Medians of 100 runs; ε of 1,000 canaries at expected score 10 varies by 10% a run.
-        assert float(alone) == pytest.approx(float(truth), rel=0.05)
-        assert float(given) == pytest.approx(float(truth), rel=0.03)
+        assert float(projected) == pytest.approx(float(truth), rel=0.05)
+        assert float(with_norm) == pytest.approx(float(truth), rel=0.03)
         if float(share) > 0.05:
             assert float(plain) < 0.7 * float(truth)
-        for cell in (covers, known):  # 3 standard errors of 100 runs
+        for cell in (covers, covers_with_norm):  # 3 standard errors of 100 runs
             assert float(cell.rstrip("%")) >= 95 - 3 * np.sqrt(95 * 5 / 100)
     for row in tables[1][1:]:
-        *_, error, wide, told, covers, _ = row.split()
+        *_, error, wide, width, covers, _ = row.split()
         assert abs(float(error)) < 3.5
-        assert float(wide) == pytest.approx(float(told), rel=3.5 / np.sqrt(2 * 100))
+        assert float(wide) == pytest.approx(float(width), rel=3.5 / np.sqrt(2 * 100))
         assert float(covers.rstrip("%")) >= 95 - 3 * np.sqrt(95 * 5 / 100)

@@ -1,13 +1,13 @@
 """Figures of Pradhan et al. (2025) and Tramèr et al. (2022) in small, and what they are made of."""
 
-import debugging
 import numpy as np
 import pytest
-import substitute_scratch
-import substitute_settings
 import torch
-from audit_script import Settings
-from small_networks import Networks, digits
+
+from simulations.pradhan_2025 import substitute_scratch, substitute_settings
+from simulations.shared.audit_script import Settings
+from simulations.shared.small_networks import Networks, digits
+from simulations.tramer_2022 import debugging
 
 QUICK = Settings(quick=True)
 
@@ -25,16 +25,16 @@ def test_networks_that_sample_have_their_own_batches():
 
 def test_networks_from_scratch_differ_and_others_do_not():
     alike = Networks.drawn(2, 3, seed=1)
-    apart = Networks.drawn(2, 3, seed=1, alike=False)
+    different = Networks.drawn(2, 3, seed=1, alike=False)
     assert torch.equal(alike.first[0], alike.first[1])
-    assert not torch.equal(apart.first[0], apart.first[1])
+    assert not torch.equal(different.first[0], different.first[1])
 
 
 def test_training_leaves_the_weight_of_the_crafted_gradient_alone():
     training = substitute_scratch.Training(0.0, 1.0, 3, examples=20, hidden=4)
     scores, _ = substitute_scratch.played(training, 2, 1)["crafted gradient"]
-    step = substitute_scratch._LEARNING_RATE / training.examples
-    moved = training.steps * step * substitute_scratch._CLIP
+    step = training.learning_rate / training.examples
+    moved = training.steps * step * training.clip_norm
     assert scores.observed == pytest.approx([moved, moved])
     assert scores.unobserved == pytest.approx([-moved, -moved])
 

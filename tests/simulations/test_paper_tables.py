@@ -1,14 +1,9 @@
-"""`simulations/paper/`: tables stand beside what is expected, and what parts from it fails."""
+"""`simulations/andrew_2024/`: a table that differs from what is expected fails."""
 
 import dataclasses
 
 import numpy as np
-import paper_runs
 import pytest
-import table2
-import table3
-from paper_tables import apart
-from stackoverflow import TABLE
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import seen_by
@@ -16,6 +11,9 @@ from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.reporting import NOT_MEASURED
 from fl_epe.schedules import ShuffledEpochs
+from simulations.andrew_2024 import paper_runs, table2, table3
+from simulations.andrew_2024.paper_tables import apart
+from simulations.andrew_2024.stackoverflow import TABLE
 
 SMALL = ["--dim", "3000", "--canaries", "100", "--runs", "8"]
 

@@ -1,9 +1,10 @@
-"""`simulations/audits/pfl_banded.py`, on mechanisms with factors of our own."""
+"""`simulations/in_the_wild/pfl_banded.py`, on mechanisms with factors of our own."""
 
 import numpy as np
-import pfl_banded
 import pytest
 import scipy
+
+from simulations.in_the_wild import pfl_banded
 
 ROUNDS, SEPARATION = 64, 64
 
@@ -43,8 +44,8 @@ def test_rows_of_length_one_are_disproved_and_columns_are_not(monkeypatch):
     claimed = pfl_banded.claim(ROUNDS, SEPARATION)
     for factor, seed in ((right, 1), (wrong, 2)):
         mechanism = matrix_mechanism(factor, pfl_banded.DIM, seed)
-        mean, proved, told = pfl_banded.audit(mechanism, ROUNDS, SEPARATION, seed)
+        mean, proved, verdict = pfl_banded.audit(mechanism, ROUNDS, SEPARATION, seed)
         theory = np.linalg.norm(factor[:, ::SEPARATION].sum(axis=1))
         assert mean == pytest.approx(theory, abs=4 / np.sqrt(pfl_banded.CANARIES))
-        assert told == claimed
+        assert verdict == claimed
         assert (proved > claimed) == (factor is wrong)

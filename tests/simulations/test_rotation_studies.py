@@ -2,55 +2,58 @@
 
 import numpy as np
 import pytest
-import rotation
-import rotation_attacks
-import rotation_null
 
 from fl_epe import CanarySet
+from simulations.studies import rotation, rotation_attacks, rotation_null
 
 pytestmark = pytest.mark.slow
 
 
 def test_independent_products_have_the_law_of_sphere_canaries():
     dim, count, taking_part, runs = 300, 8, 5, 200
-    both = []
+    samples = []
     for kind in range(2):
-        found = []
+        products = []
         for seed in range(runs):
             rng = np.random.default_rng((kind, seed))
             hidden = rng.standard_normal(dim).astype(np.float32)
             hidden *= np.float32(9 / np.linalg.norm(hidden))
             if kind:
                 canaries = CanarySet(dim, count, seed, "sphere")
-                found.append(rotation.products(canaries, taking_part, hidden))
+                products.append(rotation.products(canaries, taking_part, hidden))
             else:
-                found.append(
+                products.append(
                     rotation.independent_products(rng, dim, count, taking_part, 9.0)
                 )
         # Scores of one that takes part and of one that does not, and the canaries' square.
-        both.append(
-            np.array([[one[0, 0], one[0, 7], one[1, 0], one[0, -2]] for one in found])
+        samples.append(
+            np.array(
+                [
+                    [first[0, 0], first[0, 7], first[1, 0], first[0, -2]]
+                    for first in products
+                ]
+            )
         )
-    for one, other in zip(*(values.T for values in both), strict=True):
-        row = rotation.Row.of("", one, other)
+    for first, second in zip(*(values.T for values in samples), strict=True):
+        row = rotation.Row.of("", first, second)
         assert min(row.p_mean, row.p_spread) > 1e-3 / 8
 
 
 def test_the_fitted_null_is_right_where_canaries_are_nearly_as_many_as_dimensions():
-    truth, fitted, known = map(
+    truth, fitted, by_known_null = map(
         float, rotation_null.shift_row(65_536, 60_000, 0.5, 3).split()[3:]
     )
     # The deviation of 3 × 400 unobserved scores has a standard error of 1/√(2·1200) = 2%.
     assert fitted == pytest.approx(truth, rel=3 * 0.02)
-    assert known == pytest.approx(truth * np.sqrt(0.5), rel=0.02)
+    assert by_known_null == pytest.approx(truth * np.sqrt(0.5), rel=0.02)
 
 
 def test_a_difference_of_means_or_spreads_is_found():
     rng = np.random.default_rng(0)
-    one = rng.standard_normal(200)
-    assert rotation.Row.of("", one, one + 0.5).p_mean < 1e-3
-    assert rotation.Row.of("", one, 2 * one).p_spread < 1e-3
-    assert rotation.Row.of("", one, rng.standard_normal(200)).p_mean > 1e-3
+    values = rng.standard_normal(200)
+    assert rotation.Row.of("", values, values + 0.5).p_mean < 1e-3
+    assert rotation.Row.of("", values, 2 * values).p_spread < 1e-3
+    assert rotation.Row.of("", values, rng.standard_normal(200)).p_mean > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -102,8 +105,8 @@ def test_one_canary_gives_the_others_away_in_half_of_the_families():
     ]
     broken = [result for result in results if result[0]]
     assert broken
-    for _, found, score in broken:
-        assert found == 1
+    for _, share, score in broken:
+        assert share == 1
         assert score == pytest.approx(rotation_attacks.SCORE, abs=4 / np.sqrt(19))
 
 

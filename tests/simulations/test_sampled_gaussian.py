@@ -5,9 +5,12 @@ import math
 import numpy as np
 import pytest
 import scipy
-from sampled_gaussian import poisson_epsilon_below, poisson_trade_off
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from simulations.nasr_2023.sampled_gaussian import (
+    poisson_epsilon_below,
+    poisson_trade_off,
+)
 
 RATES = np.array([1e-3, 0.01, 0.05, 0.3, 0.7])
 

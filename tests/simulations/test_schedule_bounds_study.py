@@ -1,7 +1,8 @@
 """`simulations/studies/schedule_bounds.py`: a part of its table."""
 
 import pytest
-import schedule_bounds
+
+from simulations.studies import schedule_bounds
 
 
 @pytest.mark.slow

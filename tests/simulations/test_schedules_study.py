@@ -1,7 +1,8 @@
 """`simulations/studies/schedules_study.py`: the text of the study says what the script measures."""
 
 import pytest
-import schedules_study
+
+from simulations.studies import schedules_study
 
 pytestmark = pytest.mark.weekly
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import secret_rounds as study
 
 from fl_epe.accounting import hidden_rounds_epsilon
 from fl_epe.schedules import Events
+from simulations.studies import secret_rounds as study
 
 
 def test_the_truth_of_independent_rounds_is_what_is_computed():

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from substitute_clients import LinearDigitsTask, signed_app
 
 from fl_epe.canaries import CanarySet
 from fl_epe.simulation import InProcessGrid
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
+from simulations.pradhan_2025.substitute_clients import LinearDigitsTask, signed_app
 
 pytest.importorskip("sklearn")
 

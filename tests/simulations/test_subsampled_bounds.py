@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 import pytest
-from sampled_gaussian import poisson_epsilon_below
-from step_bounds import VALID, lower_bounds_at
-from subsampled_bounds import (
-    composed_lower_bound,
-    noise_multiplier_limit,
-    subsampled_lower_bound,
-)
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import lower_bound
+from simulations.nasr_2023.sampled_gaussian import poisson_epsilon_below
+from simulations.nasr_2023.step_bounds import VALID, lower_bounds_at
+from simulations.nasr_2023.subsampled_bounds import (
+    composed_lower_bound,
+    noise_multiplier_limit,
+    subsampled_lower_bound,
+)
 
 DELTA = 1e-5
 
@@ -22,9 +22,10 @@ DELTA = 1e-5
 def drawn(noise, rate, count, seed):
     """Scores of one step whose canary is sampled, along the canary."""
     rng = np.random.default_rng(seed)
-    taken = rng.random(count) < rate
+    is_sampled = rng.random(count) < rate
     return Scores(
-        taken + noise * rng.standard_normal(count), noise * rng.standard_normal(count)
+        is_sampled + noise * rng.standard_normal(count),
+        noise * rng.standard_normal(count),
     )
 
 
@@ -50,16 +51,16 @@ def test_where_a_step_is_sampled_its_own_curve_proves_more():
         )
         for scores in (drawn(noise, rate, 2000, seed) for seed in range(5))
     ]
-    own, gaussian = np.mean(pairs, axis=0)
+    by_curve, gaussian = np.mean(pairs, axis=0)
     truth = poisson_epsilon_below(noise, rate, 1, DELTA)
-    assert gaussian < own
-    assert 0.7 * truth < own < truth
+    assert gaussian < by_curve
+    assert 0.7 * truth < by_curve < truth
 
 
 def test_without_sampling_it_is_gdp():
     scores = drawn(1.0, 1.0, 1000, 3)
-    own = subsampled_lower_bound(scores, DELTA, sampling_rate=1.0, steps=1)
-    assert own == pytest.approx(lower_bound(scores, DELTA, method="gdp"), rel=1e-9)
+    bound = subsampled_lower_bound(scores, DELTA, sampling_rate=1.0, steps=1)
+    assert bound == pytest.approx(lower_bound(scores, DELTA, method="gdp"), rel=1e-9)
     of_many = noise_multiplier_limit(scores, steps=9)
     assert of_many == pytest.approx(3 * noise_multiplier_limit(scores))
 
@@ -68,10 +69,10 @@ def test_steps_are_composed_by_the_accountant():
     scores = drawn(1.0, 1.0, 1000, 3)
     limit = noise_multiplier_limit(scores)
     assert 1.0 < limit < 1.5
-    found = composed_lower_bound(scores, DELTA, sampling_rate=0.1, steps=5)
-    assert found == poisson_epsilon_below(limit, 0.1, 5, DELTA)
-    whole = composed_lower_bound(scores, DELTA, sampling_rate=1.0, steps=5)
-    assert whole == gaussian_epsilon(limit, DELTA, 5)
+    bound = composed_lower_bound(scores, DELTA, sampling_rate=0.1, steps=5)
+    assert bound == poisson_epsilon_below(limit, 0.1, 5, DELTA)
+    unsampled = composed_lower_bound(scores, DELTA, sampling_rate=1.0, steps=5)
+    assert unsampled == gaussian_epsilon(limit, DELTA, 5)
 
 
 def test_scores_that_say_nothing_prove_nothing():
@@ -85,8 +86,8 @@ def test_scores_that_say_nothing_prove_nothing():
 
 def test_a_perfect_attack_stops_at_the_least_noise_of_the_family():
     scores = Scores(10 + np.arange(2000.0), -np.arange(2000.0))
-    found = subsampled_lower_bound(scores, DELTA, sampling_rate=0.999, steps=1)
-    assert 0 < found <= poisson_epsilon_below(2.0**-4, 0.999, 1, DELTA)
+    bound = subsampled_lower_bound(scores, DELTA, sampling_rate=0.999, steps=1)
+    assert 0 < bound <= poisson_epsilon_below(2.0**-4, 0.999, 1, DELTA)
 
 
 def test_cosines_have_their_exact_null():
@@ -101,10 +102,10 @@ def test_cosines_have_their_exact_null():
 def test_bounds_at_thresholds_are_of_all_scores(method):
     scores = drawn(1.0, 1.0, 1000, 1)
     places = np.array([-50.0, 0.5, 50.0])
-    found = lower_bounds_at(scores, places, DELTA, confidence=0.95, method=method)
+    bounds = lower_bounds_at(scores, places, DELTA, confidence=0.95, method=method)
     looser = lower_bounds_at(scores, places, DELTA, confidence=0.6, method=method)
-    assert found[0] == found[2] == 0
-    assert 0 < found[1] < looser[1]
+    assert bounds[0] == bounds[2] == 0
+    assert 0 < bounds[1] < looser[1]
 
 
 def test_wrong_arguments_are_named():

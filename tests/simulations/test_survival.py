@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import survival_faults
+
+from simulations.studies import survival_faults
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "simulations" / "audits" / "survival.py"
+SCRIPT = Path(__file__).parents[2] / "simulations" / "studies" / "survival.py"
 PATIENCE = 800
 
 

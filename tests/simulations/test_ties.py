@@ -1,7 +1,8 @@
 """`simulations/studies/ties.py`: bounds on discrete scores."""
 
 import pytest
-import ties as study
+
+from simulations.studies import ties as study
 
 pytestmark = pytest.mark.slow
 

@@ -2,15 +2,18 @@
 
 import re
 
-import input_canaries
 import numpy as np
 import pytest
-import step_audit
-import subsampled
-import tight_audits
-import trade_offs
-from audit_script import Settings
-from composed import noise_of_epsilon
+
+from simulations.nasr_2023 import (
+    input_canaries,
+    step_audit,
+    subsampled,
+    tight_audits,
+    trade_offs,
+)
+from simulations.shared.audit_script import Settings
+from simulations.shared.composed import noise_of_epsilon
 
 QUICK = Settings(quick=True)
 
@@ -34,13 +37,13 @@ def test_both_figures_and_the_table():
 
 
 def test_the_docstring_has_the_steps_that_are_measured():
-    told = re.findall(r"^ +a step +(.+)$", tight_audits.__doc__, re.M)
-    assert len(told) == len(tight_audits.PAPER_TABLE_1)
-    for epsilon, row in zip(tight_audits.PAPER_TABLE_1, told, strict=True):
+    printed_rows = re.findall(r"^ +a step +(.+)$", tight_audits.__doc__, re.M)
+    assert len(printed_rows) == len(tight_audits.PAPER_TABLE_1)
+    for epsilon, row in zip(tight_audits.PAPER_TABLE_1, printed_rows, strict=True):
         noise = noise_of_epsilon(epsilon, QUICK.delta)
-        found = tight_audits.bounds_of_one_step(Settings(), noise, 2500)
+        bounds = tight_audits.bounds_of_one_step(Settings(), noise, 2500)
         np.testing.assert_allclose(
-            [float(cell) for cell in row.split()], found, atol=0.006
+            [float(cell) for cell in row.split()], bounds, atol=0.006
         )
 
 
@@ -77,7 +80,7 @@ def test_no_valid_bound_is_above_theory(audit):
 
 @pytest.mark.slow
 def test_bounds_by_the_accountant_hold_and_bayes_is_no_bound():
-    found = subsampled.subsampled(0.5, 0.25, 1, 40)
-    assert found["f-DP"][0] == found["CP"][0] == 0
-    assert found["f-DP"][1] > found["GDP"][1] > found["CP"][1]
+    shares = subsampled.subsampled(0.5, 0.25, 1, 40)
+    assert shares["f-DP"][0] == shares["CP"][0] == 0
+    assert shares["f-DP"][1] > shares["GDP"][1] > shares["CP"][1]
     assert set(subsampled.credible(30, 5)) >= {"response, CP", "response, Bayes"}

@@ -3,23 +3,26 @@
 import math
 
 import pytest
-import watched
+
+from simulations.studies import watched
 
 pytestmark = pytest.mark.slow
 
 
 def test_what_is_shown_now_misleads_rarely_and_what_was_shown_before_did_not():
     runs = 400
-    found = watched.misleading(runs, 300)
-    assert found["fixed-time"] > 0.15
+    misled = watched.misleading(runs, 300)
+    assert misled["fixed-time"] > 0.15
     limit = 0.025 + 3 * math.sqrt(0.025 * 0.975 / runs)
-    assert all(share < limit for name, share in found.items() if name != "fixed-time")
+    assert all(share < limit for name, share in misled.items() if name != "fixed-time")
 
 
 def test_the_widths_at_the_end():
-    found = watched.widths(1000)
-    assert found["fixed-time"] == 1
-    assert 1 < found["planned"] < found["plan 10% off"] < 1.35 < found["no plan"] < 1.7
+    widths = watched.widths(1000)
+    assert widths["fixed-time"] == 1
+    assert (
+        1 < widths["planned"] < widths["plan 10% off"] < 1.35 < widths["no plan"] < 1.7
+    )
 
 
 def test_the_fixed_design_has_its_power():

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from broken_examples import Example
-from mechanism_collection import ONE_COUNT
 
 from fl_epe.checks import Floats
 from fl_epe.conformance import Target
 from fl_epe.conformance.games import AuditedMechanism
+from simulations.studies.mechanism_collection import ONE_COUNT
+from simulations.tramer_2022.broken_examples import Example
 
 Rng = np.random.Generator
 Choose = Callable[[int, int, Rng], Any]
@@ -279,8 +279,8 @@ PAIRS = {
 
 def from_example(example: Example, mechanism: AuditedMechanism) -> Target:
     """A target that is an entry of the collection of broken mechanisms."""
-    from noise_bugs import PrefixSums
-    from sensitivity_bugs import AdaptiveSum
+    from simulations.tramer_2022.noise_bugs import PrefixSums
+    from simulations.tramer_2022.sensitivity_bugs import AdaptiveSum
 
     adaptive = isinstance(mechanism, AdaptiveSum)
     free = isinstance(mechanism, PrefixSums) or adaptive
