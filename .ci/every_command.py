@@ -45,7 +45,9 @@ def write_inputs() -> None:
     scores = [NormalDist().inv_cdf((place + 0.5) / 60) for place in range(60)]
     rows = [f"{2 + score},{score}" for score in scores]
     Path("scores.csv").write_text("\n".join(["observed,unobserved", *rows, ""]))
-    took_part = [f"{t},{client}" for t in range(6) for client in range(t % 2, 20, 2)]
+    took_part = [
+        f"{t},{client}" for t in range(6) for client in range(t % 2, 20, 2)
+    ]
     Path("log.csv").write_text("\n".join(["round,client_id", *took_part, ""]))
     Path("mechanism.py").write_text(MECHANISM)
     for name in ("run", "other"):
@@ -59,11 +61,16 @@ def write_inputs() -> None:
 def fault_of(words: str, expected: str) -> str:
     """What is wrong with how a command ended; "" if nothing is."""
     printed, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(errors),
+    ):
         status = main(words.split())
     said = " ".join(errors.getvalue().split())
     # A report that warns ends with 3: the command worked.
-    works = status in (0, 3) if not expected else status == 2 and expected in said
+    works = (
+        status in (0, 3) if not expected else status == 2 and expected in said
+    )
     return (
         ""
         if works
@@ -79,7 +86,9 @@ if __name__ == "__main__":
         for name in COMMANDS
     ]
     untried = [
-        name for name, (place, _) in COMMANDS.items() if place and name not in tried
+        name
+        for name, (place, _) in COMMANDS.items()
+        if place and name not in tried
     ]
     faults = [f"fl-epe {name} is not tried" for name in untried]
     faults += filter(None, (fault_of(*each) for each in TRIED.items()))

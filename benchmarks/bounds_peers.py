@@ -54,7 +54,9 @@ DIM = 100_000
 SHIFTS = (0.0, 0.3, 1.0, 2.0, 4.0)
 
 
-def simulate(method: str, shift: float, trials: int, *, exact_null: bool) -> np.ndarray:
+def simulate(
+    method: str, shift: float, trials: int, *, exact_null: bool
+) -> np.ndarray:
     """Bounds of independent trials; the scores depend on the shift and the trial only."""
     bounds = np.empty(trials)
     for trial in range(trials):
@@ -75,12 +77,19 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     trials = parser.parse_args().trials
     truth = {
-        shift: float(epsilon_two_gaussians(0, 1, shift, 1, DELTA)) for shift in SHIFTS
+        shift: float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
+        for shift in SHIFTS
     }
     for exact_null in (False, True):
-        print(f"\n{'exact null' if exact_null else 'two groups'}, {trials} trials")
-        head = "  ".join(f"μ={shift:<3} (ε={truth[shift]:6.3f})" for shift in SHIFTS)
-        print(f"{'method':16} {'valid':5}  {head}  ms    (median, share above ε)")
+        print(
+            f"\n{'exact null' if exact_null else 'two groups'}, {trials} trials"
+        )
+        head = "  ".join(
+            f"μ={shift:<3} (ε={truth[shift]:6.3f})" for shift in SHIFTS
+        )
+        print(
+            f"{'method':16} {'valid':5}  {head}  ms    (median, share above ε)"
+        )
         for method, bound in BOUNDS.items():
             if exact_null and bound.needs_coins:
                 continue
@@ -92,7 +101,10 @@ def main() -> None:
                 )
             spent = 1e3 * (time.perf_counter() - start) / (trials * len(SHIFTS))
             valid = "yes" if bound.valid else "no"
-            print(f"{method:16} {valid:5}  {'  '.join(cells)}  {spent:.0f}", flush=True)
+            print(
+                f"{method:16} {valid:5}  {'  '.join(cells)}  {spent:.0f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -55,10 +55,20 @@ class Attention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.places = nn.Embedding(400, 64), nn.Embedding(32, 64)
-        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
-        layer.self_attn.dropout = 0.0  # in a function: another generator, other masks
-        self.encoder, self.output = nn.TransformerEncoder(layer, 2), nn.Linear(64, 10)
+        self.embedding, self.places = (
+            nn.Embedding(400, 64),
+            nn.Embedding(32, 64),
+        )
+        layer = nn.TransformerEncoderLayer(
+            64, 4, 128, dropout=0.1, batch_first=True
+        )
+        layer.self_attn.dropout = (
+            0.0  # in a function: another generator, other masks
+        )
+        self.encoder, self.output = (
+            nn.TransformerEncoder(layer, 2),
+            nn.Linear(64, 10),
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Scores of ten classes, of sequences of 32 tokens."""
@@ -81,12 +91,19 @@ def transformer(model: type[nn.Module] = Attention) -> Task:
     )
     held = table.select(range(16))
     return from_datasets(
-        model, table, inputs="x", targets="y", partition="by:owner", held_out=held
+        model,
+        table,
+        inputs="x",
+        targets="y",
+        partition="by:owner",
+        held_out=held,
     )
 
 
 TASKS: Mapping[str, Callable[[], Task]] = {
-    "cnn": lambda: load_task("synthetic-emnist", num_clients=60, max_examples=20),
+    "cnn": lambda: load_task(
+        "synthetic-emnist", num_clients=60, max_examples=20
+    ),
     "lstm": lambda: load_task(
         "synthetic-stackoverflow", num_clients=60, max_examples=16
     ),
@@ -108,7 +125,10 @@ def train(
     """The sum of the clients' updates in the last of some equal rounds, and the trainer."""
     prepared = Prepared(task)
     prepared.prepare(range(CLIENTS))
-    trainer, local = CohortTrainer(prepared, execution), LocalTraining(0.05, 1, BATCH)
+    trainer, local = (
+        CohortTrainer(prepared, execution),
+        LocalTraining(0.05, 1, BATCH),
+    )
     theta = task.initial(1)
     for _ in range(rounds):
         before_each()
@@ -125,7 +145,9 @@ def costs(ghost: Any) -> dict[str, int]:
     """What was counted since `ghostdev.reset`."""
     counted = ghost.counts()
     waits = sum(
-        n for kind, (n, _) in counted.items() if kind == "D2H" or kind[:4] == "SYNC"
+        n
+        for kind, (n, _) in counted.items()
+        if kind == "D2H" or kind[:4] == "SYNC"
     )
     return {
         "launches": counted["launch"][0],
@@ -152,7 +174,9 @@ def main() -> None:
             train(
                 task, Execution("ghost", chunk), 2, ghost.reset
             )  # the first looks at the model
-            launches, waits, sent, back = (n / steps for n in costs(ghost).values())
+            launches, waits, sent, back = (
+                n / steps for n in costs(ghost).values()
+            )
             print(
                 f"{name:12}{task.dim:12,}{chunk:7}{launches:10.0f}{waits:7.2f}"
                 f"{sent / 1e3:8.0f} kB{back / 1e3:6.0f} kB"

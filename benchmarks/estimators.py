@@ -86,7 +86,10 @@ def shift_of(epsilon: float) -> float:
         return 0.0
 
     def gap(shift: float) -> float:
-        return float(np.asarray(epsilon_two_gaussians(0, 1, shift, 1, DELTA))) - epsilon
+        return (
+            float(np.asarray(epsilon_two_gaussians(0, 1, shift, 1, DELTA)))
+            - epsilon
+        )
 
     return float(optimize.brentq(gap, 1e-6, 60.0, xtol=1e-13))
 
@@ -97,7 +100,9 @@ def simulate(shift: float, variance: str, runs: int) -> NDArray[np.float64]:
     rows = []
     for _ in range(runs):
         cosines = rng.normal(shift, 1, COUNT) / np.sqrt(DIM)
-        estimate = epsilon_of(Scores.from_cosines(cosines, DIM), DELTA, variance)
+        estimate = epsilon_of(
+            Scores.from_cosines(cosines, DIM), DELTA, variance
+        )
         rows.append((estimate.epsilon, estimate.low, estimate.high))
     return np.array(rows)
 
@@ -126,7 +131,12 @@ def by_dimension(
         mean = float(scores.observed.mean())
         inside = scores.shift(half) <= shift <= scores.shift(-half)
         rows.append(
-            (scores.shift() / shift, mean / shift, inside, abs(mean - shift) <= half)
+            (
+                scores.shift() / shift,
+                mean / shift,
+                inside,
+                abs(mean - shift) <= half,
+            )
         )
         try:
             check_known_variance(scores)
@@ -156,7 +166,9 @@ def print_dimensions(runs: int) -> None:
     )
     for dim in (10, 30, 100, 650, 10**4, 10**6):
         for epsilon in (0.3, 3.0, 20.0, 50.0):
-            ratio, plain, inside, plainly, refused = by_dimension(dim, epsilon, runs)
+            ratio, plain, inside, plainly, refused = by_dimension(
+                dim, epsilon, runs
+            )
             print(
                 f"d = {dim:7} ε = {epsilon:4g}  {ratio:6.3f} {inside:6.3f}   {plain:6.3f} "
                 f"{plainly:6.3f}   {refused:6.4f}",
@@ -183,7 +195,9 @@ def failures(
             bound = BOUNDS[method](scores, None, DELTA, dim=DIM)
         else:
             inside = (
-                rng.binomial(2 * COUNT, 0.5) if BOUNDS[method].needs_coins else COUNT
+                rng.binomial(2 * COUNT, 0.5)
+                if BOUNDS[method].needs_coins
+                else COUNT
             )
             observed = rng.normal(shift, 1, inside)
             others = rng.normal(0, 1, 2 * COUNT - inside)
@@ -195,14 +209,19 @@ def failures(
 def print_bounds(runs: int) -> None:
     """A row for each bound that is called valid, a column for each true ε."""
     print(f"{runs} runs: share of 95% bounds above the true ε")
-    print(f"{'bound':16} {'null':6} " + " ".join(f"{epsilon:6g}" for epsilon in TRUE))
+    print(
+        f"{'bound':16} {'null':6} "
+        + " ".join(f"{epsilon:6g}" for epsilon in TRUE)
+    )
     for method, bound in BOUNDS.items():
         if not bound.valid:
             continue
         for exact_null in (True, False):
             if exact_null and bound.needs_coins:
                 continue
-            shares = [failures(method, shift_of(e), e, runs, exact_null) for e in TRUE]
+            shares = [
+                failures(method, shift_of(e), e, runs, exact_null) for e in TRUE
+            ]
             cells = " ".join(f"{share:6.3f}" for share in shares)
             print(
                 f"{method:16} {'exact' if exact_null else 'sample':6} {cells}",
@@ -231,7 +250,9 @@ def print_estimates(runs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=2000, help="simulated runs a cell")
+    parser.add_argument(
+        "--runs", type=int, default=2000, help="simulated runs a cell"
+    )
     parser.add_argument(
         "--bounds", action="store_true", help="failures of the bounds instead"
     )

@@ -50,8 +50,14 @@ class _SmallDigits(Digits):
     """Digits of 7×7 pixels and a network of 1,450 parameters."""
 
     def model(self) -> torch.nn.Module:
-        layers = torch.nn.Linear(49, 24), torch.nn.ReLU(), torch.nn.Linear(24, 10)
-        return torch.nn.Sequential(torch.nn.AvgPool2d(4), torch.nn.Flatten(), *layers)
+        layers = (
+            torch.nn.Linear(49, 24),
+            torch.nn.ReLU(),
+            torch.nn.Linear(24, 10),
+        )
+        return torch.nn.Sequential(
+            torch.nn.AvgPool2d(4), torch.nn.Flatten(), *layers
+        )
 
 
 def repeated(runs: int) -> None:
@@ -70,7 +76,9 @@ def repeated(runs: int) -> None:
             full_knowledge=True,
         )
         records = [
-            simulate(Job(task, config, Seeds.derive(seed), evaluate_every=ROUNDS))
+            simulate(
+                Job(task, config, Seeds.derive(seed), evaluate_every=ROUNDS)
+            )
             for seed in range(1, runs + 1)
         ]
         theory = np.sqrt(ROUNDS) / config.sum_noise_multiplier()
@@ -118,13 +126,16 @@ def main() -> None:
         )
         record = simulate(Job(task, config, Seeds.derive(1), evaluate_every=60))
         claimed = gaussian_epsilon(z, record.delta)
-        of_the_sum = gaussian_epsilon(config.sum_noise_multiplier(), record.delta)
+        of_the_sum = gaussian_epsilon(
+            config.sum_noise_multiplier(), record.delta
+        )
         full, known = (
             epsilon_from_record(record, statistic=statistic)
             for statistic in ("full-knowledge", "matched-filter")
         )
         cells = [
-            f"{e.epsilon:8.2f} ({e.low:.2f} – {e.high:.2f})" for e in (full, known)
+            f"{e.epsilon:8.2f} ({e.low:.2f} – {e.high:.2f})"
+            for e in (full, known)
         ]
         error = np.abs(full.epsilon / claimed - 1)
         print(

@@ -85,7 +85,12 @@ def numbers_of_record(record: AuditRecord) -> dict[str, Any]:
         found[answer.adversary.sees] = numbers
     by_round = epsilon_by_round(record, most=4)
     found["so far"] = [
-        [each.round, each.participations, each.estimate.epsilon, each.estimate.low]
+        [
+            each.round,
+            each.participations,
+            each.estimate.epsilon,
+            each.estimate.low,
+        ]
         for each in by_round
     ]
     return found
@@ -108,7 +113,11 @@ def numbers_of_schedules() -> dict[str, Any]:
                 except NotMeasured as error:
                     numbers[f"median, {sees}"] = str(error)
                     continue
-                numbers[f"median, {sees}"] = [median.epsilon, median.low, median.high]
+                numbers[f"median, {sees}"] = [
+                    median.epsilon,
+                    median.low,
+                    median.high,
+                ]
                 worst = worst_client(record, schedule, sees, CLIENTS)
                 if worst is not None:
                     limit = worst.theory.epsilon
@@ -143,7 +152,11 @@ def numbers_of_commands() -> dict[str, Any]:
     for schedule in EVERY[:4]:
         advice = noise_for_epsilon(schedule, 8.0, DELTA, CLIENTS)
         load = advice.load
-        found[f"advise {schedule}"] = [advice.noise_multiplier, load.places, load.kept]
+        found[f"advise {schedule}"] = [
+            advice.noise_multiplier,
+            load.places,
+            load.kept,
+        ]
     return found
 
 
@@ -153,9 +166,12 @@ def numbers_of_runs() -> dict[str, Any]:
     task = load_task("digits")
     for name, settings in RUNS.items():
         config = RunConfig(
-            clients=task.num_clients, **{**task.defaults, **_EVERY_RUN, **settings}
+            clients=task.num_clients,
+            **{**task.defaults, **_EVERY_RUN, **settings},
         )
-        found[name] = numbers_of_record(simulate(Job(task, config, Seeds.derive(5))))
+        found[name] = numbers_of_record(
+            simulate(Job(task, config, Seeds.derive(5)))
+        )
     return found
 
 
@@ -182,8 +198,12 @@ def differs(before: Any, after: Any) -> bool:
 def main() -> None:
     """Write or compare all numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", type=Path, help="file to write the numbers to")
-    parser.add_argument("--compare", type=Path, help="file with the numbers of before")
+    parser.add_argument(
+        "--write", type=Path, help="file to write the numbers to"
+    )
+    parser.add_argument(
+        "--compare", type=Path, help="file with the numbers of before"
+    )
     options = parser.parse_args()
     numbers = {
         "schedules": numbers_of_schedules(),
@@ -205,7 +225,9 @@ def main() -> None:
         if differs(before.get(name, "absent"), after.get(name, "absent"))
     ]
     for name in changed:
-        print(f"{name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}")
+        print(
+            f"{name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
+        )
     print(f"{len(before)} numbers, {len(changed)} differ")
     sys.exit(bool(changed))
 

@@ -153,7 +153,10 @@ class Setting:
         """The models, each on clients of few batches."""
         words = SmallWords if self.quick else SyntheticStackOverflow
         return {
-            "cnn": (SyntheticEmnist(max_examples=32), LocalTraining(0.031, 1, 16)),
+            "cnn": (
+                SyntheticEmnist(max_examples=32),
+                LocalTraining(0.031, 1, 16),
+            ),
             "lstm": (words(max_examples=16), LocalTraining(1.0, 1, 16)),
         }
 
@@ -180,7 +183,10 @@ class Setting:
         )
         config = RunConfig(clients=task.num_clients, **settings)
         return RunPlan(
-            task, config, Seeds.derive(self.seed), self.execution(chunk, precision)
+            task,
+            config,
+            Seeds.derive(self.seed),
+            self.execution(chunk, precision),
         )
 
     def left(self) -> float:
@@ -193,7 +199,11 @@ class Results:
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path = path
-        self.values: dict[str, Any] = {"facts": facts, "cells": {}, "errors": {}}
+        self.values: dict[str, Any] = {
+            "facts": facts,
+            "cells": {},
+            "errors": {},
+        }
         if path.exists():
             self.values = json.loads(path.read_text())
             if self.values["facts"] != json.loads(json.dumps(facts)):
@@ -249,7 +259,10 @@ def cells(setting: Setting, results: Results) -> Iterator[Cell]:
             work = partial(measures.correlation, task, how, local)
             yield f"correlation/{model}/{precision}", work
     for model, (task, local) in batches.items():
-        yield f"loop/{model}", partial(measures.loop, task, local, device, sizes)
+        yield (
+            f"loop/{model}",
+            partial(measures.loop, task, local, device, sizes),
+        )
     yield from speeds(setting)
     for model, (task, local) in batches.items():
         for workers in _WORKERS[: 1 if setting.quick else None]:
@@ -271,7 +284,9 @@ def speeds(setting: Setting) -> Iterator[Cell]:
     for model, (task, local) in setting.batches().items():
         for precision in sizes.precisions:
             # Many processors have no LSTM of one client in bfloat16.
-            chunks = sizes.chunks[on_cpu and (model, precision) == ("lstm", "bf16") :]
+            chunks = sizes.chunks[
+                on_cpu and (model, precision) == ("lstm", "bf16") :
+            ]
             for chunk in chunks:
                 how = setting.execution(chunk, precision)
                 work = partial(measures.speed, task, how, local, sizes)
@@ -282,12 +297,15 @@ def speeds(setting: Setting) -> Iterator[Cell]:
             yield f"speed/{model}/{precision}/{how.chunk} free", work
 
 
-def chunk_for(setting: Setting, results: Results, model: str, precision: str) -> int:
+def chunk_for(
+    setting: Setting, results: Results, model: str, precision: str
+) -> int:
     """The chunk that trained most clients a second, unless one was asked for."""
     found = {
         int(name.rpartition("/")[2]): answer["per_s"]
         for name, answer in results.cells.items()
-        if name.startswith(f"speed/{model}/{precision}/") and not name.endswith("free")
+        if name.startswith(f"speed/{model}/{precision}/")
+        and not name.endswith("free")
     }
     return setting.chunk or max(
         found, key=found.__getitem__, default=setting.sizes.chunks[-2]
@@ -310,7 +328,8 @@ def paper_rounds(
                 raise OutOfTimeError
             played.append(run.play())
     parts = {
-        part: statistics.median(row[part] for row in played[1:]) for part in played[0]
+        part: statistics.median(row[part] for row in played[1:])
+        for part in played[0]
     }
     return {
         "chunk": run.chunk,
@@ -324,13 +343,17 @@ def paper_rounds(
     }
 
 
-def whole_run(setting: Setting, results: Results, place: Path) -> dict[str, Any]:
+def whole_run(
+    setting: Setting, results: Results, place: Path
+) -> dict[str, Any]:
     """Go on with the StackOverflow run until it or the time is over; ε of the rounds so far."""
     chunk = chunk_for(setting, results, "lstm", setting.precision)
     run = AuditedRun(setting.plan("lstm", setting.precision, chunk))
     run.resume(place)
     saved, longest, rounds = time.monotonic(), 0.0, run.plan.config.rounds
-    while run.rounds_done < rounds and setting.left() > _RESERVE + 1.5 * longest:
+    while (
+        run.rounds_done < rounds and setting.left() > _RESERVE + 1.5 * longest
+    ):
         longest = max(longest, sum(run.play().values()))
         if time.monotonic() - saved > _SAVE_EVERY:
             run.save(place)
@@ -359,7 +382,9 @@ def chosen(
         if name.partition("/")[0] in sections and name not in results.cells:
             yield name, work
     run = results.cells.get("run")
-    if "run" in sections and (run is None or run["so_far"]["rounds"] < run["rounds"]):
+    if "run" in sections and (
+        run is None or run["so_far"]["rounds"] < run["rounds"]
+    ):
         yield "run", partial(whole_run, setting, results, place)
 
 
@@ -381,7 +406,9 @@ def measure(setting: Setting, results: Results, work: Iterator[Cell]) -> bool:
     )
 
 
-def attempt(results: Results, name: str, work: Callable[[], dict[str, Any]]) -> None:
+def attempt(
+    results: Results, name: str, work: Callable[[], dict[str, Any]]
+) -> None:
     """Measure and keep; an error is kept too, so that one failure leaves the rest."""
     began = time.monotonic()
     try:
@@ -409,7 +436,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--budget", type=float, default=540, help="seconds that this call takes"
     )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--quick", action="store_true", help="at a reduced size")
+    parser.add_argument(
+        "--quick", action="store_true", help="at a reduced size"
+    )
     parser.add_argument(
         "--sections", nargs="+", choices=_SECTIONS, default=list(_SECTIONS)
     )
@@ -421,7 +450,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--chunk", type=int, default=0, help="clients at once in rounds and run"
     )
     parser.add_argument(
-        "--noise-multiplier", type=float, help="of rounds and run (default: task)"
+        "--noise-multiplier",
+        type=float,
+        help="of rounds and run (default: task)",
     )
     return parser.parse_args(arguments)
 
@@ -449,7 +480,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.resume is not None and not path.exists():
         shutil.copytree(options.resume, options.output, dirs_exist_ok=True)
     results = Results(path, facts)
-    work = chosen(setting, results, options.output / f"{stem}-run", options.sections)
+    work = chosen(
+        setting, results, options.output / f"{stem}-run", options.sections
+    )
     done = measure(setting, results, work)
     print(f"\n{table(results.values)}\n\n{path}")
     if not done:

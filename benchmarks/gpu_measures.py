@@ -85,7 +85,9 @@ def timed(
     for _ in range(_WARM_UP):
         work()
     times: list[float] = []
-    while len(times) < _FEWEST or (sum(times) < at_least and len(times) < _MOST):
+    while len(times) < _FEWEST or (
+        sum(times) < at_least and len(times) < _MOST
+    ):
         times.append(_once(work, device))
     return times
 
@@ -107,7 +109,10 @@ def _once(work: Callable[[], object], device: torch.device) -> float:
 
 def spread(times: list[float]) -> Answer:
     """Median, least and largest of some seconds."""
-    return {"seconds": statistics.median(times), "range": [min(times), max(times)]}
+    return {
+        "seconds": statistics.median(times),
+        "range": [min(times), max(times)],
+    }
 
 
 def copy_bandwidth(device: torch.device, sizes: Sizes) -> Answer:
@@ -132,22 +137,36 @@ def scoring(
     on_device = torch.tensor(x, device=device)
     size = 1 << (dim - 1).bit_length()
     began = time.perf_counter()
-    canaries, all_of_them = CanarySet(dim, few, seed), CanarySet(dim, size, seed)
+    canaries, all_of_them = (
+        CanarySet(dim, few, seed),
+        CanarySet(dim, size, seed),
+    )
     dot(canaries, on_device)
     set_up = time.perf_counter() - began
     padded = torch.zeros(size, device=device)
     padded[:dim] = on_device / on_device.abs().max()
     multiply = products(size, device)
     works: dict[str, Callable[[], object]] = {
-        "transforms": lambda: [butterflies(padded).mul_(size**-0.5) for _ in range(2)],
-        "products": lambda: [multiply(padded).mul_(size**-0.5) for _ in range(2)],
+        "transforms": lambda: [
+            butterflies(padded).mul_(size**-0.5) for _ in range(2)
+        ],
+        "products": lambda: [
+            multiply(padded).mul_(size**-0.5) for _ in range(2)
+        ],
         "few": lambda: dot(canaries, on_device),
         "every": lambda: dot(all_of_them, on_device),
     }
-    answer: Answer = {"dim": dim, "size": size, "few_count": few, "set_up": set_up}
+    answer: Answer = {
+        "dim": dim,
+        "size": size,
+        "few_count": few,
+        "set_up": set_up,
+    }
     for name, work in works.items():
         answer[name] = spread(timed(work, device, sizes.seconds))
-    answer["gb_per_s"] = 2 * 2 * 4 * size / answer["transforms"]["seconds"] / 1e9
+    answer["gb_per_s"] = (
+        2 * 2 * 4 * size / answer["transforms"]["seconds"] / 1e9
+    )
     answer["from_cpu"] = {
         name: _from_cpu(some, x, device, seed)
         for name, some in (("few", canaries), ("every", all_of_them))
@@ -155,7 +174,9 @@ def scoring(
     return answer
 
 
-def products(size: int, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+def products(
+    size: int, device: torch.device
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """The transform of a vector of this length by three matrix products, on the device."""
     bits = size.bit_length() - 1
     outer, middle = 1 << bits // 3, 1 << (bits - bits // 3) // 2
@@ -180,9 +201,13 @@ def _from_cpu(
     sparse[places] = 1 / x[places]  # heavy tails
     far = 0.0
     for vector in (x, sparse):
-        deviation = float(np.linalg.norm(vector.astype(np.float64))) / np.sqrt(len(x))
+        deviation = float(np.linalg.norm(vector.astype(np.float64))) / np.sqrt(
+            len(x)
+        )
         there = dot(canaries, torch.tensor(vector, device=device))
-        far = max(far, float(np.abs(there - canaries.dot(vector)).max() / deviation))
+        far = max(
+            far, float(np.abs(there - canaries.dot(vector)).max() / deviation)
+        )
     return far
 
 
@@ -270,24 +295,35 @@ def loop(
                 loss: Any = task.batch_loss(model, batch).mean()
                 loss.backward()
                 optimizer.step()
-            update = torch.nn.utils.parameters_to_vector(parameters).detach() - theta
+            update = (
+                torch.nn.utils.parameters_to_vector(parameters).detach() - theta
+            )
             total += update * (_CLIP_NORM / update.norm().clamp(min=_CLIP_NORM))
         total.cpu()
 
     fresh_memory(device)
     answer = spread(timed(train, device, sizes.seconds))
-    return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "chunk": 1}
+    return answer | {
+        "clients": cohort,
+        "per_s": cohort / answer["seconds"],
+        "chunk": 1,
+    }
 
 
 def shared(
-    task: Task, execution: Execution, local: LocalTraining, workers: int, sizes: Sizes
+    task: Task,
+    execution: Execution,
+    local: LocalTraining,
+    workers: int,
+    sizes: Sizes,
 ) -> Answer:
     """Clients a second of several processes that train on one device at the same time."""
     spawn = multiprocessing.get_context("spawn")
     barrier, found = spawn.Barrier(workers), spawn.Queue()
     given = task, execution, local, sizes, barrier, found
     processes = [
-        spawn.Process(target=_share, args=given, daemon=True) for _ in range(workers)
+        spawn.Process(target=_share, args=given, daemon=True)
+        for _ in range(workers)
     ]
     for process in processes:
         process.start()
@@ -324,7 +360,9 @@ def _share(
         found.put(f"{type(error).__name__}: {error}")
 
 
-def correlation(task: Task, execution: Execution, local: LocalTraining) -> Answer:
+def correlation(
+    task: Task, execution: Execution, local: LocalTraining
+) -> Answer:
     """How far the sum of a few clients' updates is from the CPU's in float32, relatively."""
     sums = []
     prepared = Prepared(task)
@@ -352,7 +390,9 @@ def fresh_memory(device: torch.device) -> None:
 def peak_gb(device: torch.device) -> float | None:
     """The most memory that tensors took on a GPU; ``None`` on a CPU."""
     return (
-        torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None
+        torch.cuda.max_memory_allocated(device) / 1e9
+        if device.type == "cuda"
+        else None
     )
 
 
@@ -381,4 +421,6 @@ def noted() -> Iterator[list[str]]:
             yield notes
     finally:
         logger.removeHandler(handler)
-    notes += sorted({str(warning.message).partition("\n")[0] for warning in caught})
+    notes += sorted(
+        {str(warning.message).partition("\n")[0] for warning in caught}
+    )

@@ -68,12 +68,16 @@ class Prepared(Task):
 
     name: ClassVar[str] = "prepared"
     task: Task
-    kept: dict[int, ClientData] = dataclasses.field(default_factory=dict, compare=False)
+    kept: dict[int, ClientData] = dataclasses.field(
+        default_factory=dict, compare=False
+    )
 
     def prepare(self, clients: Sequence[int]) -> None:
         """Make these clients, and forget the others."""
         self.kept.clear()
-        self.kept.update({client: self.task.client(client) for client in clients})
+        self.kept.update(
+            {client: self.task.client(client) for client in clients}
+        )
 
     @property
     def num_clients(self) -> int:
@@ -150,12 +154,18 @@ class AuditedRun:
             raise ValueError(
                 f"Expected server_optimizer={config.server_optimizer!r} to be 'sgd'."
             )
-        self.plan, self._optimizer, self._rule = plan, optimizer, config.clip_rule()
+        self.plan, self._optimizer, self._rule = (
+            plan,
+            optimizer,
+            config.clip_rule(),
+        )
         self._device = plan.execution.torch_device()
         self._task = Prepared(plan.task)
         self._trainer = CohortTrainer(self._task, plan.execution)
         rng = generator(seeds.participation, 0)
-        self._cohorts = list(config.client_schedule().cohorts(config.clients, rng))
+        self._cohorts = list(
+            config.client_schedule().cohorts(config.clients, rng)
+        )
         rng = generator(seeds.participation, 1)
         planned = schedules.presence(
             config.canary_schedule(), config.num_canaries or 0, rng
@@ -187,14 +197,21 @@ class AuditedRun:
         config, seeds, t = self.plan.config, self.plan.seeds, self.rounds_done
         clients, clip_norm = self._cohorts[t].tolist(), self._clip_norm
         local = LocalTraining(
-            config.local_learning_rate, config.local_epochs, config.local_batch_size
+            config.local_learning_rate,
+            config.local_epochs,
+            config.local_batch_size,
         )
         total = ClippedSum(len(self.theta), clip_norm)
         with part("data"):
             self._task.prepare(clients)
         with part("training"):
             counts = self._trainer.train(
-                self.theta, clients, local, total, seed=seeds.local, round_number=t + 1
+                self.theta,
+                clients,
+                local,
+                total,
+                seed=seeds.local,
+                round_number=t + 1,
             )
         with part("canaries"):
             for canary in np.flatnonzero(self._presence[t]).tolist():
@@ -204,7 +221,9 @@ class AuditedRun:
                 )
         with part("noise"):
             std = config.sum_noise_multiplier() * clip_norm
-            noise = gaussian_noise(generator(seeds.noise, t, 0), len(self.theta), std)
+            noise = gaussian_noise(
+                generator(seeds.noise, t, 0), len(self.theta), std
+            )
             mean = (total.total() + noise) / config.cohort_size
         with part("server"):
             moved = self._move(mean)
@@ -212,7 +231,9 @@ class AuditedRun:
             self._dots.append(self._score(mean).astype(np.float32))
         rng = generator(seeds.noise, t, 1)
         voted = counts.clients + self._presence[t].sum() * config.canaries_vote
-        self._clip_norm = self._rule.update(clip_norm, counts.unclipped, voted, rng)
+        self._clip_norm = self._rule.update(
+            clip_norm, counts.unclipped, voted, rng
+        )
         self.faults += [fault.text for fault in counts.faults]
         loss = counts.loss_sum / max(1, counts.examples)
         row = (
@@ -230,7 +251,9 @@ class AuditedRun:
     def _move(self, mean: NDArray[np.float64]) -> float:
         """The server's step; returns how far the model moved."""
         # Momentum does not depend on the number of the round.
-        state, step = self._optimizer.update({"velocity": self._velocity}, mean, 0)
+        state, step = self._optimizer.update(
+            {"velocity": self._velocity}, mean, 0
+        )
         before = self.theta
         self.theta = (before + step).astype(np.float32)
         self._velocity = state["velocity"].astype(np.float32)
@@ -262,7 +285,10 @@ class AuditedRun:
         moved = self._score(self.theta - self._start) / norms.displacement
         sides = [
             CanaryCosines(
-                means=means[:, ids], final=final[ids], displacement=moved[ids], ids=ids
+                means=means[:, ids],
+                final=final[ids],
+                displacement=moved[ids],
+                ids=ids,
             )
             for ids in (observed, unobserved)
         ]
@@ -284,7 +310,9 @@ class AuditedRun:
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
-            participation=config.canary_schedule().law(config.clients).in_record(),
+            participation=config.canary_schedule()
+            .law(config.clients)
+            .in_record(),
             canary_participations=float(config.canary_participations or 0.0),
             server=ServerStep(
                 "sgd",
@@ -331,7 +359,9 @@ class AuditedRun:
             return False
         state = json.loads((found[-1] / "state.json").read_text())
         facts = self.plan.facts()
-        if changed := [name for name in facts if facts[name] != state["plan"][name]]:
+        if changed := [
+            name for name in facts if facts[name] != state["plan"][name]
+        ]:
             raise ValueError(
                 f"Expected {found[-1]} to be of this run, but it has another {', '.join(changed)}: "
                 "use the settings that it was started with, or another --output."

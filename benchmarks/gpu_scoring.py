@@ -23,9 +23,13 @@ def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
     y = x.new_zeros(size)
     y[: family.dim] = x / largest
     y[: family.dim] *= x.new_tensor(signs(family._second, slice(0, family.dim)))
-    y = butterflies(butterflies(y) * x.new_tensor(signs(family._first, slice(0, size))))
+    y = butterflies(
+        butterflies(y) * x.new_tensor(signs(family._first, slice(0, size)))
+    )
     chosen = y[torch.as_tensor(rows, device=x.device)].cpu().numpy()
-    return np.asarray(chosen.astype(np.float64) * largest / family.lengths(rows))
+    return np.asarray(
+        chosen.astype(np.float64) * largest / family.lengths(rows)
+    )
 
 
 def butterflies(x: torch.Tensor) -> torch.Tensor:

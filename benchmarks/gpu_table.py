@@ -67,7 +67,9 @@ def _speeds(cells: Cells) -> list[str]:
         "repeatable on a GPU), and how far updates are from the CPU's in float32",
         " " * 14 + "".join(f"{column:>9}" for column in columns) + "       off",
     ]
-    for model, precision in dict.fromkeys(tuple(name.split("/")[:2]) for name in found):
+    for model, precision in dict.fromkeys(
+        tuple(name.split("/")[:2]) for name in found
+    ):
         row = [
             _speed(found.get(f"{model}/{precision}/{column}"), column)
             for column in columns

@@ -48,5 +48,7 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    header = f"{'schedule':<26}{'ε-final':>9}{'ε-all':>9}{'seconds':>9}{'GiB':>7}"
+    header = (
+        f"{'schedule':<26}{'ε-final':>9}{'ε-all':>9}{'seconds':>9}{'GiB':>7}"
+    )
     each_in_a_process(__file__, measure, NAMES, header)

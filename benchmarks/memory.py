@@ -72,7 +72,9 @@ class OneVector(Task):
         return Vector(self.parameters)
 
     def client(self, client_id: int) -> ClientData:  # noqa: D102
-        return ClientData(torch.ones(1, 1), torch.full((1, 1), float(client_id)))
+        return ClientData(
+            torch.ones(1, 1), torch.full((1, 1), float(client_id))
+        )
 
     def held_out(self) -> ClientData:  # noqa: D102
         return self.client(0)
@@ -85,7 +87,9 @@ class OneVector(Task):
 def resident(name: str = "VmRSS") -> int:
     """Bytes that this process holds; as "VmHWM" the most since `peaks` began."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+    return 1024 * next(
+        int(line.split()[1]) for line in lines if line.startswith(name)
+    )
 
 
 @contextlib.contextmanager
@@ -127,7 +131,10 @@ def play(dim: int, workers: int, audit: bool, momentum: float) -> None:
     job = Job(OneVector(dim), config, Seeds.derive(1), evaluate_every=1)
     with tempfile.TemporaryDirectory() as folder:
         simulate(
-            job, workers=workers, checkpoint=Path(folder, "run.npz"), checkpoint_every=1
+            job,
+            workers=workers,
+            checkpoint=Path(folder, "run.npz"),
+            checkpoint_every=1,
         )
 
 
@@ -155,11 +162,18 @@ def main() -> None:
     parser.add_argument(
         "--audit", nargs="+", default=["yes", "no"], choices=["yes", "no"]
     )
-    parser.add_argument("--momentum", type=float, default=0.9, help="of the server")
+    parser.add_argument(
+        "--momentum", type=float, default=0.9, help="of the server"
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
-        run(options.dim, options.workers[0], options.audit == ["yes"], options.momentum)
+        run(
+            options.dim,
+            options.workers[0],
+            options.audit == ["yes"],
+            options.momentum,
+        )
         return
     print(
         "workers audit" + "".join(f"{name:>11}" for name in (*_STAGES, "peak")),
@@ -171,7 +185,9 @@ def main() -> None:
             values = {"dim": options.dim, "workers": workers, "audit": audit}
             values["momentum"] = options.momentum
             flags = [f"--{name}={value}" for name, value in values.items()]
-            subprocess.run([sys.executable, __file__, "--here", *flags], check=True)
+            subprocess.run(
+                [sys.executable, __file__, "--here", *flags], check=True
+            )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def config_with(kind: NoiseGenerator, cohort: int, rounds: int) -> RunConfig:
 
 def draw(kind: NoiseGenerator) -> float:
     """Seconds of one round's noise."""
-    return seconds(lambda: gaussian_noise(noise_generator(None, kind=kind), _DIM, 0.25))
+    return seconds(
+        lambda: gaussian_noise(noise_generator(None, kind=kind), _DIM, 0.25)
+    )
 
 
 def step(kind: NoiseGenerator) -> float:
@@ -65,14 +67,18 @@ def step(kind: NoiseGenerator) -> float:
 def round_of(kind: NoiseGenerator, cohort: int, rounds: int) -> float:
     """Seconds of a round in which real clients train, on average over a run."""
     job = Job(
-        SyntheticStackOverflow(), config_with(kind, cohort, rounds), Seeds.derive(1)
+        SyntheticStackOverflow(),
+        config_with(kind, cohort, rounds),
+        Seeds.derive(1),
     )
     return seconds(lambda: simulate(job)) / rounds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cohort", type=int, default=4, help="clients of a round")
+    parser.add_argument(
+        "--cohort", type=int, default=4, help="clients of a round"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="of a run")
     parser.add_argument("--runs", type=int, default=3, help="of each generator")
     options = parser.parse_args()
@@ -91,7 +97,10 @@ def main() -> None:
             for kind in _KINDS:
                 found[kind][i] = measure(kind)
         old, new = (statistics.median(found[kind]) for kind in _KINDS)
-        print(f"{name}: {old:.3f} s with sfc64, {new:.3f} s with chacha20", flush=True)
+        print(
+            f"{name}: {old:.3f} s with sfc64, {new:.3f} s with chacha20",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -170,7 +170,11 @@ class Player:
     """Leads a strategy through its rounds, one at a time."""
 
     def __init__(
-        self, strategy: Strategy, inner: Strategy, grid: Grid, arrays: ArrayRecord
+        self,
+        strategy: Strategy,
+        inner: Strategy,
+        grid: Grid,
+        arrays: ArrayRecord,
     ):
         self._strategy, self._inner = strategy, inner
         self._grid, self._arrays = grid, arrays
@@ -190,20 +194,27 @@ class Player:
             asked = time.perf_counter()
             replies = list(self._grid.send_and_receive(messages, timeout=3600))
             answered = time.perf_counter()
-            errors = [reply.error.reason for reply in replies if reply.has_error()]
+            errors = [
+                reply.error.reason for reply in replies if reply.has_error()
+            ]
             assert not errors, errors[0]
             arrays, _ = self._strategy.aggregate_train(self._round, replies)
             ended = time.perf_counter()
         assert arrays is not None
         self._arrays = arrays
-        return Timed(ended - began, asked - began + ended - answered, watch.seconds)
+        return Timed(
+            ended - began, asked - began + ended - answered, watch.seconds
+        )
 
 
 def client_app(clients: int, *, noise: bool = False) -> ClientApp:
     """An app that trains the received model on two batches of real digits and sends it back."""
     norm = _PROMISE.clip_norm
     mod = LocalDpMod(norm, 2 * norm, _PROMISE.epsilon, _PROMISE.delta)
-    app, task = ClientApp(mods=[mod] if noise else []), Digits(num_clients=clients)
+    app, task = (
+        ClientApp(mods=[mod] if noise else []),
+        Digits(num_clients=clients),
+    )
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -215,17 +226,23 @@ def client_app(clients: int, *, noise: bool = False) -> ClientApp:
         for layer in (model.dropout1, model.dropout2):
             layer.random = np.random.default_rng()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        order = torch.randperm(len(data)).repeat(_BATCH * _BATCHES)[: _BATCH * _BATCHES]
+        order = torch.randperm(len(data)).repeat(_BATCH * _BATCHES)[
+            : _BATCH * _BATCHES
+        ]
         with one_thread():
             for batch in torch.split(order, _BATCH):
                 optimizer.zero_grad()
                 loss = (
-                    task.loss(model(data.inputs[batch]), data.targets[batch]).loss
+                    task.loss(
+                        model(data.inputs[batch]), data.targets[batch]
+                    ).loss
                     / _BATCH
                 )
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-        metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(order)})
+        metrics = MetricRecord(
+            {"train_loss": loss.item(), "num-examples": len(order)}
+        )
         content = RecordDict(
             {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
         )
@@ -250,7 +267,9 @@ class Scoring:
         canaries = CanarySet(Digits().dim, _SCORED, 1)
         self._vectors = setting.rounds + 2
         self._tracker = CanaryScorer(canaries)
-        self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
+        self._deltas = generator(2).standard_normal(
+            (4, canaries.dim), np.float32
+        )
         settings = setting.audited(setting.fedavg).canary_settings
         whole = setting.canaries + settings.unobserved_beside(setting.canaries)
         self._factor = whole / _SCORED / setting.rounds
@@ -287,7 +306,9 @@ def measure(grid: Grid, setting: Setting) -> None:
         pairs = []
         for pair in range(-1, setting.pairs):  # the first one warms up
             first = pair % 2
-            timed = {which: players[which].play() for which in (first, 1 - first)}
+            timed = {
+                which: players[which].play() for which in (first, 1 - first)
+            }
             later = scoring.seconds()
             if pair >= 0:
                 timed[1].parts["scoring, deferred"] = later
@@ -303,7 +324,9 @@ def show(name: str, pairs: list[tuple[Timed, Timed]]) -> None:
     print(f"\n{name}")
     print(f"    plain round    {spread(plain, '.2f', ' s')}")
     print(f"    audited round  {spread(audited, '.2f', ' s')}")
-    print(f"    overhead       {spread(100 * (audited / plain - 1), '.1f', '%')}")
+    print(
+        f"    overhead       {spread(100 * (audited / plain - 1), '.1f', '%')}"
+    )
     print(f"    the server's   {spread(100 * server / plain, '.1f', '%')}")
     shown = 0.0
     for label in (*(label for _, _, label in _PARTS), "scoring, deferred"):
@@ -312,14 +335,20 @@ def show(name: str, pairs: list[tuple[Timed, Timed]]) -> None:
         )
         seconds = np.median([b.parts[label] - a.parts[label] for a, b in pairs])
         shown += float(np.median(shares))
-        print(f"    {label:<30}{1e3 * seconds:6.0f} ms {np.median(shares):7.2%}")
-    print(f"    {'all else':<39} {np.median(server / plain) - shown:7.2%}", flush=True)
+        print(
+            f"    {label:<30}{1e3 * seconds:6.0f} ms {np.median(shares):7.2%}"
+        )
+    print(
+        f"    {'all else':<39} {np.median(server / plain) - shown:7.2%}",
+        flush=True,
+    )
 
 
 def spread(values: np.ndarray, form: str, unit: str = "") -> str:
     """Median, quartiles and range."""
     low, q1, middle, q3, high = (
-        f"{x:{form}}{unit}" for x in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
+        f"{x:{form}}{unit}"
+        for x in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
     )
     return f"{middle:>6}  (half of them {q1} – {q3}, all {low} – {high})"
 
@@ -354,8 +383,15 @@ def main() -> None:
     def serve(grid: Grid, context: Context) -> None:
         measure(grid, setting)
 
-    ray = {"num_cpus": _RAY_WORKERS, "include_dashboard": False, "log_to_driver": False}
-    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    ray = {
+        "num_cpus": _RAY_WORKERS,
+        "include_dashboard": False,
+        "log_to_driver": False,
+    }
+    backend = {
+        "init_args": ray,
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     simulate_with_ray(server, app, setting.clients, backend)
 
 

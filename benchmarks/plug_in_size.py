@@ -27,7 +27,14 @@ import sys
 import time
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -43,13 +50,17 @@ STRATEGIES = {"fed-avg": "FedAvg", "fixed": "fixed clipping"}
 
 def quick_app(dim: int) -> ClientApp:
     """Clients that answer with the model plus one of ten fixed steps."""
-    step = (1e-3 * np.random.default_rng(0).standard_normal(dim)).astype(np.float32)
+    step = (1e-3 * np.random.default_rng(0).standard_normal(dim)).astype(
+        np.float32
+    )
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         model = message.content.array_records["arrays"]["w"].numpy()
-        model = model + np.roll(step, 1000 * int(context.node_config["partition-id"]))
+        model = model + np.roll(
+            step, 1000 * int(context.node_config["partition-id"])
+        )
         content = RecordDict(
             {
                 "arrays": ArrayRecord({"w": Array(model)}),
@@ -63,7 +74,9 @@ def quick_app(dim: int) -> ClientApp:
 
 def seconds_of(dim: int, name: str, *, audited: bool) -> float:
     """Processor time of three rounds in this process."""
-    strategy: Strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
+    strategy: Strategy = FedAvg(
+        fraction_evaluate=0.0, min_available_nodes=CLIENTS
+    )
     if name == "fixed":
         strategy = DifferentialPrivacyServerSideFixedClipping(
             strategy, 1.0, 1.0, CLIENTS
@@ -87,13 +100,19 @@ def _in_a_process(dim: int, name: str, *, audited: bool) -> float:
 def main() -> None:
     """Print a row for each size and strategy."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("sizes", type=int, nargs="*", default=[5_000_000, 20_000_000])
+    parser.add_argument(
+        "sizes", type=int, nargs="*", default=[5_000_000, 20_000_000]
+    )
     parser.add_argument("--only", choices=STRATEGIES, help=argparse.SUPPRESS)
-    parser.add_argument("--audited", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--audited", action="store_true", help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     if options.only:
-        print(seconds_of(options.sizes[0], options.only, audited=options.audited))
+        print(
+            seconds_of(options.sizes[0], options.only, audited=options.audited)
+        )
         return
     print(
         "parameters   strategy          plain   audited   a round and million parameters"

@@ -61,7 +61,13 @@ from flwr.serverapp import Grid, ServerApp
 from fl_epe.config import RunConfig
 from fl_epe.messages import read_only, share
 from fl_epe.seeding import Seeds
-from fl_epe.simulation import DPFedAvg, InProcessGrid, Job, run_on_grid, worker_app
+from fl_epe.simulation import (
+    DPFedAvg,
+    InProcessGrid,
+    Job,
+    run_on_grid,
+    worker_app,
+)
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.simulation.worker import execute
@@ -80,9 +86,7 @@ Clock = Callable[[], float]
 
 _FEATURES, _CLASSES, _BATCH, _BATCHES = 64, 10, 16, 2
 _BYTES = 12  # of a parameter: the model in float32 there, a sum in float64 back
-_POLL = (
-    0.1  # seconds between looks for answers in a run; half of it is waited on average
-)
+_POLL = 0.1  # seconds between looks for answers in a run; half of it is waited on average
 _LOOK = 0.002  # the same here
 _TINY = 1_000
 _SPREAD = 10  # clients in all, over those of a round
@@ -98,7 +102,9 @@ class Dense(Task):
 
     def model(self) -> torch.nn.Module:  # noqa: D102
         both = _FEATURES + _CLASSES + 2
-        width = max(1, round((math.sqrt(both**2 + 4 * self.parameters) - both) / 2))
+        width = max(
+            1, round((math.sqrt(both**2 + 4 * self.parameters) - both) / 2)
+        )
         return torch.nn.Sequential(
             torch.nn.Linear(_FEATURES, width),
             torch.nn.ReLU(),
@@ -109,7 +115,9 @@ class Dense(Task):
 
     def client(self, client_id: int) -> ClientData:  # noqa: D102
         random = np.random.default_rng((7, client_id))
-        rows = random.standard_normal((_BATCHES * _BATCH, _FEATURES), np.float32)
+        rows = random.standard_normal(
+            (_BATCHES * _BATCH, _FEATURES), np.float32
+        )
         classes = random.integers(0, _CLASSES, len(rows))
         return ClientData(torch.from_numpy(rows), torch.from_numpy(classes))
 
@@ -178,7 +186,10 @@ def predicted(
         math.ceil(count / workers) for count in (load.clients, load.canaries)
     )
     working = (
-        parts.wait + clients * parts.client + canaries * parts.canary + parts.order
+        parts.wait
+        + clients * parts.client
+        + canaries * parts.canary
+        + parts.order
     )
     moving = _BYTES * load.dim * workers * (1 / parts.local + 1 / network)
     serving = parts.server + workers * parts.answer + scored * parts.scores
@@ -277,7 +288,9 @@ def server_parts(
         )
         with InProcessGrid(worker_app(task, everyone=True), nodes) as grid:
             whole = list(
-                _served(strategy, grid, share(theta=task.initial(1)), rounds, clock)
+                _served(
+                    strategy, grid, share(theta=task.initial(1)), rounds, clock
+                )
             )
         score = seconds(strategy.metrics_so_far, clock)
         alone.append(float(np.median(np.subtract(whole, spent)[1:])))
@@ -291,12 +304,18 @@ def server_parts(
 
 
 def _served(
-    strategy: DPFedAvg, grid: Grid, model: ArrayRecord, rounds: int, clock: Clock
+    strategy: DPFedAvg,
+    grid: Grid,
+    model: ArrayRecord,
+    rounds: int,
+    clock: Clock,
 ) -> Iterator[float]:
     """Seconds of the server in each round."""
     for t in range(1, rounds + 1):
         began = clock()
-        messages = list(strategy.configure_train(t, model, ConfigRecord(), grid))
+        messages = list(
+            strategy.configure_train(t, model, ConfigRecord(), grid)
+        )
         between = clock()
         answers = [made_up(message) for message in messages]
         resumed = clock()
@@ -327,7 +346,8 @@ def echo(message: Message, context: Context) -> Message:
     """Answer a model with zeros of a sum's size."""
     theta = read_only(message.content.array_records["model"]["theta"])
     return Message(
-        RecordDict({"sums": share(total=np.zeros(len(theta)))}), reply_to=message
+        RecordDict({"sums": share(total=np.zeros(len(theta)))}),
+        reply_to=message,
     )
 
 
@@ -360,7 +380,9 @@ def measured(
             cells = {
                 "with": rounds_of(grid, task, cohort, rounds, True),
                 "latency": min(echoed(grid, _TINY) for _ in range(3)),
-                "moved": float(np.median([echoed(grid, task.dim) for _ in range(3)])),
+                "moved": float(
+                    np.median([echoed(grid, task.dim) for _ in range(3)])
+                ),
                 **worker_parts(task, cohort, canaries),
                 **server_parts(task, cohort, rounds),
                 "no canaries": rounds_of(grid, task, cohort, rounds, False),
@@ -373,21 +395,27 @@ def measured(
         "log_to_driver": False,
         "num_cpus": workers,
     }
-    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    backend = {
+        "init_args": ray,
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     simulate_with_ray(server, client, workers, backend)
     if not found:
         raise RuntimeError(
             "The Ray simulation ended without a result; see Flower's log above."
         )
     return {
-        name: float(np.median([cells[name] for cells in found])) for name in found[0]
+        name: float(np.median([cells[name] for cells in found]))
+        for name in found[0]
     }
 
 
 def parts_of(cells: dict[str, float], dim: int, workers: int) -> Parts:
     """The parts among what was measured."""
     moving = max(cells["moved"] - cells["latency"], 1e-6)
-    names = [field.name for field in dataclasses.fields(Parts) if field.name in cells]
+    names = [
+        field.name for field in dataclasses.fields(Parts) if field.name in cells
+    ]
     return Parts(
         wait=cells["latency"] + _POLL / 2,
         local=_BYTES * dim * workers / moving,
@@ -422,7 +450,9 @@ def check(options: argparse.Namespace) -> Parts:
             show_parts(dim, parts)
             canaries = canaries_in_round(int(cohort), options.rounds)
             for name, count in (("with", canaries), ("no canaries", 0.0)):
-                expected = sum(predicted(parts, Load(dim, int(cohort), count), workers))
+                expected = sum(
+                    predicted(parts, Load(dim, int(cohort), count), workers)
+                )
                 rows.append(
                     f"    {dim:>10,}{cohort:>9}{workers:>9}  {name:<12}{cells[name]:9.2f}"
                     f"{expected:11.2f}{expected / cells[name] - 1:+9.0%}"
@@ -438,7 +468,9 @@ def check(options: argparse.Namespace) -> Parts:
 
 def sized(options: argparse.Namespace, waited: Parts) -> None:
     """Print the computed tables: sizes of models by numbers of workers."""
-    found = {size: computed_parts(size, options, waited) for size in options.sizes}
+    found = {
+        size: computed_parts(size, options, waited) for size in options.sizes
+    }
     print("\nParts by processor time, in ms:")
     for size, parts in found.items():
         show_parts(Dense(size).dim, parts)
@@ -446,12 +478,17 @@ def sized(options: argparse.Namespace, waited: Parts) -> None:
     if options.client_seconds is not None:
         given = {"client": options.client_seconds}
         told = {
-            size: dataclasses.replace(parts, **given) for size, parts in found.items()
+            size: dataclasses.replace(parts, **given)
+            for size, parts in found.items()
         }
-        show_rounds(told, options, f"{1e3 * options.client_seconds:g} ms a client")
+        show_rounds(
+            told, options, f"{1e3 * options.client_seconds:g} ms a client"
+        )
 
 
-def computed_parts(size: int, options: argparse.Namespace, waited: Parts) -> Parts:
+def computed_parts(
+    size: int, options: argparse.Namespace, waited: Parts
+) -> Parts:
     """The parts at a size, by processor time; what is waited for is as measured before."""
     task = Dense(size, _SPREAD * options.cohort)
     clock = time.process_time  # other work on the machine is no part of it
@@ -463,7 +500,8 @@ def computed_parts(size: int, options: argparse.Namespace, waited: Parts) -> Par
         for _ in range(options.turns + 1)
     ][1:]
     medians = {
-        name: float(np.median([cells[name] for cells in here])) for name in here[0]
+        name: float(np.median([cells[name] for cells in here]))
+        for name in here[0]
     }
     return dataclasses.replace(waited, **medians)
 
@@ -485,9 +523,13 @@ def show_rounds(
     for size, parts in found.items():
         dim = Dense(size).dim
         for workers in options.workers:
-            row = predicted(parts, Load(dim, cohort, canaries), workers, network)
+            row = predicted(
+                parts, Load(dim, cohort, canaries), workers, network
+            )
             plain = sum(
-                predicted(parts, Load(dim, cohort, 0), workers, network, scored=False)
+                predicted(
+                    parts, Load(dim, cohort, 0), workers, network, scored=False
+                )
             )
             slowest = ("workers", "its link", "the server")[int(np.argmax(row))]
             print(
@@ -505,7 +547,9 @@ def main() -> None:
         default=["100000:512", "4000000:32"],
         help="parameters:clients of a round, on one and two workers; nothing: the table alone",
     )
-    parser.add_argument("--rounds", type=int, default=6, help="of each measured run")
+    parser.add_argument(
+        "--rounds", type=int, default=6, help="of each measured run"
+    )
     parser.add_argument(
         "--turns", type=int, default=3, help="of which medians are taken"
     )
@@ -516,7 +560,11 @@ def main() -> None:
         default=[100_000, 1_200_000, 4_000_000, 10_000_000],
     )
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=[4, 8, 16, 64], help="computed"
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[4, 8, 16, 64],
+        help="computed",
     )
     parser.add_argument(
         "--cohort", type=int, default=1_024, help="computed: clients of a round"
@@ -524,7 +572,9 @@ def main() -> None:
     parser.add_argument(
         "--few", type=int, default=16, help="clients timed at each size"
     )
-    parser.add_argument("--bandwidth", type=float, default=10.0, help="assumed, Gbit/s")
+    parser.add_argument(
+        "--bandwidth", type=float, default=10.0, help="assumed, Gbit/s"
+    )
     parser.add_argument(
         "--client-seconds",
         type=float,

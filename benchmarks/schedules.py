@@ -37,8 +37,14 @@ CASES: dict[str, dict[str, Any]] = {
     "ShuffledEpochs": {"kind": "epochs"},
     "Poisson": {"kind": "poisson"},
     "FixedSize": {"kind": "fixed-size"},
-    "MinSeparation, 1,000 rounds": {"kind": "min-separation", "separation": 1000},
-    "MinSeparation, 10,000 rounds": {"kind": "min-separation", "separation": 10_000},
+    "MinSeparation, 1,000 rounds": {
+        "kind": "min-separation",
+        "separation": 1000,
+    },
+    "MinSeparation, 10,000 rounds": {
+        "kind": "min-separation",
+        "separation": 10_000,
+    },
     "DeviceClasses": {
         "kind": "device-classes",
         "rates": (12, 1),
@@ -73,7 +79,10 @@ def peak_gib() -> float:
 
 
 def each_in_a_process(
-    script: str, measure: Callable[[str], None], names: Iterable[str], header: str
+    script: str,
+    measure: Callable[[str], None],
+    names: Iterable[str],
+    header: str,
 ) -> None:
     """Measure the case named on the command line, or start the script once for each name."""
     if len(sys.argv) > 1:

@@ -88,10 +88,15 @@ def growth(dims: tuple[int, ...], counts: tuple[int, ...]) -> None:
     print(f"\n{'dimension':>12}{'ms':>9}{'ns / (d log2 d)':>18}")
     for dim in dims:
         ms = 1e3 * one_vector(dim, CANARIES)
-        print(f"{dim:>12,}{ms:9.1f}{1e6 * ms / dim / np.log2(dim):18.2f}", flush=True)
+        print(
+            f"{dim:>12,}{ms:9.1f}{1e6 * ms / dim / np.log2(dim):18.2f}",
+            flush=True,
+        )
     print(f"\n{'canaries':>12}{'ms':>9}   at {dims[-2]:,} parameters")
     for count in counts:
-        print(f"{count:>12,}{1e3 * one_vector(dims[-2], count):9.1f}", flush=True)
+        print(
+            f"{count:>12,}{1e3 * one_vector(dims[-2], count):9.1f}", flush=True
+        )
 
 
 def one_vector(dim: int, count: int) -> float:
@@ -109,18 +114,26 @@ def one_vector(dim: int, count: int) -> float:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the size")
+    parser.add_argument(
+        "--quick", action="store_true", help="a hundredth of the size"
+    )
     small = parser.parse_args().quick
-    dim, rounds, canaries = (LSTM // 50, 3, 20) if small else (LSTM, ROUNDS, CANARIES)
+    dim, rounds, canaries = (
+        (LSTM // 50, 3, 20) if small else (LSTM, ROUNDS, CANARIES)
+    )
     times, vectors = rotated(dim, rounds)
     slow = independent(dim, canaries)
     fast = statistics.median(times[1:])
     print(f"{dim:,} parameters, {canaries:,} canaries, {rounds} rounds")
-    print(f"rotated      {fast:8.3f} s a round (median), the first {times[0]:.3f} s")
+    print(
+        f"rotated      {fast:8.3f} s a round (median), the first {times[0]:.3f} s"
+    )
     print(
         f"             all rounds {sum(times):.1f} s; peak {vectors:.1f} vectors of the model"
     )
-    print(f"independent  {slow:8.3f} s a round, {slow / fast:.0f} times as long")
+    print(
+        f"independent  {slow:8.3f} s a round, {slow / fast:.0f} times as long"
+    )
     scale = 100 if small else 1
     dims = (100_000, 300_000, CNN, LSTM, 10_000_000)
     growth(

@@ -89,7 +89,9 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(*layers[:-1])
 
 
-def play(start: torch.nn.Module, data: Any, where: dict[str, Any] | None) -> Timed:
+def play(
+    start: torch.nn.Module, data: Any, where: dict[str, Any] | None
+) -> Timed:
     """One round from a model, audited if there is a place to keep the audit."""
     model = copy.deepcopy(start)
     watch = Watch()
@@ -111,7 +113,9 @@ def play(start: torch.nn.Module, data: Any, where: dict[str, Any] | None) -> Tim
     with watch.on(_PARTS[1]):
         for inputs, labels in batches:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(private(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            torch.nn.functional.cross_entropy(
+                private(inputs), labels
+            ).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     if audit is not None:
         with watch.on(_PARTS[2]):
@@ -156,7 +160,9 @@ def main() -> None:
     with one_thread():
         for pair in range(-1, options.pairs):  # the first one warms up
             places = [None, where][:: 1 if pair % 2 else -1]
-            timed = {place is not None: play(start, data, place) for place in places}
+            timed = {
+                place is not None: play(start, data, place) for place in places
+            }
             with torch.no_grad():
                 for p in start.parameters():  # a model of the server
                     p.add_(0.001 * torch.randn(p.shape, generator=rng))

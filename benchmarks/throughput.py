@@ -159,7 +159,12 @@ class Player:
         self._mark = f"{_MARK}={uuid.uuid4()}"
         key, value = self._mark.split("=")
         self._process = subprocess.Popen(
-            [python, str(_PLAYERS), name, json.dumps(dataclasses.asdict(setting))],
+            [
+                python,
+                str(_PLAYERS),
+                name,
+                json.dumps(dataclasses.asdict(setting)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -199,7 +204,8 @@ class Player:
         def sample() -> None:
             while not over.wait(_INTERVAL):
                 pages = sum(
-                    int(read(p, "statm").split()[1] or 0) for p in self._processes()
+                    int(read(p, "statm").split()[1] or 0)
+                    for p in self._processes()
                 )
                 sizes.append(pages * _PAGE / 1e6)
 
@@ -221,8 +227,13 @@ class Player:
 
     def _busy(self) -> float:
         """Processor seconds of these processes."""
-        fields = [read(p, "stat").rpartition(")")[2].split() for p in self._processes()]
-        return sum(int(own[11]) + int(own[12]) for own in fields if own) / _TICKS
+        fields = [
+            read(p, "stat").rpartition(")")[2].split()
+            for p in self._processes()
+        ]
+        return (
+            sum(int(own[11]) + int(own[12]) for own in fields if own) / _TICKS
+        )
 
     def close(self) -> None:
         """Close the variant's input, at which it ends."""
@@ -257,7 +268,9 @@ def compare(
     setting: Setting, pythons: dict[str, str], rounds: int, warm_up: int
 ) -> None:
     print(f"\n{setting}", flush=True)
-    players = [Player(name, setting, python) for name, python in pythons.items()]
+    players = [
+        Player(name, setting, python) for name, python in pythons.items()
+    ]
     played: dict[str, list[Played]] = {name: [] for name in pythons}
     order = np.random.default_rng(0)
     try:
@@ -313,11 +326,17 @@ def main() -> None:
     if options.pfl:
         pythons["pfl"] = options.pfl
     else:
-        print("pfl-research is left out: name an interpreter that has it with --pfl.")
+        print(
+            "pfl-research is left out: name an interpreter that has it with --pfl."
+        )
     for text in options.settings:
         model, _, batches = text.partition(":")
         setting = Setting(
-            model, int(batches), options.clients, options.cohort, options.shortest
+            model,
+            int(batches),
+            options.clients,
+            options.cohort,
+            options.shortest,
         )
         compare(setting, pythons, options.rounds, options.warm_up)
 

@@ -49,12 +49,18 @@ class Images(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2 = torch.nn.Conv2d(1, 32, 3), torch.nn.Conv2d(32, 64, 3)
+        self.conv1, self.conv2 = (
+            torch.nn.Conv2d(1, 32, 3),
+            torch.nn.Conv2d(32, 64, 3),
+        )
         self.dense1, self.dense2 = (
             torch.nn.Linear(9216, 128),
             torch.nn.Linear(128, _CLASSES),
         )
-        self.dropout1, self.dropout2 = torch.nn.Dropout(0.25), torch.nn.Dropout(0.5)
+        self.dropout1, self.dropout2 = (
+            torch.nn.Dropout(0.25),
+            torch.nn.Dropout(0.5),
+        )
 
     def forward(self, x: torch.Tensor) -> Any:
         """Logits."""
@@ -161,7 +167,9 @@ _MODELS: dict[str, Callable[[], torch.nn.Module]] = {
 }
 
 
-def examples(setting: Setting, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+def examples(
+    setting: Setting, client: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A client's inputs and targets."""
     if setting.own:
         return _rows(setting, client)
@@ -174,7 +182,9 @@ def examples(setting: Setting, client: int) -> tuple[torch.Tensor, torch.Tensor]
         np.arange(_WORDS + 1)
         > random.integers(setting.shortest, _WORDS + 1, n)[:, None]
     ] = 0
-    return torch.from_numpy(words[:, :-1].copy()), torch.from_numpy(words[:, 1:].copy())
+    return torch.from_numpy(words[:, :-1].copy()), torch.from_numpy(
+        words[:, 1:].copy()
+    )
 
 
 @functools.cache  # a user's data is in memory
@@ -182,5 +192,9 @@ def _rows(setting: Setting, client: int) -> tuple[torch.Tensor, torch.Tensor]:
     random, n = np.random.default_rng((7, client)), setting.batches * BATCH
     targets = torch.from_numpy(random.integers(0, _FEW_CLASSES, n))
     if setting.model == "transformer":
-        return torch.from_numpy(random.integers(0, _TOKEN_KINDS, (n, _TOKENS))), targets
-    return torch.from_numpy(random.standard_normal((n, _FEATURES), np.float32)), targets
+        return torch.from_numpy(
+            random.integers(0, _TOKEN_KINDS, (n, _TOKENS))
+        ), targets
+    return torch.from_numpy(
+        random.standard_normal((n, _FEATURES), np.float32)
+    ), targets

@@ -123,7 +123,9 @@ def own_task(setting: Setting) -> Any:
     from fl_epe.tasks import from_datasets
 
     parts = [examples(setting, client) for client in range(setting.clients)]
-    table = {"user": np.repeat(np.arange(setting.clients), setting.batches * BATCH)}
+    table = {
+        "user": np.repeat(np.arange(setting.clients), setting.batches * BATCH)
+    }
     table["x"], table["y"] = (
         torch.cat(column).numpy() for column in zip(*parts, strict=True)
     )
@@ -140,22 +142,29 @@ def own_task(setting: Setting) -> Any:
 
 def play_loop(setting: Setting) -> None:
     net = setting.net()
-    parameters: list[torch.Tensor] = [p for p in net.parameters() if p.requires_grad]
+    parameters: list[torch.Tensor] = [
+        p for p in net.parameters() if p.requires_grad
+    ]
     order = np.random.default_rng(1)
 
     def play() -> None:
         start = [p.detach().clone() for p in parameters]
         total = [torch.zeros_like(p) for p in start]
-        for client in order.choice(setting.clients, setting.cohort, replace=False):
+        for client in order.choice(
+            setting.clients, setting.cohort, replace=False
+        ):
             descend(net, setting, int(client))
             with torch.no_grad():
                 delta = [
-                    p - before for p, before in zip(parameters, start, strict=True)
+                    p - before
+                    for p, before in zip(parameters, start, strict=True)
                 ]
                 length = torch.linalg.vector_norm(
                     torch.stack([part.norm() for part in delta])
                 )
-                torch._foreach_add_(total, delta, alpha=min(1.0, _CLIP / float(length)))
+                torch._foreach_add_(
+                    total, delta, alpha=min(1.0, _CLIP / float(length))
+                )
                 torch._foreach_copy_(parameters, start)
         with torch.no_grad():
             for parameter, part in zip(parameters, total, strict=True):
@@ -174,7 +183,10 @@ def play_flower(setting: Setting) -> None:
         FedAvg,
     )
 
-    from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
+    from fl_epe.simulation.flower_internals import (
+        quiet_flower,
+        simulate_with_ray,
+    )
 
     quiet_flower()
     client, server = ClientApp(), ServerApp()
@@ -211,16 +223,27 @@ def play_flower(setting: Setting) -> None:
         )
         lead(strategy, grid, ArrayRecord(setting.net().state_dict()))
 
-    ray = {"num_cpus": _WORKERS, "include_dashboard": False, "log_to_driver": False}
-    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    ray = {
+        "num_cpus": _WORKERS,
+        "include_dashboard": False,
+        "log_to_driver": False,
+    }
+    backend = {
+        "init_args": ray,
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     simulate_with_ray(server, client, setting.clients, backend)
 
 
 def play_pfl(setting: Setting) -> None:
     names = "aggregate.simulate algorithm.base algorithm.federated_averaging callback.base data"
-    names += " data.dataset hyperparam.base model.pytorch privacy.gaussian_mechanism"
+    names += (
+        " data.dataset hyperparam.base model.pytorch privacy.gaussian_mechanism"
+    )
     names += " privacy.privacy_mechanism metrics data.sampling"
-    pfl: Any = {name: importlib.import_module(f"pfl.{name}") for name in names.split()}
+    pfl: Any = {
+        name: importlib.import_module(f"pfl.{name}") for name in names.split()
+    }
     net = setting.net()
 
     class Turns(pfl["callback.base"].TrainingProcessCallback):  # type: ignore[misc]
@@ -238,20 +261,30 @@ def play_pfl(setting: Setting) -> None:
             return over, pfl["metrics"].Metrics()
 
     def dataset(client: int) -> Any:
-        return pfl["data.dataset"].Dataset(raw_data=list(examples(setting, client)))
+        return pfl["data.dataset"].Dataset(
+            raw_data=list(examples(setting, client))
+        )
 
-    sampler = pfl["data.sampling"].MinimizeReuseUserSampler(range(setting.clients))
+    sampler = pfl["data.sampling"].MinimizeReuseUserSampler(
+        range(setting.clients)
+    )
     data = pfl["data"].FederatedDataset(dataset, sampler)
     noise = pfl["privacy.gaussian_mechanism"].GaussianMechanism(_CLIP, _NOISE)
-    central = pfl["privacy.privacy_mechanism"].CentrallyAppliedPrivacyMechanism(noise)
+    central = pfl["privacy.privacy_mechanism"].CentrallyAppliedPrivacyMechanism(
+        noise
+    )
     pfl["algorithm.federated_averaging"].FederatedAveraging().run(
-        pfl["algorithm.base"].NNAlgorithmParams(10**9, 10**9, setting.cohort, None),
+        pfl["algorithm.base"].NNAlgorithmParams(
+            10**9, 10**9, setting.cohort, None
+        ),
         pfl["aggregate.simulate"].SimulatedBackend(data, data, [central]),
         pfl["model.pytorch"].PyTorchModel(
             net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0)
         ),
         pfl["hyperparam.base"].NNTrainHyperParams(
-            local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=_RATE
+            local_batch_size=BATCH,
+            local_num_epochs=1,
+            local_learning_rate=_RATE,
         ),
         callbacks=[Turns()],
     )

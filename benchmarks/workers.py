@@ -40,7 +40,10 @@ from fl_epe.tasks import load_task
 ROOT = Path(__file__).parents[1]
 CLIENTS = 120
 APP = ROOT / "simulations" / "apps" / "flower_app"
-_DOWN, _UP = 4, 8  # bytes of a parameter: the model in float32, the sum in float64
+_DOWN, _UP = (
+    4,
+    8,
+)  # bytes of a parameter: the model in float32, the sum in float64
 
 
 def simulated(
@@ -49,9 +52,17 @@ def simulated(
     """Seconds of a round."""
     canaries = None if audited else 0
     config = RunConfig(
-        clients=CLIENTS, rounds=rounds, clients_per_round=cohort, num_canaries=canaries
+        clients=CLIENTS,
+        rounds=rounds,
+        clients_per_round=cohort,
+        num_canaries=canaries,
     )
-    job = Job(load_task("digits", num_clients=CLIENTS), config, Seeds.derive(1), rounds)
+    job = Job(
+        load_task("digits", num_clients=CLIENTS),
+        config,
+        Seeds.derive(1),
+        rounds,
+    )
     ends: list[float] = []
     simulate(
         job,
@@ -62,7 +73,9 @@ def simulated(
     return float(np.median(np.diff(ends)[1:-1]))
 
 
-def on_supernodes(workers: int, cohort: int, rounds: int) -> tuple[float, float]:
+def on_supernodes(
+    workers: int, cohort: int, rounds: int
+) -> tuple[float, float]:
     """Seconds and bytes of a round, with the audit."""
     sys.path.insert(0, str(ROOT / "simulations" / "deployment"))
     from flower_processes import Processes, flwr_start, superlink, supernode
@@ -116,7 +129,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     options = parser.parse_args()
     dim = load_task("digits", num_clients=CLIENTS).dim
-    print(f"{dim} parameters, {options.cohort} clients a round, {os.cpu_count()} cores")
+    print(
+        f"{dim} parameters, {options.cohort} clients a round, {os.cpu_count()} cores"
+    )
     print(
         f"{'backend':<12}{'workers':>8}{'clients/s':>11}{'s/round':>9}{'without':>9}{'MB/round':>10}"
     )
@@ -124,7 +139,9 @@ def main() -> None:
         for workers in options.workers:
             moved, plain = float(workers * dim * (_DOWN + _UP)), float("nan")
             if backend == "supernodes":
-                seconds, moved = on_supernodes(workers, options.cohort, options.rounds)
+                seconds, moved = on_supernodes(
+                    workers, options.cohort, options.rounds
+                )
             else:
                 given = backend, workers, options.cohort, options.rounds
                 seconds, plain = (

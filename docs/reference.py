@@ -39,7 +39,12 @@ def _public(room: str) -> list[str]:
     if not source.exists():
         return []
     for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "__all__"
+        ):
             names = ast.literal_eval(node.value)
-            return [name for name in names if not (source.parent / name).is_dir()]
+            return [
+                name for name in names if not (source.parent / name).is_dir()
+            ]
     return []

@@ -81,7 +81,9 @@ def one_line(error: object, most: int = 300) -> str:
     """The text of an error on one `printable` line of at most ``most`` characters, or its type."""
     words = str(error)[: 4 * most].split()
     text = printable(" ".join(words)) or type(error).__name__
-    return text if len(text) <= most else text[: most - 1] + "…"
+    if len(text) <= most:
+        return text
+    return text[: most - 1] + "…"
 
 
 def error_text(error: BaseException) -> str:
@@ -95,9 +97,13 @@ def error_text(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """File and line where an error was raised, in brackets after a space."""
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SyntaxError) or not frames:  # the text of the former has them
+    if (
+        isinstance(error, SyntaxError) or not frames
+    ):  # the text of the former has them
         return ""
-    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+    return (
+        f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+    )
 
 
 def check_size(unpacked: int, size: int, free: int = _FREE) -> None:
@@ -161,12 +167,19 @@ def write_archive(
     ):
         packed = {name: _as_bytes(value) for name, value in texts.items()}
         members = arrays | packed
-        sums = {name: _write(archive, name, array) for name, array in members.items()}
-        _write(archive, _CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums}))
+        sums = {
+            name: _write(archive, name, array)
+            for name, array in members.items()
+        }
+        _write(
+            archive, _CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums})
+        )
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> str:
-    with archive.open(f"{name}.npy", "w", force_zip64=array.nbytes > _LARGE) as member:
+    with archive.open(
+        f"{name}.npy", "w", force_zip64=array.nbytes > _LARGE
+    ) as member:
         content = _Hashed(member)
         np.save(content, array, allow_pickle=False)
     return content.sha256.hexdigest()
@@ -197,9 +210,13 @@ def json_object(content: str | bytes, name: str) -> dict[str, Any]:
     try:
         value = json.loads(content, object_pairs_hook=_dict_of_pairs)
     except UNREADABLE as error:
-        raise ValueError(f"{name} is no JSON ({one_line(error, 80)})") from error
+        raise ValueError(
+            f"{name} is no JSON ({one_line(error, 80)})"
+        ) from error
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is a {type(value).__name__}, not a JSON object")
+        raise ValueError(
+            f"{name} is a {type(value).__name__}, not a JSON object"
+        )
     return value
 
 
@@ -218,7 +235,11 @@ def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
 
 
 def read_archive(
-    path: Path, what: str, *, schema: int | None = None, texts: Collection[str] = ()
+    path: Path,
+    what: str,
+    *,
+    schema: int | None = None,
+    texts: Collection[str] = (),
 ) -> tuple[list[dict[str, Any]], NamedArrays]:
     """The JSON objects and the arrays in a ``.npz``, after a check of all its content.
 
@@ -268,8 +289,13 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                 raise ValueError(
                     f"its member {name[:80]!r} is no array, or is a duplicate"
                 )
-            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise ValueError(f"{name!r} is packed in a way that NumPy does not use")
+            if info.compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):
+                raise ValueError(
+                    f"{name!r} is packed in a way that NumPy does not use"
+                )
             names.add(name)
             with archive.open(info) as member:
                 # With these compressions it never unpacks to more than it claims.
@@ -307,11 +333,15 @@ def _array(content: bytes, name: str) -> np.ndarray:
     """The array in the bytes of a ``.npy`` file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python and NumPy, on the header
+            warnings.simplefilter(
+                "ignore"
+            )  # of Python and NumPy, on the header
             array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
             dtype = array.dtype
     except UNREADABLE as error:
-        raise ValueError(f"{name!r} is no array ({one_line(error, 80)})") from error
+        raise ValueError(
+            f"{name!r} is no array ({one_line(error, 80)})"
+        ) from error
     # A header may claim any shape of entries without bytes.
     if dtype.kind not in _KINDS or not dtype.itemsize:
         raise ValueError(
@@ -322,7 +352,9 @@ def _array(content: bytes, name: str) -> np.ndarray:
 
 def digest(theta: Vector) -> str:
     """The hash that identifies a model, as a flat vector."""
-    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        np.ascontiguousarray(theta).data, digest_size=16
+    ).hexdigest()
 
 
 def packed_json(values: Any) -> NDArray[np.uint8]:

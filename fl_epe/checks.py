@@ -67,7 +67,9 @@ class ArgumentError(ValueError):
             if name not in self.values or name in but:
                 return match[0]
             value = self.values[name]
-            if value is None and spelling is not str:  # an option that was not typed
+            if (
+                value is None and spelling is not str
+            ):  # an option that was not typed
                 return spelling(name)
             text = repr(value) if isinstance(value, str) else str(value)
             if len(text) > 400:  # a value of a file may be of any length
@@ -86,7 +88,9 @@ def rename_arguments(**names: str) -> Iterator[None]:
         text = error.text
         for old, new in names.items():
             text = text.replace(f"{{{old}}}", f"{{{new}}}")
-        values = {names.get(name, name): value for name, value in error.values.items()}
+        values = {
+            names.get(name, name): value for name, value in error.values.items()
+        }
         raise ArgumentError(text, **values) from error
 
 
@@ -124,7 +128,9 @@ def did_you_mean(text: str, words: Collection[str]) -> str:
     """
     longer = sorted(name for name in words if name.startswith(text))
     close = longer[:3] or difflib.get_close_matches(text, words, n=1)
-    return f" (did you mean {' or '.join(close)}?)" if close else ""
+    if close:
+        return f" (did you mean {' or '.join(close)}?)"
+    return ""
 
 
 def raise_invalid(name: str, value: Any, wanted: str) -> NoReturn:
@@ -145,11 +151,15 @@ def check_types(settings: Any, *, largest: float = LARGEST) -> None:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         limit = math.inf if field.name == "seed" else largest
-        checked = checked_type(field.name, value, hints[field.name], largest=limit)
+        checked = checked_type(
+            field.name, value, hints[field.name], largest=limit
+        )
         object.__setattr__(settings, field.name, checked)
 
 
-def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) -> Any:
+def checked_type(
+    name: str, value: Any, kind: Any, *, largest: float = LARGEST
+) -> Any:
     """``value`` if it is of this type; a whole number becomes an ``int`` where that is the type.
 
     Checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may be in a union with
@@ -176,7 +186,9 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
             raise_invalid(name, value, "to be an integer")
         if abs(int(value)) > largest:
             raise_invalid(name, value, f"<= {largest}")
-        return value if isinstance(value, numbers.Integral) else int(value)
+        if isinstance(value, numbers.Integral):
+            return value
+        return int(value)
     if float in kinds and not is_finite:
         raise_invalid(name, value, "to be a finite number")
     if kinds[0] is str and not isinstance(value, str):
@@ -188,12 +200,20 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
 
 def parts_of(kind: Any) -> list[Any]:
     """The types of a union, with the words of a ``Literal`` in its place."""
-    if typing.get_origin(kind) in (types.UnionType, typing.Union, typing.Literal):
-        return [part for inner in typing.get_args(kind) for part in parts_of(inner)]
+    if typing.get_origin(kind) in (
+        types.UnionType,
+        typing.Union,
+        typing.Literal,
+    ):
+        return [
+            part for inner in typing.get_args(kind) for part in parts_of(inner)
+        ]
     return [kind]
 
 
-def check_scores(name: str, values: ArrayLike, *, ranks: bool = False) -> Floats:
+def check_scores(
+    name: str, values: ArrayLike, *, ranks: bool = False
+) -> Floats:
     """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite.
 
     Of ``ranks`` only the order counts, and they may be infinite, but not NaN.
@@ -210,7 +230,9 @@ def check_scores(name: str, values: ArrayLike, *, ranks: bool = False) -> Floats
 
 def any_infinite(*groups: Floats | None) -> bool:
     """Whether a value of these groups is infinite."""
-    return any(bool(np.isinf(group).any()) for group in groups if group is not None)
+    return any(
+        bool(np.isinf(group).any()) for group in groups if group is not None
+    )
 
 
 def all_equal(values: Floats) -> bool:
@@ -275,4 +297,6 @@ def tail_sums(values: Floats) -> Floats:
 
 def finite(value: float | None) -> float | None:
     """``value``, or ``None`` if it is infinite or NaN, which JSON cannot hold."""
-    return value if value is not None and math.isfinite(value) else None
+    if value is not None and math.isfinite(value):
+        return value
+    return None

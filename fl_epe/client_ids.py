@@ -41,7 +41,10 @@ def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
     """
     from pyarrow import string, types
 
-    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_dictionary(column.type):
+        kind = column.type.value_type
+    else:
+        kind = column.type
     if types.is_floating(kind) or types.is_nested(kind):
         raise ValueError(
             f"a client's id is text or a whole number, got {kind}, in which different ids may have "

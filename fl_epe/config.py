@@ -24,7 +24,9 @@ from fl_epe.seeding import NoiseGenerator
 from fl_epe.wording import how_often
 
 _PAPER_CANARIES = 1000  # observed, and as many unobserved (Andrew et al. 2024)
-_STOP_RULE = re.compile(r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*")
+_STOP_RULE = re.compile(
+    r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,9 @@ class RunConfig:
         if self.unobserved is not None and (
             self.unobserved < 0 or self.unobserved == 1
         ):
-            checks.raise_invalid("unobserved", self.unobserved, "to be 0 or >= 2")
+            checks.raise_invalid(
+                "unobserved", self.unobserved, "to be 0 or >= 2"
+            )
         if self.clients_per_round > self.clients:
             raise checks.ArgumentError(
                 "Expected {clients_per_round} <= {clients}.",
@@ -219,7 +223,9 @@ class RunConfig:
         count = self.num_canaries
         if count is None and is_paper:
             count = _PAPER_CANARIES
-        elif count is None and participations is not None and participations > 0:
+        elif (
+            count is None and participations is not None and participations > 0
+        ):
             count = int(self.load.taken / participations)
             if count == 1:
                 count = 0  # one canary has no spread
@@ -227,7 +233,9 @@ class RunConfig:
         if count == 1:
             is_invalid = not self.on_ladder or self.load.secret
         if is_invalid:
-            checks.raise_invalid("num_canaries", count, "to be 0 or an integer >= 2")
+            checks.raise_invalid(
+                "num_canaries", count, "to be 0 or an integer >= 2"
+            )
         unobserved = self.unobserved
         if unobserved is None and self.by_coin:
             unobserved = count or 0
@@ -246,7 +254,9 @@ class RunConfig:
         participants = float(self.num_canaries or 0)
         if self.by_coin:
             participants = (participants + (self.unobserved or 0)) / 2
-        return participants * self.canary_schedule().participations() / self.rounds
+        return (
+            participants * self.canary_schedule().participations() / self.rounds
+        )
 
     @property
     def cohort_size(self) -> float:
@@ -263,7 +273,9 @@ class RunConfig:
             return ["The run has no canaries, and measures no ε."]
         if self.on_ladder:
             return self.load.sentences()
-        share = self.canaries_per_round / (self.cohort_size + self.canaries_per_round)
+        share = self.canaries_per_round / (
+            self.cohort_size + self.canaries_per_round
+        )
         frequency = how_often(self.canary_participations or 0)
         return [
             f"{self.num_canaries:,} canaries take part {frequency} each, "
@@ -330,7 +342,11 @@ class RunConfig:
             count_std="clip_count_std",
         ):
             return AdaptiveClip(
-                self.clip_norm, self.clip_quantile, self.clip_rate, count_std, voters
+                self.clip_norm,
+                self.clip_quantile,
+                self.clip_rate,
+                count_std,
+                voters,
             )
 
     def sum_noise_multiplier(self) -> float:
@@ -348,7 +364,9 @@ class RunConfig:
         if rule is None:
             return False
         end, limit = rule
-        return low > limit if end == "low" else high < limit
+        if end == "low":
+            return low > limit
+        return high < limit
 
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""
@@ -357,7 +375,9 @@ class RunConfig:
         ):
             match self.server_optimizer:
                 case "sgd":
-                    return ServerSGD(self.server_learning_rate, self.server_momentum)
+                    return ServerSGD(
+                        self.server_learning_rate, self.server_momentum
+                    )
                 case "adam":
                     return ServerAdam(self.server_learning_rate)
         assert_never(self.server_optimizer)
@@ -372,7 +392,9 @@ def _stop_rule(text: str) -> tuple[str, float] | None:
         limit = float(match[2])
     except ValueError:
         return None
-    return (match[1], limit) if 0 <= limit < math.inf else None
+    if 0 <= limit < math.inf:
+        return (match[1], limit)
+    return None
 
 
 def chosen_delta(delta: float | None, clients: int) -> float:
@@ -387,7 +409,9 @@ def chosen_delta(delta: float | None, clients: int) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def _schedule(participation: str, rounds: int, participations: float) -> Schedule:
+def _schedule(
+    participation: str, rounds: int, participations: float
+) -> Schedule:
     with checks.argument_context("participation", participation):
         replays = replays_log(participation)
     if replays:

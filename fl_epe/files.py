@@ -75,7 +75,11 @@ def part_of(path: Path) -> Path:
 def remove_parts(folder: Path) -> None:
     """Remove the incomplete files in a folder that killed processes of this package left."""
     for path in folder.glob(f"*{PART}"):
-        if _OURS.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+        if (
+            _OURS.fullmatch(path.name)
+            and path.is_file()
+            and not path.is_symlink()
+        ):
             path.unlink(missing_ok=True)
 
 
@@ -110,7 +114,9 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
     if flags & (os.O_WRONLY | os.O_RDWR) and os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
         raise OSError(
-            errno.EMLINK, "It has other names, which would be written to as well", path
+            errno.EMLINK,
+            "It has other names, which would be written to as well",
+            path,
         )
     return descriptor
 

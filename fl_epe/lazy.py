@@ -15,7 +15,9 @@ def lazy_names(
         room: the ``__name__`` of the room.
         modules: names by the module that has them, or that is meant itself.
     """
-    module_of = {name: module for module, names in modules.items() for name in names}
+    module_of = {
+        name: module for module, names in modules.items() for name in names
+    }
 
     def get(name: str) -> Any:
         if name not in module_of:

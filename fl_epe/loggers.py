@@ -130,7 +130,10 @@ class Loggers:
             folder: where the report is.
         """
         if folder is not None:
-            summary = {**summary, "report": str((folder / "report.html").resolve())}
+            summary = {
+                **summary,
+                "report": str((folder / "report.html").resolve()),
+            }
         for logger in list(self._working):
             if id(logger) in self._open:
                 with self._surviving(logger):
@@ -150,13 +153,18 @@ class Loggers:
             )
 
 
-def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogger]:
+def check_loggers(
+    log_to: str | Sequence[str | RunLogger],
+) -> list[str | RunLogger]:
     """The loggers without repetitions; raises the errors of `Loggers`."""
     loggers = [log_to] if isinstance(log_to, str) else list(log_to)
     for logger in loggers:
         if isinstance(logger, str):
             _, package = _built_in(logger)
-            if package is not None and importlib.util.find_spec(package) is None:
+            if (
+                package is not None
+                and importlib.util.find_spec(package) is None
+            ):
                 raise ModuleNotFoundError(
                     f"Logging to {logger} needs the package {package}, which is not installed: "
                     "pip install 'fl-epe[loggers]'.",
@@ -166,14 +174,20 @@ def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogg
             callable(getattr(logger, name, None)) for name in ("log", "close")
         ):
             raise_invalid(
-                "log_to", logger, "to have the methods log and close of a RunLogger"
+                "log_to",
+                logger,
+                "to have the methods log and close of a RunLogger",
             )
     return [
-        logger for place, logger in enumerate(loggers) if logger not in loggers[:place]
+        logger
+        for place, logger in enumerate(loggers)
+        if logger not in loggers[:place]
     ]
 
 
-def _built_in(name: str) -> tuple[Callable[[Path, bool], RunLogger], str | None]:
+def _built_in(
+    name: str,
+) -> tuple[Callable[[Path, bool], RunLogger], str | None]:
     """The class of a built-in logger, and the package that it needs; ``None`` without one.
 
     Raises:
@@ -215,7 +229,9 @@ class _TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._round = round_number
-        if self._start is not None:  # readers then drop this round and later ones
+        if (
+            self._start is not None
+        ):  # readers then drop this round and later ones
             self._add(session_log=self._start)
             self._start = None
         points = [
@@ -286,7 +302,8 @@ class _MLflow:
         if self._same.is_new(round_number):
             now = time.time_ns() // 10**6
             points = [
-                Metric(name, value, now, round_number) for name, value in values.items()
+                Metric(name, value, now, round_number)
+                for name, value in values.items()
             ]
             self._client.log_batch(self._same.id, metrics=points)
 
@@ -333,11 +350,15 @@ class _WandB:
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
         if self._same.is_new(round_number):
-            self._run.log(_without_hyphens(values), step=round_number, commit=True)
+            self._run.log(
+                _without_hyphens(values), step=round_number, commit=True
+            )
 
     def close(self, summary: Mapping[str, float | str]) -> None:
         self._run.summary.update(_without_hyphens(summary))
-        self._run.finish(1 if summary.get("status") in ("stopped", "failed") else 0)
+        self._run.finish(
+            1 if summary.get("status") in ("stopped", "failed") else 0
+        )
 
 
 def _without_hyphens(values: Mapping[str, Any]) -> dict[str, Any]:

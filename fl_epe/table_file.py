@@ -60,7 +60,9 @@ def table_ending(path: Path) -> str:
     """The end of the name that shows the format, in lower case; of a text without ``.gz``."""
     name = path.name.lower()
     unpacked = Path(name.removesuffix(".gz")).suffix
-    return unpacked if unpacked in TEXT_ENDINGS else Path(name).suffix
+    if unpacked in TEXT_ENDINGS:
+        return unpacked
+    return Path(name).suffix
 
 
 def read_table(
@@ -81,7 +83,9 @@ def read_table(
     require_file(path)
     ending = table_ending(path)
     if ending not in readers:
-        wanted = f"to end with one of {', '.join(readers)} (of text, also with .gz)"
+        wanted = (
+            f"to end with one of {', '.join(readers)} (of text, also with .gz)"
+        )
         raise_invalid("path", str(path), wanted)
     try:
         return readers[ending](path)
@@ -124,7 +128,9 @@ def find_columns(
     columns = {name: lower.index(name) for name in wanted if name in lower}
     missing = [name for name in wanted if name not in columns]
     if missing and every:
-        raise ValueError(f"column {missing[0]!r} is missing, found {shown(names)}")
+        raise ValueError(
+            f"column {missing[0]!r} is missing, found {shown(names)}"
+        )
     if missing and not columns:
         raise ValueError(f"found {shown(names)}")
     return columns
@@ -235,7 +241,9 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
                     )
                 yield line
     except UnicodeDecodeError as error:
-        near = error.object[max(0, error.start - 20) : error.end + 20].decode("latin-1")
+        near = error.object[max(0, error.start - 20) : error.end + 20].decode(
+            "latin-1"
+        )
         raise ValueError(
             f"it is no text in UTF-8 ({error.reason} near {shown(near)}): {_SAVE}"
         ) from error
@@ -263,7 +271,9 @@ class TableRows:
         return f"{self.unit} {number}"
 
 
-def table_rows(path: Path, wanted: Sequence[str], *, every: bool = False) -> TableRows:
+def table_rows(
+    path: Path, wanted: Sequence[str], *, every: bool = False
+) -> TableRows:
     """Some columns of a CSV, TSV, JSON lines or Parquet file; a text need not fit into memory.
 
     Empty lines are left out, and rows of CSV that are too short are filled with empty cells. The

@@ -37,7 +37,9 @@ def amount(count: float) -> str:
     """A whole number, or an average of whole numbers to three digits; "unknown" for NaN."""
     if math.isnan(count):
         return "unknown"
-    return f"{count:,.0f}" if count > 999 else f"{count:.3g}"
+    if count > 999:
+        return f"{count:,.0f}"
+    return f"{count:.3g}"
 
 
 def counted(count: float, singular: str) -> str:
@@ -50,12 +52,16 @@ def counted(count: float, singular: str) -> str:
 def how_often(count: float) -> str:
     """How often: "once", or so many times."""
     times = counted(count, "time")
-    return "once" if times == "1 time" else times
+    if times == "1 time":
+        return "once"
+    return times
 
 
 def unit_of_records(records: int) -> str:
     """The unit of privacy: a record, or a person with several."""
-    return "record" if records == 1 else f"person of {records} records"
+    if records == 1:
+        return "record"
+    return f"person of {records} records"
 
 
 def capitalized(text: str) -> str:

@@ -86,7 +86,10 @@ def pictures_on_demand():
     from fl_epe.reporting import report
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, blank in (("picture", b"\x89PNG"), ("still", "data:image/svg+xml,")):
+        for name, blank in (
+            ("picture", b"\x89PNG"),
+            ("still", "data:image/svg+xml,"),
+        ):
             real = getattr(report, name)
 
             def drawn(*what, real=real, blank=blank):
@@ -110,7 +113,9 @@ pictures_of_a_module = pytest.fixture(
 
 
 def _in_the_room_of_audits():
-    return os.environ.get("PYTEST_CURRENT_TEST", "").startswith("tests/auditing/")
+    return os.environ.get("PYTEST_CURRENT_TEST", "").startswith(
+        "tests/auditing/"
+    )
 
 
 @pytest.fixture(autouse=True, scope="session")

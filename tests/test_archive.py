@@ -34,7 +34,9 @@ ARRAYS = {
 
 @pytest.fixture
 def path(tmp_path):
-    write_archive(tmp_path / "a.npz", ARRAYS, {"about": {"seed": 2**127}}, schema=1)
+    write_archive(
+        tmp_path / "a.npz", ARRAYS, {"about": {"seed": 2**127}}, schema=1
+    )
     return tmp_path / "a.npz"
 
 
@@ -79,7 +81,8 @@ def test_archives_of_numpy_have_no_checksums(tmp_path):
 def test_another_schema_is_refused(schema, tmp_path):
     write_archive(tmp_path / "a.npz", ARRAYS, {}, schema=schema)
     with pytest.raises(
-        UnreadableFileError, match=r"schema=.*, and this version of fl_epe reads 1"
+        UnreadableFileError,
+        match=r"schema=.*, and this version of fl_epe reads 1",
     ):
         read_archive(tmp_path / "a.npz", "things", schema=1)
 
@@ -141,7 +144,9 @@ def test_a_change_that_zip_does_not_see_is_refused(change, message, path):
     _rewrite(path, members)
     with pytest.raises(UnreadableFileError) as refusal:
         read_archive(path, "things")
-    assert f"Expected path={str(path)!r} to be things: {message}" in str(refusal.value)
+    assert f"Expected path={str(path)!r} to be things: {message}" in str(
+        refusal.value
+    )
 
 
 HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
@@ -149,7 +154,9 @@ HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
 
 def _raw_npy(descr, shape, data=b""):
     header = HEADER.format(descr, shape).encode()
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+    return (
+        b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +197,8 @@ def test_a_member_whose_claim_python_would_not_keep_to_is_not_unpacked(
     with zipfile.ZipFile(path, "w", packing) as archive:
         archive.writestr("a.npy", b"0" * 1000)
     with pytest.raises(
-        UnreadableFileError, match="'a' is packed in a way that NumPy does not use"
+        UnreadableFileError,
+        match="'a' is packed in a way that NumPy does not use",
     ):
         read_archive(path, "scores")
 
@@ -201,7 +209,8 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "30")
     tracemalloc.start()
     with pytest.raises(
-        UnreadableFileError, match=r"limit of 30\. If you .*FL_EPE_READ_LIMIT=41"
+        UnreadableFileError,
+        match=r"limit of 30\. If you .*FL_EPE_READ_LIMIT=41",
     ):
         read_archive(path, "numbers")
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
@@ -213,7 +222,9 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
 def test_a_member_cannot_claim_more_than_it_can_hold(path):
     content = bytearray(path.read_bytes())
     at = content.index(b"PK\x01\x02")
-    content[at + 24 : at + 28] = (2**31).to_bytes(4, "little")  # its unpacked size
+    content[at + 24 : at + 28] = (2**31).to_bytes(
+        4, "little"
+    )  # its unpacked size
     path.write_bytes(content)
     with pytest.raises(
         UnreadableFileError, match="takes 2,049 MiB unpacked, more than"
@@ -230,7 +241,9 @@ def test_a_limit_that_is_none(value, monkeypatch):
         check_size(1, 1)
 
 
-@pytest.mark.parametrize(("size", "limit"), [(1, 256 << 20), (1 << 30, 32 << 30)])
+@pytest.mark.parametrize(
+    ("size", "limit"), [(1, 256 << 20), (1 << 30, 32 << 30)]
+)
 def test_large_files_may_unpack_to_more(size, limit):
     check_size(limit, size)
     with pytest.raises(ValueError, match="more than the limit"):
@@ -255,26 +268,39 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
 def test_the_file_before_is_kept(tmp_path):
     path, previous = tmp_path / "a.npz", tmp_path / "a-previous.npz"
     for number in range(4):
-        write_archive(path, {"x": np.array(number)}, {}, schema=1, previous=previous)
+        write_archive(
+            path, {"x": np.array(number)}, {}, schema=1, previous=previous
+        )
         found = [
-            int(read_archive(p, "a")[1]["x"]) for p in (path, previous) if p.exists()
+            int(read_archive(p, "a")[1]["x"])
+            for p in (path, previous)
+            if p.exists()
         ]
         assert found == [number, number - 1][: number + 1]
     path.write_bytes(b"damaged")
     assert int(read_archive(previous, "a")[1]["x"]) == 2
-    assert {file.name for file in tmp_path.iterdir()} == {path.name, previous.name}
+    assert {file.name for file in tmp_path.iterdir()} == {
+        path.name,
+        previous.name,
+    }
 
 
 def test_at_every_moment_a_whole_file_stands(tmp_path, monkeypatch):
     path, previous = tmp_path / "a.npz", tmp_path / "a-previous.npz"
     for number in range(2):
-        write_archive(path, {"x": np.array(number)}, {}, schema=1, previous=previous)
+        write_archive(
+            path, {"x": np.array(number)}, {}, schema=1, previous=previous
+        )
     seen = []
 
     def watched(self, target):
         os.replace(self, target)
         seen.append(
-            [int(read_archive(p, "a")[1]["x"]) for p in (path, previous) if p.exists()]
+            [
+                int(read_archive(p, "a")[1]["x"])
+                for p in (path, previous)
+                if p.exists()
+            ]
         )
 
     monkeypatch.setattr(Path, "replace", watched)

@@ -27,10 +27,23 @@ PAIRS = {
     "exponents": [one for i in range(1, 11) for one in (f"{i}000", f"{i}e3")],
     "signs": [f"{sign}{i}" for i in range(10) for sign in ("", "+")],
     "dates": [
-        f"2020-01-{i:02}{time}" for i in range(1, 11) for time in ("", " 00:00:00")
+        f"2020-01-{i:02}{time}"
+        for i in range(1, 11)
+        for time in ("", " 00:00:00")
     ],
     "missing": [
-        *("NA", "NaN", "null", "None", "n/a", "#N/A", "nan", "-", "true", "True"),
+        *(
+            "NA",
+            "NaN",
+            "null",
+            "None",
+            "n/a",
+            "#N/A",
+            "nan",
+            "-",
+            "true",
+            "True",
+        ),
         *"abcdefghij",
     ],
     "letters": [
@@ -43,7 +56,11 @@ def _table(ids: list[str]) -> dict[str, list]:
     """Ten rows of each client, with another number of rows for the first."""
     users = [*(ids * 10), ids[0]]
     numbers = range(len(users))
-    return {"x": [i / 7 for i in numbers], "y": [i % 2 for i in numbers], "user": users}
+    return {
+        "x": [i / 7 for i in numbers],
+        "y": [i % 2 for i in numbers],
+        "user": users,
+    }
 
 
 def _written(folder: pathlib.Path, form: str, ids: list[str]) -> pathlib.Path:
@@ -64,12 +81,19 @@ def _written(folder: pathlib.Path, form: str, ids: list[str]) -> pathlib.Path:
     else:
         sign = {"csv": ",", "tsv": "\t"}[form]
         lines = [sign.join(map(str, row.values())) for row in rows]
-        path.write_text("\n".join([sign.join(columns), *lines, ""]), encoding="utf-8")
+        path.write_text(
+            "\n".join([sign.join(columns), *lines, ""]), encoding="utf-8"
+        )
     return path.parent if place else path
 
 
 def _task(source: object, partition: object = "by:user") -> DatasetTask:
-    given = {"inputs": ["x"], "targets": "y", "partition": partition, "held_out": 0.05}
+    given = {
+        "inputs": ["x"],
+        "targets": "y",
+        "partition": partition,
+        "held_out": 0.05,
+    }
     return from_datasets(net, source, **given)
 
 
@@ -142,10 +166,15 @@ def test_real_numbers_are_refused(
         "user",
     ]
     assert main(words) == 2
-    assert f"--by='user' to say whose a row is: {REMEDY}" in capsys.readouterr().err
+    assert (
+        f"--by='user' to say whose a row is: {REMEDY}"
+        in capsys.readouterr().err
+    )
 
 
-def test_whole_numbers_beside_a_missing_one_keep_their_digits(tmp_path: pathlib.Path):
+def test_whole_numbers_beside_a_missing_one_keep_their_digits(
+    tmp_path: pathlib.Path,
+):
     """Pandas has real numbers for them."""
     numbers = [2**53 + i for i in range(20)]
     columns = {"x": [1.0] * 21, "user": pa.array([*numbers, None], pa.int64())}
@@ -166,20 +195,28 @@ def test_whole_numbers_beside_a_missing_one_keep_their_digits(tmp_path: pathlib.
         pytest.param(
             pa.array(["a", "", " ", "a "]), ["a", None, None, "a "], id="texts"
         ),
-        pytest.param(pa.array(["a"], pa.large_string()), ["a"], id="large-texts"),
+        pytest.param(
+            pa.array(["a"], pa.large_string()), ["a"], id="large-texts"
+        ),
         pytest.param(pa.chunked_array([["a"], ["b"]]), ["a", "b"], id="chunks"),
         pytest.param(
-            pa.array(["a", "b"]).dictionary_encode(), ["a", "b"], id="categories"
+            pa.array(["a", "b"]).dictionary_encode(),
+            ["a", "b"],
+            id="categories",
         ),
         pytest.param(
-            pa.array([7]).dictionary_encode(), ["7"], id="categories-of-integers"
+            pa.array([7]).dictionary_encode(),
+            ["7"],
+            id="categories-of-integers",
         ),
         pytest.param(pa.array([b"a"]), ["a"], id="bytes"),
         pytest.param(pa.array([Decimal("1.10")]), ["1.10"], id="decimals"),
         pytest.param(pa.array([None, None]), [None, None], id="none"),
     ],
 )
-def test_ids_of_every_type_that_is_exact(column: pa.Array, ids: list[str | None]):
+def test_ids_of_every_type_that_is_exact(
+    column: pa.Array, ids: list[str | None]
+):
     assert client_ids(column).to_pylist() == ids
 
 
@@ -187,12 +224,16 @@ def test_ids_of_every_type_that_is_exact(column: pa.Array, ids: list[str | None]
     "column",
     [
         pytest.param(pa.array([1.0]), id="real"),
-        pytest.param(pa.array([1.0]).dictionary_encode(), id="categories-of-real"),
+        pytest.param(
+            pa.array([1.0]).dictionary_encode(), id="categories-of-real"
+        ),
         pytest.param(pa.array([["a"]]), id="lists"),
     ],
 )
 def test_ids_of_other_types_are_refused(column: pa.Array):
-    with pytest.raises(ValueError, match="store them as text, as they are written"):
+    with pytest.raises(
+        ValueError, match="store them as text, as they are written"
+    ):
         client_ids(column)
 
 
@@ -203,7 +244,9 @@ def test_ids_of_other_types_are_refused(column: pa.Array):
         pytest.param(["10", "9", "09"], ["09", "10", "9"], id="a-zero"),
         pytest.param(["10", "9", "a"], ["10", "9", "a"], id="a-letter"),
         pytest.param(
-            [str(2**64), str(2**63), "5"], ["5", str(2**63), str(2**64)], id="large"
+            [str(2**64), str(2**63), "5"],
+            ["5", str(2**63), str(2**64)],
+            id="large",
         ),
         pytest.param(["٣", "2"], ["2", "٣"], id="other-digits"),
         pytest.param([], [], id="none"),

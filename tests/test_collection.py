@@ -14,8 +14,18 @@ CASE = re.compile(r"[A-Za-z0-9_.,:=+-]{1,60}")
 
 
 def _collect(hash_seed: str) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-o", "addopts="]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-o",
+        "addopts=",
+    ]
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")
+    }
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", "tests"],
         cwd=ROOT,
@@ -24,7 +34,9 @@ def _collect(hash_seed: str) -> list[str]:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if line.startswith("tests/")]
+    return [
+        line for line in done.stdout.splitlines() if line.startswith("tests/")
+    ]
 
 
 def _check(names: list[str]) -> None:

@@ -20,9 +20,9 @@ def test_any_noise_fits_few_clients_by_default(clients, z):
         )
         std = config.clip_rule().count_std
         assert z < config.sum_noise_multiplier() < 1.16 * z
-        assert config.sum_noise_multiplier() ** -2 + (2 * std) ** -2 == pytest.approx(
-            z**-2
-        )
+        assert config.sum_noise_multiplier() ** -2 + (
+            2 * std
+        ) ** -2 == pytest.approx(z**-2)
 
 
 @pytest.mark.parametrize("clients", [10, 40, 200])
@@ -112,7 +112,9 @@ def test_a_count_with_too_little_noise_names_a_number_that_works():
             r"noise_multiplier=50\.0 < 2 \* clip_count_std=1\.2",
             id="noise_multiplier=50.0-below-2-count_std",
         ),
-        pytest.param({"delta": 1.0}, r"delta=1\.0 in \(0, 1\)", id="delta=1.0-in-0,1"),
+        pytest.param(
+            {"delta": 1.0}, r"delta=1\.0 in \(0, 1\)", id="delta=1.0-in-0,1"
+        ),
         pytest.param(
             {"clipping": "soft"},
             "clipping='soft' to be one of",
@@ -152,16 +154,25 @@ def test_settings_are_checked_before_anything_starts(changes, message):
 
 def test_settings_round_trip_and_defaults():
     config = RunConfig(clients=120, delta=1e-3)
-    assert RunConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert (
+        RunConfig(**json.loads(json.dumps(dataclasses.asdict(config))))
+        == config
+    )
     assert RunConfig(clients=120).target_delta == 120**-1.1
     # 24 clients, and 13 more clients' places of 12 participations in 60 rounds
     assert RunConfig(clients=120).cohort_size == 24
-    assert RunConfig(clients=120).canaries_per_round == pytest.approx(13 * 12 / 60)
+    assert RunConfig(clients=120).canaries_per_round == pytest.approx(
+        13 * 12 / 60
+    )
 
 
 def test_the_papers_design_and_what_the_user_fixes():
     paper = RunConfig(clients=120, canary_design="paper")
-    assert (paper.num_canaries, paper.unobserved, paper.canary_participations) == (
+    assert (
+        paper.num_canaries,
+        paper.unobserved,
+        paper.canary_participations,
+    ) == (
         1000,
         1000,
         1.0,
@@ -182,7 +193,9 @@ def test_the_papers_design_and_what_the_user_fixes():
         30,
         fixed.canaries_per_round,
     )
-    assert {each.cohort_size for each in (paper, fixed, often, places, coins)} == {24}
+    assert {
+        each.cohort_size for each in (paper, fixed, often, places, coins)
+    } == {24}
 
 
 @pytest.mark.parametrize(
@@ -213,11 +226,14 @@ def test_without_room_for_canaries_the_run_says_that_it_measures_nothing():
     config = RunConfig(clients=10, clients_per_round=5, participation="poisson")
     assert config.canaries_per_round == 0
     assert (
-        "No two canaries fit beside 10 clients in 60 rounds" in config.canary_plan()[0]
+        "No two canaries fit beside 10 clients in 60 rounds"
+        in config.canary_plan()[0]
     )
     assert (
         "no canaries"
-        in RunConfig(clients=10, clients_per_round=5, num_canaries=0).canary_plan()[0]
+        in RunConfig(
+            clients=10, clients_per_round=5, num_canaries=0
+        ).canary_plan()[0]
     )
 
 

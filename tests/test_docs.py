@@ -19,7 +19,12 @@ from fl_epe.tasks.by_name import BUILT_IN
 
 ROOT = Path(__file__).parents[1]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
-ELSEWHERE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "simulations/README.md")
+ELSEWHERE = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "simulations/README.md",
+)
 TABLES = sorted((ROOT / "simulations").glob("*/README.md"))
 DOCUMENTS = [*(ROOT / name for name in ELSEWHERE), *TABLES, *SITE]
 BLOCK = re.compile(
@@ -102,7 +107,9 @@ def commands():
             for command in line.split("&&"):
                 words = shlex.split(command, comments=True)
                 if words and Path(words[0]).name == "fl-epe":
-                    yield pytest.param(words[1:], id=f"{word(block)}-{words[1]}")
+                    yield pytest.param(
+                        words[1:], id=f"{word(block)}-{words[1]}"
+                    )
 
 
 @pytest.mark.parametrize("words", list(commands()))
@@ -119,7 +126,9 @@ def test_commands_have_the_options_that_documents_give_them(words, capsys):
 
 
 @pytest.mark.parametrize(
-    "path", [*DOCUMENTS, ROOT / "simulations/apps/canary-audit/README.md"], ids=word
+    "path",
+    [*DOCUMENTS, ROOT / "simulations/apps/canary-audit/README.md"],
+    ids=word,
 )
 def test_processes_are_ended_by_id(path):
     assert not re.search(r"\b(pkill|killall)\b", path.read_text("utf-8"))
@@ -129,9 +138,13 @@ def test_guides_are_numbered_alike_in_the_site_and_in_their_index():
     site = (ROOT / "mkdocs.yml").read_text("utf-8")
     index = (ROOT / "docs/guides/index.md").read_text("utf-8")
     in_site = re.findall(r"^ +- (\d+) [\w ]+: guides/([\w-]+\.md)$", site, re.M)
-    in_index = re.findall(r"^\| (\d+) \| \[[^]]+\]\(([\w-]+\.md)\)", index, re.M)
+    in_index = re.findall(
+        r"^\| (\d+) \| \[[^]]+\]\(([\w-]+\.md)\)", index, re.M
+    )
     assert in_site == in_index
-    assert [int(number) for number, _ in in_site] == list(range(1, len(in_site) + 1))
+    assert [int(number) for number, _ in in_site] == list(
+        range(1, len(in_site) + 1)
+    )
     guides = {path.name for path in (ROOT / "docs/guides").glob("*.md")}
     assert {name for _, name in in_site} == guides - {"index.md"}
 
@@ -144,10 +157,14 @@ def test_there_are_commands_to_check():
     ("guide", "command"),
     [
         pytest.param(
-            "compare", "advise canaries --clients 120 --rounds 60", id="canaries"
+            "compare",
+            "advise canaries --clients 120 --rounds 60",
+            id="canaries",
         ),
         pytest.param("scores", "estimate scores.csv --delta 1e-5", id="scores"),
-        pytest.param("compare", "compare --schedules epochs poisson", id="compare"),
+        pytest.param(
+            "compare", "compare --schedules epochs poisson", id="compare"
+        ),
     ],
 )
 def test_guides_show_what_their_commands_print(
@@ -155,15 +172,21 @@ def test_guides_show_what_their_commands_print(
 ):
     """Every row of the table that is printed, for the first command that begins so."""
     text = (ROOT / f"docs/guides/{guide}.md").read_text("utf-8")
-    (line,) = re.findall(rf"^\.venv/bin/fl-epe ({re.escape(command)}.*)$", text, re.M)
+    (line,) = re.findall(
+        rf"^\.venv/bin/fl-epe ({re.escape(command)}.*)$", text, re.M
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     if "scores.csv" in command:
-        (block, *_) = (b for b in PYTHON if b.document == "docs/guides/scores.md")
+        (block, *_) = (
+            b for b in PYTHON if b.document == "docs/guides/scores.md"
+        )
         exec(compile(block.code, str(block), "exec"), {})  # noqa: S102
     assert main(shlex.split(line)) == 0
     printed = [row.rstrip() for row in capsys.readouterr().out.splitlines()]
-    start = next(place for place, row in enumerate(printed) if row.startswith("────"))
+    start = next(
+        place for place, row in enumerate(printed) if row.startswith("────")
+    )
     rows = [
         row
         for row in printed[start + 1 :]
@@ -175,11 +198,13 @@ def test_guides_show_what_their_commands_print(
 
 def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():
     app = ROOT / "simulations/apps/canary-audit"
-    settings = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["tool"][
-        "flwr"
-    ]["app"]
+    settings = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))[
+        "tool"
+    ]["flwr"]["app"]
     wanted = f"num-supernodes={settings['config']['min-nodes']} "
-    texts = [path.read_text("utf-8") for path in (*DOCUMENTS, app / "README.md")]
+    texts = [
+        path.read_text("utf-8") for path in (*DOCUMENTS, app / "README.md")
+    ]
     said = re.findall(
         r"flwr run simulations/apps/canary-audit[^`\n]*", "\n".join(texts)
     )
@@ -202,7 +227,9 @@ def test_variables_are_exported_before_the_first_flwr_run():
 
 def headings(path):
     """Anchors of a document's headings, as GitHub and the site make them."""
-    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+    text = re.sub(
+        r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S
+    )
     titles = re.findall(r"^#+ (.+)$", text, re.M)
     return {
         re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-")

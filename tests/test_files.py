@@ -109,7 +109,8 @@ def test_who_may_read(tmp_path):
     finally:
         os.umask(before)
     modes = [
-        Path(tmp_path / name).stat().st_mode & 0o777 for name in ("secret", "open")
+        Path(tmp_path / name).stat().st_mode & 0o777
+        for name in ("secret", "open")
     ]
     assert modes == [0o600, 0o644]
 

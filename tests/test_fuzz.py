@@ -29,7 +29,9 @@ def test_no_damaged_file_ends_in_a_traceback_or_changes_a_number(fuzzer, cases):
 def test_the_fuzzer_sees_what_is_wrong(fuzzer, monkeypatch):
     """Each of its four complaints, provoked."""
     broken: dict = {}
-    monkeypatch.setattr("fuzz_files.call", lambda words: broken["command"](words))
+    monkeypatch.setattr(
+        "fuzz_files.call", lambda words: broken["command"](words)
+    )
     monkeypatch.setattr(
         Fuzzer, "damaged", lambda self, *_: (self.seeds[0], "raw", b"broken")
     )

@@ -39,7 +39,9 @@ WIDENED = {
     "auditing/claims/evidence.py": {
         '"violated", "faulty", "not judged", "undecided", "not violated"': "postponed"
     },
-    "conformance/games.py": {'"add-or-remove", "zero-out", "substitute"': "shuffle"},
+    "conformance/games.py": {
+        '"add-or-remove", "zero-out", "substitute"': "shuffle"
+    },
     "noise/laws.py": {'"gaussian", "laplace"': "cauchy"},
     "conformance/target.py": {
         '"l1", "l2", "linf"': "l3",
@@ -52,7 +54,15 @@ WIDENED = {
     "flower/layout.py": {'"model", "update"': "gradient"},
 }
 # Their types decide nothing here, and take a minute.
-NOT_FOLLOWED = ("numpy", "scipy", "torch", "flwr", "pydantic", "ray", "dp_accounting")
+NOT_FOLLOWED = (
+    "numpy",
+    "scipy",
+    "torch",
+    "flwr",
+    "pydantic",
+    "ray",
+    "dp_accounting",
+)
 
 
 def without(config: RunConfig, **values: str) -> RunConfig:
@@ -75,11 +85,16 @@ def test_the_type_checker_names_every_word_that_nobody_decides(tmp_path):
                 f"Literal[{known}]", f'Literal[{known}, "{new}"]', 1
             )
         path.write_text(source, "utf-8")
-    sections = [f"[mypy-{name}.*]\nfollow_imports = skip\n" for name in NOT_FOLLOWED]
+    sections = [
+        f"[mypy-{name}.*]\nfollow_imports = skip\n" for name in NOT_FOLLOWED
+    ]
     config = tmp_path / "mypy.ini"
-    config.write_text("\n".join(["[mypy]\nignore_missing_imports = True\n", *sections]))
+    config.write_text(
+        "\n".join(["[mypy]\nignore_missing_imports = True\n", *sections])
+    )
     paths = [
-        str(copy / name) for name in (*WIDENED, "flower/replies.py", "data/encoders.py")
+        str(copy / name)
+        for name in (*WIDENED, "flower/replies.py", "data/encoders.py")
     ]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", str(config), *paths],
@@ -88,7 +103,9 @@ def test_the_type_checker_names_every_word_that_nobody_decides(tmp_path):
         cwd=tmp_path,
     )
     undecided = set(
-        re.findall(r"\"assert_never\" has .* \"Literal\['([\w-]+)'\]\"", done.stdout)
+        re.findall(
+            r"\"assert_never\" has .* \"Literal\['([\w-]+)'\]\"", done.stdout
+        )
     )
     wanted = {new for words in WIDENED.values() for new in words.values()}
     assert undecided == wanted, done.stdout[-4000:] + done.stderr[-1000:]
@@ -97,7 +114,9 @@ def test_the_type_checker_names_every_word_that_nobody_decides(tmp_path):
 SMALL = {"clients": 48, "rounds": 6, "clients_per_round": 4, "num_canaries": 4}
 ARRAYS = pack(weights=np.ones(3))
 AT_RUN_TIME: dict[str, Callable[[], object]] = {
-    "clipping": lambda: without(RunConfig(**SMALL), clipping="decay").clip_rule(),
+    "clipping": lambda: without(
+        RunConfig(**SMALL), clipping="decay"
+    ).clip_rule(),
     "server_optimizer": lambda: without(
         RunConfig(**SMALL), server_optimizer="lion"
     ).optimizer(),

@@ -79,7 +79,9 @@ def told_twice(logger, folder, is_kept=lambda: True):
     ]
     path = str(Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": path}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as killed:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE
+    ) as killed:
         assert killed.stdout.readline() == b"told\n"
         wait_for(is_kept)
         killed.kill()
@@ -101,7 +103,9 @@ def tensorboard_points(folder):
     found = accumulator.EventAccumulator(str(folder / "tensorboard"))
     found.Reload()
     names = found.Tags()["scalars"]
-    points = {name: [(e.step, e.value) for e in found.Scalars(name)] for name in names}
+    points = {
+        name: [(e.step, e.value) for e in found.Scalars(name)] for name in names
+    }
     (text,) = found.Tensors("answer")
     return points, text.tensor_proto.string_val[0].decode()
 
@@ -118,17 +122,25 @@ def test_tensorboard_shows_each_round_once(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # of MLflow itself
 def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv(
+        "MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}"
+    )
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     told_twice("mlflow", tmp_path)
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    (made,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    (made,) = client.search_runs(
+        [client.get_experiment_by_name("mine").experiment_id]
+    )
     points = client.get_metric_history(made.info.run_id, "epsilon-all")
-    assert [(p.step, p.value) for p in points] == [(t, 1.5 * t) for t in range(6)]
+    assert [(p.step, p.value) for p in points] == [
+        (t, 1.5 * t) for t in range(6)
+    ]
     assert (made.info.status, made.data.tags["status"]) == ("FINISHED", "ok")
     assert made.data.tags["report"] == str(tmp_path / "report.html")
     assert set(made.data.metrics) == {"epsilon-all"}
-    tell("mlflow", tmp_path, range(2), resumed=False)  # a new run in the same folder
+    tell(
+        "mlflow", tmp_path, range(2), resumed=False
+    )  # a new run in the same folder
     assert len(client.search_runs([made.info.experiment_id])) == 2
 
 
@@ -149,7 +161,9 @@ def test_weights_and_biases_goes_on_in_the_same_run(tmp_path, monkeypatch):
     wait_for(lambda: "status" in found()[1][2])
     (known, before, _), (same, after, summary) = found()
     assert (
-        known == same == json.loads((tmp_path / "wandb.json").read_text("utf-8"))["id"]
+        known
+        == same
+        == json.loads((tmp_path / "wandb.json").read_text("utf-8"))["id"]
     )
     assert sorted([*before, *after]) == list(range(6))
     assert {t: row["epsilon_all"] for t, row in (before | after).items()} == {
@@ -177,7 +191,10 @@ def test_a_run_that_was_killed_goes_on_in_its_folder_of_tensorboard(tmp_path):
     assert main(["resume", str(output), "--log-to", "tensorboard"]) in (0, 3)
     record = AuditRecord.load(output / "record.npz")
     points, text = tensorboard_points(output)
-    losses = [(t, np.float32(v)) for t, v in enumerate(record.metrics["train_loss"], 1)]
+    losses = [
+        (t, np.float32(v))
+        for t, v in enumerate(record.metrics["train_loss"], 1)
+    ]
     assert points["train_loss"] == losses
     assert [t for t, _ in points["eval_loss"]] == list(range(9))
     assert [t for t, _ in points["epsilon-all"]][-1] == 8
@@ -195,7 +212,9 @@ def test_around_a_strategy_loggers_are_told_its_metrics(tmp_path):
     for t, values in notes.rounds.items():
         assert dict(metrics[t]).items() <= values.items()
         assert (values["clip_norm"], values["fault_count"]) == (0.1, 0)
-    assert [values["canaries_seen"] for values in notes.rounds.values()][-1] == 30
+    assert [values["canaries_seen"] for values in notes.rounds.values()][
+        -1
+    ] == 30
     assert not notes.summary
     audit.report(tmp_path)
     audit.report(tmp_path)
@@ -212,7 +231,9 @@ def test_around_a_strategy_loggers_are_told_its_metrics(tmp_path):
 def test_what_theory_allows_so_far_ends_in_the_answer():
     """Flower's noise is for 10 replies, and 15 arrive: a client has less than its share."""
     notes = Notes()
-    audit, _ = run(fixed(z=2.0), log_to=[notes], participations=3, num_canaries=10)
+    audit, _ = run(
+        fixed(z=2.0), log_to=[notes], participations=3, num_canaries=10
+    )
     so_far = audit._run.recording.auditor.metrics_so_far(
         2.0, audit._run.wrapped.expected_replies()
     )
@@ -228,11 +249,16 @@ def test_what_theory_allows_so_far_ends_in_the_answer():
     [RuntimeError("no space left"), Unspeakable()],
     ids=["plain", "unspeakable"],
 )
-def test_a_logger_that_fails_is_warned_about_once_and_the_run_goes_on(error, caplog):
+def test_a_logger_that_fails_is_warned_about_once_and_the_run_goes_on(
+    error, caplog
+):
     plain, _ = run(flower.FedAvg(**PLAIN))
     fails, notes = Fails(error), Notes()
     audit, result = run(flower.FedAvg(**PLAIN), log_to=[fails, notes])
-    assert (list(fails.rounds), list(notes.rounds)) == ([1, 2], list(range(1, 7)))
+    assert (list(fails.rounds), list(notes.rounds)) == (
+        [1, 2],
+        list(range(1, 7)),
+    )
     assert caplog.text.count("logging to Fails failed") == 1
     assert audit.faults == plain.faults
     assert len(result.train_metrics_clientapp) == 6
@@ -272,7 +298,9 @@ def test_a_package_that_is_missing_is_named_before_the_run(
 @pytest.mark.parametrize(
     ("log_to", "wanted"),
     [
-        pytest.param("tensorbord", "log_to='tensorbord' to be one of", id="name"),
+        pytest.param(
+            "tensorbord", "log_to='tensorbord' to be one of", id="name"
+        ),
         pytest.param([print], "to have the methods log and close", id="object"),
     ],
 )
@@ -281,7 +309,9 @@ def test_what_is_no_logger_is_refused(log_to, wanted):
         run(flower.FedAvg(**PLAIN), log_to=log_to)
 
 
-def test_the_command_says_how_to_go_on_with_its_loggers(tmp_path, monkeypatch, capsys):
+def test_the_command_says_how_to_go_on_with_its_loggers(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("fl_epe.cli.run.check_loggers", list)
     monkeypatch.setattr("fl_epe.loggers.check_loggers", lambda names: [])
 
@@ -315,11 +345,16 @@ def test_dp_sgd_logs_its_steps(tmp_path):
     )
     notes, rng = Notes(), np.random.default_rng(2)
     options = {"num_canaries": 40, "delta": 1e-5, "sample_rate": 0.2, "seed": 1}
-    with audit_dp_sgd(optimizer, **options, log_to=[notes, Fails(OSError())]) as audit:
+    with audit_dp_sgd(
+        optimizer, **options, log_to=[notes, Fails(OSError())]
+    ) as audit:
         for _ in range(6):
             optimizer.step(rng.standard_normal((8, 2000)))
     assert list(notes.rounds) == list(range(1, 7))
-    assert notes.rounds[6]["epsilon-all"] == audit._auditor.epsilon_so_far().epsilon
+    assert (
+        notes.rounds[6]["epsilon-all"]
+        == audit._auditor.epsilon_so_far().epsilon
+    )
     assert not audit.faults
     audit.report(tmp_path)
     assert notes.summary["report"] == str(tmp_path / "report.html")
@@ -329,7 +364,9 @@ def test_the_recipe_for_a_logger_is_all_that_a_logger_needs(tmp_path):
     """CONTRIBUTING's row is followed in a copy of the package; no package has the logger's name."""
     source = Path(fl_epe.__file__).parent
     shutil.copytree(
-        source, tmp_path / "fl_epe", ignore=shutil.ignore_patterns("__pycache__")
+        source,
+        tmp_path / "fl_epe",
+        ignore=shutil.ignore_patterns("__pycache__"),
     )
     path = tmp_path / "fl_epe" / "loggers.py"
     rows = (source.parent / "CONTRIBUTING.md").read_text("utf-8").splitlines()
@@ -374,4 +411,6 @@ def test_the_recipe_for_a_logger_is_all_that_a_logger_needs(tmp_path):
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         timeout=PATIENCE,
     )
-    assert done.stdout.splitlines() == [str(tmp_path), "3 {'loss': 1.5}"], done.stderr
+    assert done.stdout.splitlines() == [str(tmp_path), "3 {'loss': 1.5}"], (
+        done.stderr
+    )

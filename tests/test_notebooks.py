@@ -29,14 +29,17 @@ def printed(book):
 def accuracies(text):
     return [
         float(found)
-        for found in re.findall(r"accuracy(?: on held-out data:)? ([\d.]+)%", text)
+        for found in re.findall(
+            r"accuracy(?: on held-out data:)? ([\d.]+)%", text
+        )
     ]
 
 
 def theories(text):
     """What theory allows every round's model in each table of a report."""
     return [
-        float(found) for found in re.findall(r"^every round .* ≤ ([\d.]+)", text, re.M)
+        float(found)
+        for found in re.findall(r"^every round .* ≤ ([\d.]+)", text, re.M)
     ]
 
 
@@ -46,9 +49,16 @@ def check_tour(text):
     assert abs(first - second) < 6
     before, after = theories(text)
     assert after < before / 3
-    assert re.search(r"^under ε = 1 +right in at most 73.1% of cases$", text, re.M)
+    assert re.search(
+        r"^under ε = 1 +right in at most 73.1% of cases$", text, re.M
+    )
     assert (
-        len(re.findall(r"^this attack, .* right practically always$", text, re.M)) == 2
+        len(
+            re.findall(
+                r"^this attack, .* right practically always$", text, re.M
+            )
+        )
+        == 2
     )
 
 
@@ -66,7 +76,8 @@ def check_audit(text):
 
 def check_schedules(text):
     line = re.compile(
-        r"^(\S+) +(median|worst-case) +client, .*?(known|secret) +ε = ([\d.]+)", re.M
+        r"^(\S+) +(median|worst-case) +client, .*?(known|secret) +ε = ([\d.]+)",
+        re.M,
     )
     found = {
         (name, who): (knows, float(value))
@@ -74,7 +85,9 @@ def check_schedules(text):
     }
     assert found["poisson", "median"][0] == "secret"
     medians = {
-        name: value for (name, who), (_, value) in found.items() if who == "median"
+        name: value
+        for (name, who), (_, value) in found.items()
+        if who == "median"
     }
     assert min(medians, key=medians.__getitem__) == "poisson"
     worst, usual = found["poisson", "worst-case"], found["epochs", "worst-case"]
@@ -120,9 +133,13 @@ def test_what_notebooks_name_exists(path):
 @pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebooks_run(path, tmp_path):
     book, here = nbformat.read(path, 4), {"metadata": {"path": str(tmp_path)}}
-    client = NotebookClient(book, kernel_name="python3", timeout=600, resources=here)
+    client = NotebookClient(
+        book, kernel_name="python3", timeout=600, resources=here
+    )
     client.execute(env=os.environ | {"TMPDIR": str(tmp_path)})
     found = outputs(book)
     assert {"stream"} <= {output.output_type for output in found}
-    assert [output.text for output in found if output.get("name") == "stderr"] == []
+    assert [
+        output.text for output in found if output.get("name") == "stderr"
+    ] == []
     check(path.stem, book)

@@ -76,7 +76,9 @@ class Place:
 
     def unfinished(self, task: str = "digits", **changes: Any) -> None:
         """Write a checkpoint of a run that had not begun; ``changes`` are of its values."""
-        job = Job(load_task("digits", num_clients=60), SMALL, Seeds.derive(1)).to_dict()
+        job = Job(
+            load_task("digits", num_clients=60), SMALL, Seeds.derive(1)
+        ).to_dict()
         options = changes.pop("options", job["options"])
         config = job["config"] | changes
         values = job | {"task": task, "options": options, "config": config}
@@ -100,11 +102,15 @@ class Attempt:
 ATTEMPTS: dict[str, Attempt] = {}
 
 
-def attempt(*words: str, says: str, fresh: bool = False) -> Callable[[Any], Any]:
+def attempt(
+    *words: str, says: str, fresh: bool = False
+) -> Callable[[Any], Any]:
     """An attempt of a function's name; ``says`` is what must be printed, as a pattern."""
 
     def add(lay: Callable[[Place], object]) -> Callable[[Place], object]:
-        ATTEMPTS[lay.__name__.replace("_", "-")] = Attempt(lay, words, says, fresh)
+        ATTEMPTS[lay.__name__.replace("_", "-")] = Attempt(
+            lay, words, says, fresh
+        )
         return lay
 
     return add
@@ -135,7 +141,9 @@ def pickle_in_a_record(place):
 @attempt("estimate", "scores.npz", says="scores.npz")
 def pickle_in_scores(place):
     np.savez(
-        place.received / "scores.npz", observed=_pickled(place), unobserved=np.zeros(9)
+        place.received / "scores.npz",
+        observed=_pickled(place),
+        unobserved=np.zeros(9),
     )
 
 
@@ -185,7 +193,9 @@ def modules_of_known_names(place):
 
 @attempt(*REPORT, says="Report: ")
 def templates_and_texts_with_code(place):
-    code = "{{ cycler.__init__.__globals__.os.system('" + place.started + "') }}"
+    code = (
+        "{{ cycler.__init__.__globals__.os.system('" + place.started + "') }}"
+    )
     folder = place.received / "templates"
     folder.mkdir()
     for name in ("report.html.j2", "silos.html.j2"):
@@ -194,7 +204,15 @@ def templates_and_texts_with_code(place):
     place.record(unit=code, task=code, settings={code: code})
 
 
-@attempt("report", ".", "--details", "--figures", "svg", "--clients", says="Clients: ")
+@attempt(
+    "report",
+    ".",
+    "--details",
+    "--figures",
+    "svg",
+    "--clients",
+    says="Clients: ",
+)
 def outputs_that_are_links(place):
     _with_clients(place)
     for name in ("report.json", "report.html", "epsilon.png", "clients.csv"):
@@ -236,7 +254,9 @@ def a_record_to_export_that_is_a_link(place):
     (place.received / RECORD).symlink_to(place.own / "private.npz")
 
 
-@attempt("advise", "noise", "--target-epsilon", "2", "--like", ".", says="record.npz")
+@attempt(
+    "advise", "noise", "--target-epsilon", "2", "--like", ".", says="record.npz"
+)
 def a_record_to_be_like_that_is_a_link(place):
     make_record(task=MARK).save(place.own / "private.npz")
     (place.received / RECORD).symlink_to(place.own / "private.npz")
@@ -256,7 +276,9 @@ def a_record_that_is_a_pipe(place):
 @attempt(*REPORT, says="MiB unpacked")
 def a_record_that_fills_the_memory(place):
     with (
-        zipfile.ZipFile(place.received / RECORD, "w", zipfile.ZIP_DEFLATED) as archive,
+        zipfile.ZipFile(
+            place.received / RECORD, "w", zipfile.ZIP_DEFLATED
+        ) as archive,
         archive.open("meta.npy", "w", force_zip64=True) as member,
     ):
         for _ in range(300):
@@ -301,7 +323,15 @@ def a_log_that_is_a_link(place):
     (place.received / "run.log").symlink_to(place.own / "notes.txt")
 
 
-@attempt("resume", ".", "--workers", "1", "--log-to", "tensorboard", says="tensorboard")
+@attempt(
+    "resume",
+    ".",
+    "--workers",
+    "1",
+    "--log-to",
+    "tensorboard",
+    says="tensorboard",
+)
 def a_folder_of_a_logger_that_is_a_link(place):
     place.unfinished()
     (place.received / "tensorboard").symlink_to(place.own / "home")
@@ -325,7 +355,9 @@ def a_checkpoint_that_names_a_matrix(place):
 
 @attempt("resume", ".", says="recorded trace")
 def a_checkpoint_that_names_a_log(place):
-    log = json.dumps({"of": f"trace:path={place.own / 'log.csv'}", "per_run": 3})
+    log = json.dumps(
+        {"of": f"trace:path={place.own / 'log.csv'}", "per_run": 3}
+    )
     place.unfinished(participation=f"capped:{log}")
 
 
@@ -349,7 +381,11 @@ def formulas_in_names_and_texts(place):
         (place.received / name).mkdir()
         formula = "=HYPERLINK(A1)"
         settings = {"=1+1": f"@{name}", "x": f"y;=1{name}", "z": f"t\t=1{name}"}
-        metrics = {"eval_round": [1], "eval_loss": [0.5], "eval_accuracy": [0.5]}
+        metrics = {
+            "eval_round": [1],
+            "eval_loss": [0.5],
+            "eval_accuracy": [0.5],
+        }
         record = make_record(
             metrics={n: np.array(v, float) for n, v in metrics.items()}
         )
@@ -362,7 +398,8 @@ def formulas_in_names_and_texts(place):
 @attempt("report", ".", "--details", says="Report: ")
 def lines_that_a_record_forges(place):
     place.record(
-        faults=("round 1, a client failed:\nForged: ε = 0",), task="a\nForged: ε = 0"
+        faults=("round 1, a client failed:\nForged: ε = 0",),
+        task="a\nForged: ε = 0",
     )
 
 
@@ -384,7 +421,9 @@ def _sentences(place: Place) -> Path:
 
 def _database(place: Place) -> sqlite3.Connection:
     path = _sentences(place) / "x.sqlite"
-    write_sqlite(path, [("train", f"c{i}", example(tokens="a b")) for i in range(9)])
+    write_sqlite(
+        path, [("train", f"c{i}", example(tokens="a b")) for i in range(9)]
+    )
     return sqlite3.connect(path)
 
 
@@ -417,7 +456,9 @@ def a_column_that_is_computed(place):
             "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB"
             f" GENERATED ALWAYS AS ({large}) VIRTUAL)"
         )
-        database.executemany("INSERT INTO examples VALUES (?, ?)", [("train", "c")] * 9)
+        database.executemany(
+            "INSERT INTO examples VALUES (?, ?)", [("train", "c")] * 9
+        )
 
 
 @attempt(*CONVERT, says="x.sqlite")
@@ -478,7 +519,9 @@ def hdf5_with_storage_elsewhere(place):
 def hdf5_with_a_link_elsewhere(place):
     with h5py.File(place.own / "private.h5", "w") as file:
         file["label"] = np.array([7])
-    _images(place, link=h5py.ExternalLink(str(place.own / "private.h5"), "label"))
+    _images(
+        place, link=h5py.ExternalLink(str(place.own / "private.h5"), "label")
+    )
 
 
 @attempt(*IMAGES, says="source.h5")
@@ -487,7 +530,9 @@ def hdf5_with_parts_elsewhere(place):
         file["label"] = np.array([7])
     layout = h5py.VirtualLayout((1,), int)
     layout[:] = h5py.VirtualSource(str(place.own / "private.h5"), "label", (1,))
-    _images(place, make=lambda group: group.create_virtual_dataset("label", layout))
+    _images(
+        place, make=lambda group: group.create_virtual_dataset("label", layout)
+    )
 
 
 @attempt(*IMAGES, says="source.h5")
@@ -537,14 +582,22 @@ def a_data_set_that_names_files_elsewhere(place):
     (source / "state.json").write_text(json.dumps(state))
 
 
-@attempt("data", "convert", "emnist", "source.h5", "out", says="out.fl-epe-part.lock")
+@attempt(
+    "data", "convert", "emnist", "source.h5", "out", says="out.fl-epe-part.lock"
+)
 def a_lock_of_a_conversion_that_is_a_hard_link(place):
     _images(place, link=np.array([3]))
     os.link(place.own / "notes.txt", place.received / "out.fl-epe-part.lock")
 
 
 @attempt(
-    "new", "task.py", "--data", "./rows", "--targets", "y", says="to be in the folder"
+    "new",
+    "task.py",
+    "--data",
+    "./rows",
+    "--targets",
+    "y",
+    says="to be in the folder",
 )
 def rows_whose_description_names_another_file(place):
     private = place.own / "private.csv"
@@ -557,7 +610,13 @@ def rows_whose_description_names_another_file(place):
 
 
 @attempt(
-    "new", "task.py", "--data", "table.csv", "--targets", "y", says="a task of your own"
+    "new",
+    "task.py",
+    "--data",
+    "table.csv",
+    "--targets",
+    "y",
+    says="a task of your own",
 )
 def columns_with_code(place):
     code = f'"]; import os; os.system("{place.started}")  # """'
@@ -595,8 +654,12 @@ def _texts(path: Path) -> str:
     content = path.read_bytes()
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            content += b"".join(archive.read(name) for name in archive.namelist())
-    return content.decode(errors="replace") + content.decode("utf-32", errors="replace")
+            content += b"".join(
+                archive.read(name) for name in archive.namelist()
+            )
+    return content.decode(errors="replace") + content.decode(
+        "utf-32", errors="replace"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -609,7 +672,12 @@ def fonts(tmp_path_factory):
 def place(tmp_path):
     """A folder that somebody sent, and files of the reader's own."""
     found = Place(tmp_path / "received", tmp_path / "own")
-    for folder in (found.received, found.own, found.own / "home", found.own / "data"):
+    for folder in (
+        found.received,
+        found.own,
+        found.own / "home",
+        found.own / "data",
+    ):
         folder.mkdir()
     (found.own / "secret.txt").write_text(f"{MARK}\n")
     (found.own / "notes.txt").write_text("my notes\n")
@@ -617,7 +685,15 @@ def place(tmp_path):
     (found.own / "log.csv").write_text("round,client_id\n0,1\n")
     programs = tmp_path / "programs"  # of the reader, which a trap may start
     programs.mkdir()
-    for name in ("latex", "dvipng", "kpsewhich", "xelatex", "pdflatex", "gs", "ffmpeg"):
+    for name in (
+        "latex",
+        "dvipng",
+        "kpsewhich",
+        "xelatex",
+        "pdflatex",
+        "gs",
+        "ffmpeg",
+    ):
         (programs / name).write_text(f"#!/bin/sh\n{found.started}\nexit 1\n")
         (programs / name).chmod(0o755)
     return found
@@ -653,7 +729,9 @@ def _environment(place: Place, fonts: Path) -> dict[str, str]:
     }
 
 
-def _command(place: Place, fonts: Path, words: tuple[str, ...], said: Path) -> None:
+def _command(
+    place: Place, fonts: Path, words: tuple[str, ...], said: Path
+) -> None:
     """In a process of its own: what was typed in the received folder."""
     environment = _environment(place, fonts)
     os.environ.clear()
@@ -714,14 +792,22 @@ def test_a_received_folder_reaches_nothing_beyond_it(name, place, fonts):
     }
     assert not [path for path, text in written.items() if MARK in text]
     assert "\x1b" not in said
-    assert not [line for line in said.splitlines() if line.strip().startswith("Forged")]
+    assert not [
+        line for line in said.splitlines() if line.strip().startswith("Forged")
+    ]
     for path, text in written.items():
         if path.endswith(".csv"):
-            cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
-            parts = [part for cell in cells for part in re.split("[;\t\n]", cell)]
+            cells = [
+                cell for row in csv.reader(io.StringIO(text)) for cell in row
+            ]
+            parts = [
+                part for cell in cells for part in re.split("[;\t\n]", cell)
+            ]
             assert not [part for part in parts if part.startswith(("=", "@"))]
         if path.endswith(".py"):  # names and values are texts in it
-            found_there = ast.walk(ast.parse((place.received / path).read_text()))
+            found_there = ast.walk(
+                ast.parse((place.received / path).read_text())
+            )
             assert not any(map(_imports_os, found_there))
 
 

@@ -19,7 +19,8 @@ RUN_SPECS = [
     "k-out-of-t",
     "b-min-sep:separation=3",
     pytest.param(
-        'device-classes:{"rates": [1, 3], "shares": [0.5, 0.5]}', id="device-classes"
+        'device-classes:{"rates": [1, 3], "shares": [0.5, 0.5]}',
+        id="device-classes",
     ),
     "drop-out:of=poisson,rate=0.25",
     "capped:of=poisson,per_run=2",
@@ -51,7 +52,10 @@ def test_a_run_follows_any_schedule_and_knows_what_to_expect(spec):
         ]
         error = np.std(sizes) / np.sqrt(len(sizes))
         # "capped" is expected from a simulation of its own, see `Capped.participations`.
-        assert abs(np.mean(sizes) - schedule.cohort_size(population)) < 4 * error + 0.05
+        assert (
+            abs(np.mean(sizes) - schedule.cohort_size(population))
+            < 4 * error + 0.05
+        )
     assert config.cohort_size == config.client_schedule().cohort_size(40)
     assert config.canaries_per_round == pytest.approx(
         config.canary_schedule().cohort_size(60)
@@ -85,4 +89,6 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
         float(counts.max()), record.presence[:, counts == counts.max()]
     )
     theory = analytical(record.mechanism, client, 1e-3).epsilon
-    assert theory == pytest.approx(gaussian_epsilon(0.5, 1e-3, int(counts.max())))
+    assert theory == pytest.approx(
+        gaussian_epsilon(0.5, 1e-3, int(counts.max()))
+    )

@@ -31,7 +31,9 @@ class TestNoiseGenerator:
             secrets, "randbits", lambda bits: int.from_bytes(key, "little")
         )
         drawn = noise_generator(None, 5, 0).bit_generator.random_raw(1000)
-        cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+        cipher = Cipher(
+            algorithms.ChaCha20(key, bytes(16)), mode=None
+        ).encryptor()
         assert drawn.astype("<u8").tobytes() == cipher.update(bytes(8000))
 
     def test_fresh_keys_differ(self):
@@ -47,11 +49,17 @@ class TestNoiseGenerator:
 
         assert draw(7, 1, 0) == draw(7, 1, 0)
         assert (
-            len({tuple(draw(*at)) for at in ((7, 1, 0), (7, 0, 1), (7, 1), (8, 1, 0))})
+            len(
+                {
+                    tuple(draw(*at))
+                    for at in ((7, 1, 0), (7, 0, 1), (7, 1), (8, 1, 0))
+                }
+            )
             == 4
         )
         assert draw(7, 1, 0) == pytest.approx(
-            [0.8810515264714712, 0.361277668952278, -0.8530359222488614], abs=1e-12
+            [0.8810515264714712, 0.361277668952278, -0.8530359222488614],
+            abs=1e-12,
         )
 
     def test_the_old_one_by_name(self):

@@ -20,7 +20,9 @@ def presence_of(**settings):
 
 @pytest.mark.parametrize("clients", [100, 3_383, 342_477])
 @pytest.mark.parametrize("rounds", [1, 3, 50])
-def test_canaries_take_part_once_each_where_clients_take_part_less(clients, rounds):
+def test_canaries_take_part_once_each_where_clients_take_part_less(
+    clients, rounds
+):
     per_round = 20 if rounds * 20 < clients else 1
     here = presence_of(
         clients=clients,
@@ -37,7 +39,9 @@ def test_canaries_take_part_once_each_where_clients_take_part_less(clients, roun
 @pytest.mark.parametrize("rounds", [3, None], ids=["three-rounds", "default"])
 def test_every_task_has_canaries_that_take_part(name, rounds):
     kind = find_task(name).make
-    clients = CLIENTS[name] if name in CLIENTS else find_task(name).task().num_clients
+    clients = (
+        CLIENTS[name] if name in CLIENTS else find_task(name).task().num_clients
+    )
     given = {} if rounds is None else {"rounds": rounds}
     here = presence_of(clients=clients, **{**kind.defaults, **given})
     assert here.shape[1] >= 2
@@ -56,7 +60,8 @@ def test_too_short_a_run_says_which_would_do():
 
 
 @pytest.mark.parametrize(
-    "name", ["digits", pytest.param("synthetic-stackoverflow", marks=pytest.mark.slow)]
+    "name",
+    ["digits", pytest.param("synthetic-stackoverflow", marks=pytest.mark.slow)],
 )
 def test_three_rounds_are_measured(name):
     task = find_task(name).task()
@@ -68,7 +73,9 @@ def test_three_rounds_are_measured(name):
             "clients_per_round": 20,
         }
     )
-    record = simulate(Job(task, config, Seeds.derive(1), evaluate_every=3), workers=1)
+    record = simulate(
+        Job(task, config, Seeds.derive(1), evaluate_every=3), workers=1
+    )
     found = answer(record, EVERY_ROUND)
     assert record.presence.any(axis=0).sum() == 6
     assert found.participations == 1

@@ -45,11 +45,11 @@ def test_nothing_is_set_that_makes_pages_call_a_host():
 
 
 def test_what_a_page_loads_is_found():
-    page = (
-        '<link rel="stylesheet" href="https://a.b/c.css"><script src="d.js"></script>'
-    )
+    page = '<link rel="stylesheet" href="https://a.b/c.css"><script src="d.js"></script>'
     assert _Loads(page).addresses == ["https://a.b/c.css", "d.js"]
-    assert _Loads('<a data-md-component="source" href="https://a.b">').asks_for_stars
+    assert _Loads(
+        '<a data-md-component="source" href="https://a.b">'
+    ).asks_for_stars
 
 
 @pytest.mark.slow
@@ -67,7 +67,10 @@ def test_no_page_of_the_site_calls_another_host(tmp_path):
         tmp_path,
     ]
     subprocess.run(
-        command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+        command,
+        cwd=ROOT,
+        check=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
     )
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > 50

@@ -60,9 +60,7 @@ def test_a_rule_is_met_by_an_interval_on_its_side():
     ],
 )
 def test_another_text_is_refused_with_those_that_are_allowed(text):
-    allowed = (
-        "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0"
-    )
+    allowed = "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0"
     with pytest.raises(
         ValueError, match=f"stop_when={re.escape(repr(text))} {allowed}"
     ):
@@ -71,7 +69,8 @@ def test_another_text_is_refused_with_those_that_are_allowed(text):
 
 def test_coins_and_an_early_stop_do_not_go_together():
     with pytest.raises(
-        ValueError, match="no stop_when='epsilon-all-low > 8' with inclusion='coin'"
+        ValueError,
+        match="no stop_when='epsilon-all-low > 8' with inclusion='coin'",
     ):
         RunConfig(
             clients=30,

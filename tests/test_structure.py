@@ -113,13 +113,17 @@ def _named(module):
                 for alias in node.names:
                     file = f"{source}.{alias.name}"
                     yield file if file in FILES else source
-            case ast.Constant(value=str(text)) if text not in docstrings | {"fl_epe"}:
+            case ast.Constant(value=str(text)) if text not in docstrings | {
+                "fl_epe"
+            }:
                 yield text
 
 
 def test_no_files_import_one_another_in_a_circle():
     graph = {
-        module: {name for name in _named(module) if name in FILES and name != module}
+        module: {
+            name for name in _named(module) if name in FILES and name != module
+        }
         for module in FILES
     }
     assert sum(map(len, graph.values())) > 500
@@ -160,7 +164,9 @@ def test_every_room_has_its_tests():
 
 def test_no_two_files_of_tests_have_one_name():
     """Tests are imported by the names of their files alone."""
-    names = [path.stem for path in TESTS.rglob("*.py") if path.stem != "conftest"]
+    names = [
+        path.stem for path in TESTS.rglob("*.py") if path.stem != "conftest"
+    ]
     assert sorted(set(names)) == sorted(names)
 
 
@@ -199,9 +205,7 @@ def _loaded(*steps):
 
 
 def test_importing_the_package_is_light():
-    help_of_all = (
-        "from fl_epe.cli.main import parser_for; parser_for(['--help']).format_help()"
-    )
+    help_of_all = "from fl_epe.cli.main import parser_for; parser_for(['--help']).format_help()"
     scipy = {
         "scipy.special",
         "scipy.optimize",
@@ -214,7 +218,9 @@ def test_importing_the_package_is_light():
 
 
 PLUG_IN = sorted(
-    path.stem for path in (ROOT / "flower").glob("*.py") if path.stem != "__init__"
+    path.stem
+    for path in (ROOT / "flower").glob("*.py")
+    if path.stem != "__init__"
 )
 
 
@@ -236,7 +242,9 @@ def test_files_of_the_plug_in_import_each_other_in_no_circle():
     """Also where an import is for the type checker alone."""
     own = {f"fl_epe.flower.{name}" for name in PLUG_IN}
     graph = {module: own.intersection(_imports(module)) for module in own}
-    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(own)
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(
+        own
+    )
 
 
 def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
@@ -252,7 +260,11 @@ def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
         for name in client
         if name.startswith(("fl_epe.auditing", "fl_epe.account"))
     }
-    own = {module for module in server - anyway if module.startswith("fl_epe.flower.")}
+    own = {
+        module
+        for module in server - anyway
+        if module.startswith("fl_epe.flower.")
+    }
     assert own == {f"fl_epe.flower.{name}" for name in PLUG_IN}
     unwanted = (HEAVY - {"flwr"}) | {
         "rich",
@@ -307,9 +319,13 @@ def test_a_class_s_name_means_one_class():
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+                homes.setdefault(node.name, []).append(
+                    str(path.relative_to(ROOT))
+                )
     assert len(homes) > 100
-    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+    assert {
+        name: paths for name, paths in homes.items() if len(paths) > 1
+    } == {}
 
 
 def test_a_name_that_rooms_export_means_one_thing():
@@ -326,7 +342,9 @@ def test_a_name_that_rooms_export_means_one_thing():
         for name in public:
             meanings.setdefault(name, set()).add(id(getattr(module, name)))
     assert len(meanings) > 100
-    assert [name for name, objects in meanings.items() if len(objects) > 1] == []
+    assert [
+        name for name, objects in meanings.items() if len(objects) > 1
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -337,6 +355,8 @@ def test_a_script_removes_its_temporary_folder(path):
     made = [line for line in lines if "mktemp" in line]
     assert made in ([], ["work=$(mktemp -d)"])
     removed = [
-        line for line in lines if line.startswith("trap ") and 'rm -rf "$work"' in line
+        line
+        for line in lines
+        if line.startswith("trap ") and 'rm -rf "$work"' in line
     ]
     assert len(removed) == len(made)

@@ -26,7 +26,10 @@ EXPECTED = {"log": ([0, 1], ["Zoë", "b"]), "scores": [[0.5], [0.1]]}
 
 
 def _text(rows, separator=",", end="\n"):
-    lines = [separator.join(rows[0]), *(separator.join(row.values()) for row in rows)]
+    lines = [
+        separator.join(rows[0]),
+        *(separator.join(row.values()) for row in rows),
+    ]
     return end.join(lines) + end
 
 
@@ -52,13 +55,19 @@ FILES = {
     "csv-of-windows": (".csv", lambda rows: _text(rows, end="\r\n"), "utf-8"),
     "header-in-capitals": (
         ".csv",
-        lambda rows: _text(rows).replace("round", " Round").replace("score", "SCORE "),
+        lambda rows: (
+            _text(rows).replace("round", " Round").replace("score", "SCORE ")
+        ),
         "utf-8",
     ),
     "semicolons": (".csv", lambda rows: _text(rows, ";"), "utf-8"),
     "semicolons-and-decimal-commas": (".csv", _decimal_commas, "utf-8"),
     "tabs-in-csv": (".csv", lambda rows: _text(rows, "\t"), "utf-8"),
-    "utf-16-of-a-spreadsheet": (".csv", lambda rows: _text(rows, "\t"), "utf-16"),
+    "utf-16-of-a-spreadsheet": (
+        ".csv",
+        lambda rows: _text(rows, "\t"),
+        "utf-16",
+    ),
     "tsv": (".tsv", lambda rows: _text(rows, "\t"), "utf-8"),
     "tsv-packed": (".tsv.gz", lambda rows: _text(rows, "\t"), "utf-8"),
     "packed-without-last-line-break": (
@@ -86,7 +95,9 @@ def _write(path, content):
 
 
 @pytest.mark.parametrize("kind", READERS)
-@pytest.mark.parametrize(("ending", "write", "encoding"), FILES.values(), ids=FILES)
+@pytest.mark.parametrize(
+    ("ending", "write", "encoding"), FILES.values(), ids=FILES
+)
 def test_every_reader_takes_every_form(kind, ending, write, encoding, tmp_path):
     read, rows = READERS[kind]
     path = _write(tmp_path / f"a{ending}", write(rows).encode(encoding))
@@ -104,17 +115,29 @@ def _first_key_twice(rows):
 
 
 def _new_key(rows):
-    return json.dumps({next(iter(rows[0])): "1"} | {"x": 1}) + "\n" + _json_lines(rows)
+    return (
+        json.dumps({next(iter(rows[0])): "1"} | {"x": 1})
+        + "\n"
+        + _json_lines(rows)
+    )
 
 
 CUT_OFF = "the last line has no line break, as if the file was cut off"
 LATIN = "no text in UTF-8 .*é.*: save it as UTF-8"
 REFUSED = {
     "no-last-line-break": (".csv", lambda rows: _text(rows)[:-1], CUT_OFF),
-    "no-last-line-break-tsv": (".tsv", lambda rows: _text(rows, "\t")[:-1], CUT_OFF),
+    "no-last-line-break-tsv": (
+        ".tsv",
+        lambda rows: _text(rows, "\t")[:-1],
+        CUT_OFF,
+    ),
     "latin-1": (".csv", lambda rows: _text(rows) + "é\n", LATIN),
     "latin-1-lines": (".jsonl", lambda rows: '{"é": 1}', LATIN),
-    "columns-alike": (".csv", _first_column_twice, "duplicate column '(round|score)'"),
+    "columns-alike": (
+        ".csv",
+        _first_column_twice,
+        "duplicate column '(round|score)'",
+    ),
     "keys-alike": (
         ".jsonl",
         _first_key_twice,
@@ -125,8 +148,16 @@ REFUSED = {
         lambda rows: '{"a": 1, "a": 2}',
         "line 1 is no JSON .duplicate",
     ),
-    "list-of-rows": (".jsonl", json.dumps, "line 1 is a list, not a JSON object"),
-    "half-a-line": (".jsonl", lambda rows: _json_lines(rows)[:-1], "line 2 is no JSON"),
+    "list-of-rows": (
+        ".jsonl",
+        json.dumps,
+        "line 1 is a list, not a JSON object",
+    ),
+    "half-a-line": (
+        ".jsonl",
+        lambda rows: _json_lines(rows)[:-1],
+        "line 2 is no JSON",
+    ),
     "empty": (".jsonl", lambda rows: "\n", "the file is empty"),
     "long-line": (
         ".csv",
@@ -137,7 +168,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", READERS)
-@pytest.mark.parametrize(("ending", "write", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    ("ending", "write", "message"), REFUSED.values(), ids=REFUSED
+)
 def test_every_reader_refuses_the_same(kind, ending, write, message, tmp_path):
     read, rows = READERS[kind]
     path = _write(
@@ -153,13 +186,16 @@ def test_the_first_line_of_json_says_which_columns_there_are(tmp_path):
         '{"observed": 1}\n{"observed": 2, "unobserved": 0}\n'
     )
     with pytest.raises(
-        ValueError, match="line 2 has 'unobserved', which the first line has not"
+        ValueError,
+        match="line 2 has 'unobserved', which the first line has not",
     ):
         read_scores(tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").write_text(
         '{"round": 1, "client_id": "a"}\n{"round": 2, "x": 3}\n'
     )
-    with pytest.raises(ValueError, match="line 2: column 'client_id' is missing"):
+    with pytest.raises(
+        ValueError, match="line 2: column 'client_id' is missing"
+    ):
         Trace.read(tmp_path / "b.jsonl")
 
 
@@ -178,11 +214,14 @@ def test_a_damaged_packed_file_is_refused(ending, damage, tmp_path):
         read_scores(tmp_path / f"a{ending}")
 
 
-def test_a_packed_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+def test_a_packed_file_that_unpacks_to_too_much_is_refused(
+    tmp_path, monkeypatch
+):
     path = _write(tmp_path / "a.csv.gz", b"observed\n" + b"1\n" * 600_000)
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "1")
     with pytest.raises(
-        ValueError, match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2"
+        ValueError,
+        match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2",
     ):
         read_scores(path)
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "2")
@@ -191,7 +230,9 @@ def test_a_packed_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch
 
 def test_a_decimal_comma_is_none_where_points_stand_in_other_numbers(tmp_path):
     (tmp_path / "a.csv").write_text("score;member\n0,5;1\n1.234;0\n")
-    with pytest.raises(ValueError, match="line 3: score='1\\?234' is not a number"):
+    with pytest.raises(
+        ValueError, match="line 3: score='1\\?234' is not a number"
+    ):
         read_scores(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text('round;client_id\n0;1,5\n1;"1,5"\n1;1.5\n')
     assert Trace.read(tmp_path / "b.csv").clients.tolist() == ["1,5", "1.5"]

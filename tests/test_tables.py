@@ -77,7 +77,10 @@ def test_a_column_that_stands_twice_is_refused(names, tmp_path):
 
 
 CSV = {
-    "hole": (b"observed,unobserved\n1,2\n,3\n4,5\n", "line 3: observed is missing"),
+    "hole": (
+        b"observed,unobserved\n1,2\n,3\n4,5\n",
+        "line 3: observed is missing",
+    ),
     "no-member": (b"score,member\n1,1\n2\n", "line 3: member is missing"),
     "long-field": (
         b"observed\n1\n" + b"1" * 200_000 + b"\n",
@@ -91,13 +94,19 @@ CSV = {
         b"score,member\n1,1\n2," + b"9" * 5000 + b"\n",
         "line 3: member='9+… is n",
     ),
-    "underscores": (b"observed\n1\n1_0\n", "line 3: observed='1_0' is not a number"),
+    "underscores": (
+        b"observed\n1\n1_0\n",
+        "line 3: observed='1_0' is not a number",
+    ),
     "nul": (
         b"observed\n1\n2\0\n",
         r"no text in UTF-8 \(it has zero bytes\): save it as UTF-8",
     ),
     "latin": (b"observed\n1\n\xe9\n", "no text in UTF-8 .*: save it as UTF-8"),
-    "utf-16-without-mark": ("observed\n1\n".encode("utf-16-le"), "no text in UTF-8"),
+    "utf-16-without-mark": (
+        "observed\n1\n".encode("utf-16-le"),
+        "no text in UTF-8",
+    ),
     "utf-16-cut-off": (
         "observed\n1\n".encode("utf-16")[:-1],
         "the last line has no line break",
@@ -138,7 +147,9 @@ def test_a_file_that_is_cut_off_inside_a_row_is_refused(header, tmp_path):
 
 def test_a_large_table_takes_the_memory_of_its_numbers(tmp_path):
     rows = 20_000
-    (tmp_path / "a.csv").write_text("observed,unobserved\n" + "0.125,0.0625\n" * rows)
+    (tmp_path / "a.csv").write_text(
+        "observed,unobserved\n" + "0.125,0.0625\n" * rows
+    )
     tracemalloc.start()
     read_scores(tmp_path / "a.csv")
     peak = tracemalloc.get_traced_memory()[1]
@@ -158,7 +169,10 @@ def test_only_the_shorter_column_may_end_in_empty_cells(tmp_path):
     ("values", "message"),
     [
         ({"observed": [1, 10**400]}, "row 2: observed=1000.* is not a number"),
-        ({"observed": [1, float("nan")]}, "row 2: observed=nan is not a number"),
+        (
+            {"observed": [1, float("nan")]},
+            "row 2: observed=nan is not a number",
+        ),
         ({"observed": [1, None, 2]}, "row 2: observed is missing"),
         ({"observed": [1, {}]}, r"row 2: observed=\{\} is not a number"),
         ({"score": [1, 2], "member": [1]}, "score has 2 values and member 1"),
@@ -213,21 +227,30 @@ def test_a_damaged_page_is_refused_where_the_file_has_checksums(tmp_path):
     path = tmp_path / "a.parquet"
     table = pa.table({"observed": np.arange(1000.0)})
     parquet.write_table(
-        table, path, write_page_checksum=True, compression="none", use_dictionary=False
+        table,
+        path,
+        write_page_checksum=True,
+        compression="none",
+        use_dictionary=False,
     )
     content = bytearray(path.read_bytes())
     at = content.index(np.array([500.0]).tobytes())
     content[at + 6] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.parquet to hold .*[Cc]hecksum|CRC"):
+    with pytest.raises(
+        ValueError, match=r"a\.parquet to hold .*[Cc]hecksum|CRC"
+    ):
         read_scores(path)
 
 
-def test_a_parquet_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+def test_a_parquet_file_that_unpacks_to_too_much_is_refused(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "1")
     path = _parquet(tmp_path / "a.parquet", observed=np.zeros(200_000))
     with pytest.raises(
-        ValueError, match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2"
+        ValueError,
+        match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2",
     ):
         read_scores(path)
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "2")

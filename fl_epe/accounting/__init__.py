@@ -10,7 +10,10 @@ Examples:
     4.377
 """
 
-from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.composed_gaussians import (
+    gaussian_epsilon,
+    poisson_epsilon,
+)
 from fl_epe.accounting.drawn_losses import drawn_epsilon
 from fl_epe.accounting.epsilon_of_signals import epsilon_of_signals
 from fl_epe.accounting.expected_score_law import (
@@ -30,7 +33,10 @@ from fl_epe.accounting.two_gaussians import (
     epsilon_of_shift,
     epsilon_two_gaussians,
 )
-from fl_epe.accounting.unknown_rounds import fixed_size_epsilon, hidden_rounds_epsilon
+from fl_epe.accounting.unknown_rounds import (
+    fixed_size_epsilon,
+    hidden_rounds_epsilon,
+)
 from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 
 __all__ = [

@@ -71,8 +71,12 @@ def random_participations_epsilon(
         delta: in (0, 1).
         probabilities: of 0, 1, 2, … participations, shape ``(n,)``; they add up to 1.
     """
-    tails = tail_sums(probabilities)[:-1]  # of at least 0, 1, 2, … participations
-    shifts = np.sqrt(np.arange(len(probabilities))) / max(noise_multiplier, _NO_NOISE)
+    tails = tail_sums(probabilities)[
+        :-1
+    ]  # of at least 0, 1, 2, … participations
+    shifts = np.sqrt(np.arange(len(probabilities))) / max(
+        noise_multiplier, _NO_NOISE
+    )
     shifts[tails <= delta / 1000] = math.inf
     return known_expected_score_epsilon(shifts, delta, weights=probabilities)
 
@@ -132,7 +136,12 @@ def poisson_epsilon(
 
 @functools.lru_cache(maxsize=4096)  # a report asks for the same several times
 def _pld_epsilon(
-    noise: float, rate: float, rounds: int, delta: float, replace_one: bool, step: float
+    noise: float,
+    rate: float,
+    rounds: int,
+    delta: float,
+    replace_one: bool,
+    step: float,
 ) -> float:
     import dp_accounting  # slow to import
     from dp_accounting.pld import privacy_loss_distribution
@@ -149,9 +158,14 @@ def _pld_epsilon(
     if delta >= LEAST_DELTA:
         return epsilon_of_losses(of_round.self_compose(rounds), delta)
     epsilons = []
-    for pmf in (of_round._pmf_remove.to_dense_pmf(), of_round._pmf_add.to_dense_pmf()):
+    for pmf in (
+        of_round._pmf_remove.to_dense_pmf(),
+        of_round._pmf_add.to_dense_pmf(),
+    ):
         terms = [(_losses(pmf), pmf._probs, rounds)]
-        epsilons.append(renyi_epsilon(terms, delta, rounds * pmf._infinity_mass))
+        epsilons.append(
+            renyi_epsilon(terms, delta, rounds * pmf._infinity_mass)
+        )
     return max(epsilons)
 
 
@@ -183,12 +197,16 @@ def _epsilon_of_pmf(pmf: Any, delta: float) -> float:
     if pmf._infinity_mass > delta:
         return math.inf
     losses = _losses(pmf)[::-1]
-    probabilities = np.maximum(pmf._probs[::-1], 0.0)  # an FFT's may be negative
+    probabilities = np.maximum(
+        pmf._probs[::-1], 0.0
+    )  # an FFT's may be negative
     excess = pmf._infinity_mass + np.cumsum(probabilities) - delta
     with np.errstate(divide="ignore"):  # ln 0 = −∞
         log_weights = np.logaddexp.accumulate(np.log(probabilities) - losses)
     above = excess > 0
-    return float(np.max(np.log(excess[above]) - log_weights[above], initial=0.0))
+    return float(
+        np.max(np.log(excess[above]) - log_weights[above], initial=0.0)
+    )
 
 
 def _check(noise_multiplier: float, delta: float) -> None:

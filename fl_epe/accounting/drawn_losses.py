@@ -53,7 +53,9 @@ class SecretRounds:
     root: scipy.sparse.csr_array
     signals: scipy.sparse.csr_array
 
-    def losses(self, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def losses(
+        self, draws: int, rng: np.random.Generator
+    ) -> tuple[Floats, Floats]:
         """Privacy losses of the dominating pair, with and without the client, ``(draws,)``."""
         with_client = np.empty(draws)
         without_client = np.empty(draws)
@@ -70,13 +72,17 @@ class SecretRounds:
         last = np.full(count, -1)
         present = np.empty((len(self.chances), count), bool)
         for t, chance in enumerate(self.chances):
-            present[t] = (last < self.barred_from[t]) & (rng.random(count) < chance)
+            present[t] = (last < self.barred_from[t]) & (
+                rng.random(count) < chance
+            )
             last[present[t]] = t
         return present
 
     def _noise(self, count: int, rng: np.random.Generator) -> Floats:
         """Scores without the client, ``(T, count)``."""
-        return np.asarray(self.root @ rng.standard_normal((len(self.chances), count)))
+        return np.asarray(
+            self.root @ rng.standard_normal((len(self.chances), count))
+        )
 
     def log_ratios(self, scores: Floats) -> Floats:
         """Logarithms of the likelihood ratio of a client that may have taken part, ``(draws,)``.
@@ -123,7 +129,9 @@ class SecretRounds:
                 logs = logs + np.log(total)
                 free = free / total
                 near = {last: weights / total for last, weights in near.items()}
-                waiting = {end: weights / total for end, weights in waiting.items()}
+                waiting = {
+                    end: weights / total for end, weights in waiting.items()
+                }
         total = free + sum(waiting.values()) + sum(near.values())
         return np.asarray(logs + np.log(total))
 
@@ -141,11 +149,15 @@ def secret_rounds(
     Returns:
         ``None`` for any other law, see `drawn_epsilon`.
     """
-    is_independent = law.uniform or law.coins is not None or law.dominating is not None
+    is_independent = (
+        law.uniform or law.coins is not None or law.dominating is not None
+    )
     events = law.events
     if not (law.hidden and is_independent) or events is None:
         return None
-    is_plain = len(events.shares) == 1 and events.counts is None and events.keep == 1
+    is_plain = (
+        len(events.shares) == 1 and events.counts is None and events.keep == 1
+    )
     if not is_plain or events.most is not None or events.exactly is not None:
         return None
     if np.any(np.diff(events.rounds) <= 0):
@@ -159,7 +171,11 @@ def secret_rounds(
     if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
         return None
     # A noisy count may share the budget, with independent noise: columns count as 1 at least.
-    size = columns / np.minimum(np.linalg.norm(columns, axis=0), 1) / noise_multiplier
+    size = (
+        columns
+        / np.minimum(np.linalg.norm(columns, axis=0), 1)
+        / noise_multiplier
+    )
     root = scipy.sparse.csr_array(size.T)
     return SecretRounds(chances, barred_from, bands, root, root @ root.T)
 
@@ -216,7 +232,9 @@ def drawn_epsilon(
     check_probability("confidence", confidence)
     check_count("draws", draws)
     if not 0 < noise_multiplier < math.inf:
-        raise_invalid("noise_multiplier", noise_multiplier, "positive and finite")
+        raise_invalid(
+            "noise_multiplier", noise_multiplier, "positive and finite"
+        )
     chain = secret_rounds(law, strategy, noise_multiplier)
     if chain is None:
         return None
@@ -228,7 +246,8 @@ def drawn_epsilon(
     rng = generator(seed, _STREAM)
     largest_mean = _largest_mean(delta, doubt)
     return max(
-        _largest_epsilon(losses, largest_mean) for losses in chain.losses(draws, rng)
+        _largest_epsilon(losses, largest_mean)
+        for losses in chain.losses(draws, rng)
     )
 
 
@@ -241,7 +260,9 @@ def _largest_epsilon(losses: Floats, largest_mean: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    return float(scipy.optimize.brentq(excess, 0.0, float(losses.max()), rtol=1e-9))
+    return float(
+        scipy.optimize.brentq(excess, 0.0, float(losses.max()), rtol=1e-9)
+    )
 
 
 def _largest_mean(delta: float, doubt: float) -> float:

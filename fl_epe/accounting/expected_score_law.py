@@ -68,12 +68,16 @@ class ExpectedScoreLaw:
         """From values in any order; without ``shares`` all are equally likely."""
         weights = np.ones(len(expected_scores)) if shares is None else shares
         values, places = np.unique(expected_scores, return_inverse=True)
-        summed = np.asarray(np.bincount(places, weights / weights.sum()), np.float64)
+        summed = np.asarray(
+            np.bincount(places, weights / weights.sum()), np.float64
+        )
         return cls(values[summed > 0], summed[summed > 0])
 
     def root(self) -> ExpectedScoreLaw:
         """The law of the expected score's square root."""
-        return dataclasses.replace(self, expected_scores=np.sqrt(self.expected_scores))
+        return dataclasses.replace(
+            self, expected_scores=np.sqrt(self.expected_scores)
+        )
 
     def largest(self, clients: int, confidence: float = 0.95) -> float | None:
         """What none of ``clients`` clients exceeds, with probability ``confidence``.
@@ -85,13 +89,17 @@ class ExpectedScoreLaw:
             The largest of clients that were drawn; ``None`` if those were not whole populations.
         """
         if self.drawn:
-            return float(self.expected_scores[-1]) if self.whole else None
+            if self.whole:
+                return float(self.expected_scores[-1])
+            return None
         tails = tail_sums(self.shares[1:])  # P[expected score > value]
         first = np.argmax(tails * clients <= 1 - confidence)
         return float(self.expected_scores[first])
 
 
-def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw | None:
+def expected_score_law(
+    events: Events, weights: ArrayLike
+) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over the rounds of one client.
 
     A law of more than 20,000 values is rounded up, by 0.02% at most. Weights less than a millionth
@@ -119,7 +127,9 @@ def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw |
     law = _law_of_shape(events, shape.tobytes())
     if law is None:
         return None
-    return dataclasses.replace(law, expected_scores=largest * law.expected_scores)
+    return dataclasses.replace(
+        law, expected_scores=largest * law.expected_scores
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -142,13 +152,17 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
     law = ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
     if len(law.expected_scores) < _MANY:
         return law
-    return ExpectedScoreLaw.of(rounded_up(law.expected_scores, _COARSE), law.shares)
+    return ExpectedScoreLaw.of(
+        rounded_up(law.expected_scores, _COARSE), law.shares
+    )
 
 
 def _scores_of_rows(events: Events, weights: Floats) -> Floats:
     """What each row of the events adds to the expected score."""
     scores = weights[events.rounds]
-    return scores if events.counts is None else scores * events.counts
+    if events.counts is None:
+        return scores
+    return scores * events.counts
 
 
 def drawn_law(
@@ -176,7 +190,8 @@ def drawn_law(
     if populations * clients * schedule.rounds > _MOST_CELLS:
         return None
     scores = [
-        expected_scores(presence(schedule, clients, rng)) for _ in range(populations)
+        expected_scores(presence(schedule, clients, rng))
+        for _ in range(populations)
     ]
     law = ExpectedScoreLaw.of(np.concatenate(scores))
     return dataclasses.replace(law, drawn=populations * clients)
@@ -213,27 +228,40 @@ def clients_law(
     if law is not None:
         return law
     populations = _populations(confidence)
-    return _law_of_clients(schedule, weights.tobytes(), clients, populations, seed)
+    return _law_of_clients(
+        schedule, weights.tobytes(), clients, populations, seed
+    )
 
 
 @functools.lru_cache(maxsize=16)
 def _law_of_clients(
-    schedule: Schedule, weights: bytes, clients: int, populations: int, seed: int
+    schedule: Schedule,
+    weights: bytes,
+    clients: int,
+    populations: int,
+    seed: int,
 ) -> ExpectedScoreLaw | None:
     """Of clients that are drawn: all of each population, or 10,000 of them."""
     rng = generator(seed, 0)
     for count in (clients, min(clients, _FEW)):
-        rows = count * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
+        rows = (
+            count * (1 + schedule.participations())
+            + _ROWS_A_ROUND * schedule.rounds
+        )
         if populations * rows > _MOST_ROWS:
             continue
         sums = np.zeros((populations, count))
         for population in sums:
             cohorts = schedule.cohorts(count, rng)
-            for weight, cohort in zip(np.frombuffer(weights), cohorts, strict=True):
+            for weight, cohort in zip(
+                np.frombuffer(weights), cohorts, strict=True
+            ):
                 population[cohort] += weight
         law = ExpectedScoreLaw.of(sums.ravel())
         is_whole = count == clients
-        return dataclasses.replace(law, drawn=populations * count, whole=is_whole)
+        return dataclasses.replace(
+            law, drawn=populations * count, whole=is_whole
+        )
     return None
 
 
@@ -297,12 +325,16 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     lost = 0.0
     capped = int(rows > 1)  # nobody leaves the last row of several
     # An event without rows is one in which nothing happens.
-    ends = np.searchsorted(events.events, np.arange(events.events[-1] + 2)).tolist()
+    ends = np.searchsorted(
+        events.events, np.arange(events.events[-1] + 2)
+    ).tolist()
     for number, (start, end) in enumerate(itertools.pairwise(ends)):
         steps = places[start:end]
         if scale > 1 and np.any(steps % scale):
             free = _between(free, scale)
-            resting = collections.deque(_between(moved, scale) for moved in resting)
+            resting = collections.deque(
+                _between(moved, scale) for moved in resting
+            )
             scale = 1
         moved = np.zeros((rows, 1))
         if len(steps):
@@ -311,8 +343,12 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
             chances = np.full((rows - capped, 1), kernel.sum())
             if events.exactly is not None:
                 # Of those who take part in so many of the events that are left.
-                remaining = events.exactly - np.arange(rows - capped, dtype=np.float64)
-                chances = np.minimum(remaining / (events.among - number), 1.0)[:, None]
+                remaining = events.exactly - np.arange(
+                    rows - capped, dtype=np.float64
+                )
+                chances = np.minimum(remaining / (events.among - number), 1.0)[
+                    :, None
+                ]
             leaving = able * chances
             gone = _convolved(leaving, kernel / kernel.sum() * events.keep)
             if events.keep < 1:

@@ -23,7 +23,10 @@ _ROUNDING = 4 * np.finfo(float).eps
 
 
 def noise_at(
-    epsilon_of: Callable[[float], float], epsilon: float, *, close: float = _CLOSE
+    epsilon_of: Callable[[float], float],
+    epsilon: float,
+    *,
+    close: float = _CLOSE,
 ) -> float:
     """The least noise, up to rounding, with which ε is at most ``epsilon``.
 
@@ -52,14 +55,19 @@ def noise_at(
             return math.inf
         low = high
         high *= 2
-    noise = math.exp(scipy.optimize.brentq(miss, low, high, xtol=close, rtol=_ROUNDING))
+    noise = math.exp(
+        scipy.optimize.brentq(miss, low, high, xtol=close, rtol=_ROUNDING)
+    )
     while epsilon_of(noise) > epsilon:
         noise *= 1 + close
     return noise
 
 
 def scale_at(
-    epsilon_of: Callable[[float], float], epsilon: float, *, close: float = _CLOSE
+    epsilon_of: Callable[[float], float],
+    epsilon: float,
+    *,
+    close: float = _CLOSE,
 ) -> float:
     """The largest scale of what noise hides with which ε is at most ``epsilon``, as `noise_at`.
 
@@ -69,9 +77,13 @@ def scale_at(
         close: relative error of the scale.
     """
     noise = noise_at(lambda noise: epsilon_of(1 / noise), epsilon, close=close)
-    return 1 / noise if noise else math.inf
+    if noise:
+        return 1 / noise
+    return math.inf
 
 
 def shift_of_epsilon(epsilon: float, delta: float) -> float:
     """The shift at which `epsilon_of_shift` is ``epsilon``, which may be infinite."""
-    return scale_at(lambda shift: float(epsilon_of_shift(shift, delta)), epsilon)
+    return scale_at(
+        lambda shift: float(epsilon_of_shift(shift, delta)), epsilon
+    )

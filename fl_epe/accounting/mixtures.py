@@ -34,16 +34,23 @@ from numpy.typing import ArrayLike
 from fl_epe.accounting.two_gaussians import quadrature
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
-_LARGEST = 1e140  # as in two_gaussians: larger expected scores have an infinite ε
+_LARGEST = (
+    1e140  # as in two_gaussians: larger expected scores have an infinite ε
+)
 _MANY = 50_000  # more distinct expected scores are rounded up to a grid
 _COARSE = 5e-5  # relative distance of its points
 _SHORT = 0.25  # log M(v) − log M(v + gap) cancels for smaller gaps
-_FAR = -5.0  # below it Mills' ratio is taken from log_ndtr, as it would overflow
+_FAR = (
+    -5.0
+)  # below it Mills' ratio is taken from log_ndtr, as it would overflow
 _ROUNDING = 1e-12  # of a computed ln δ; ε is rounded up by it
 
 
 def known_expected_score_epsilon(
-    expected_scores: ArrayLike, delta: float, *, weights: ArrayLike | None = None
+    expected_scores: ArrayLike,
+    delta: float,
+    *,
+    weights: ArrayLike | None = None,
 ) -> float:
     """ε of an average-case client whose expected score the adversary knows: mean of δ(m_i; ε) = δ.
 
@@ -69,7 +76,10 @@ def known_expected_score_epsilon(
 
 
 def unknown_expected_score_epsilon(
-    expected_scores: ArrayLike, delta: float, *, weights: ArrayLike | None = None
+    expected_scores: ArrayLike,
+    delta: float,
+    *,
+    weights: ArrayLike | None = None,
 ) -> float:
     """ε of an average-case client whose expected score the adversary does not know.
 
@@ -96,7 +106,9 @@ class _Clients:
     exposed: float
 
     @classmethod
-    def of(cls, expected_scores: ArrayLike, weights: ArrayLike | None) -> _Clients:
+    def of(
+        cls, expected_scores: ArrayLike, weights: ArrayLike | None
+    ) -> _Clients:
         scores = np.asarray(expected_scores, np.float64).ravel()
         if not len(scores) or not np.all(scores >= 0):
             bad = scores[~(scores >= 0)][0] if len(scores) else expected_scores
@@ -106,7 +118,9 @@ class _Clients:
         shares = np.asarray(weights, np.float64).ravel()
         if len(shares) != len(scores):
             raise_invalid(
-                "weights", shares, f"to be {len(scores)}, one for each expected score"
+                "weights",
+                shares,
+                f"to be {len(scores)}, one for each expected score",
             )
         total = shares.sum()
         if not (np.all(shares >= 0) and 0 < total < np.inf):
@@ -136,8 +150,12 @@ class _Clients:
 
     def log_delta_added(self, score: float) -> float:
         """Logarithm of Q[x < s] − e^ε P[x < s], with −ε the log ratio at s."""
-        gains = scipy.special.log_ndtr(score) + self.sizes * (score - self.sizes / 2)
-        gains += _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
+        gains = scipy.special.log_ndtr(score) + self.sizes * (
+            score - self.sizes / 2
+        )
+        gains += _log_one_less(
+            _fall(np.full_like(self.sizes, -score), self.sizes)
+        )
         return _log_sum(self.log_shares + gains) - self.log_ratio(score)
 
     def _removed(self, scores: Floats | float) -> Floats:
@@ -182,10 +200,16 @@ def _epsilon(
 def _solve_unknown(clients: _Clients, goal: float) -> float:
     """The smallest ε; the search is for the score, as every score has an ε in closed form."""
     start = clients.score_of(0.0)
-    if clients.log_delta_removed(start) <= goal:  # δ(0), the same in both directions
+    if (
+        clients.log_delta_removed(start) <= goal
+    ):  # δ(0), the same in both directions
         return 0.0
-    removed = clients.log_ratio(_first(clients.log_delta_removed, goal, start, 1.0))
-    added = -clients.log_ratio(_first(clients.log_delta_added, goal, start, -1.0))
+    removed = clients.log_ratio(
+        _first(clients.log_delta_removed, goal, start, 1.0)
+    )
+    added = -clients.log_ratio(
+        _first(clients.log_delta_added, goal, start, -1.0)
+    )
     return max(removed, added, 0.0)
 
 
@@ -231,8 +255,12 @@ def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
     """Each expected score rounded up to the next power of 1 + ``distance``; 0 and infinity stay."""
     inside = (expected_scores > 0) & (expected_scores <= _LARGEST)
     step = math.log1p(distance)
-    logs = np.log(expected_scores, out=np.zeros_like(expected_scores), where=inside)
-    return np.where(inside, np.exp(np.ceil(logs / step) * step), expected_scores)
+    logs = np.log(
+        expected_scores, out=np.zeros_like(expected_scores), where=inside
+    )
+    return np.where(
+        inside, np.exp(np.ceil(logs / step) * step), expected_scores
+    )
 
 
 def _log_sum(terms: Floats) -> float:

@@ -87,7 +87,9 @@ def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
     places = np.log(_SLOPES)
     best = int(np.argmin([bound(place) for place in places]))
     bounds = (places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)])
-    minimum = scipy.optimize.minimize_scalar(bound, bounds=bounds, method="bounded")
+    minimum = scipy.optimize.minimize_scalar(
+        bound, bounds=bounds, method="bounded"
+    )
     return max(float(minimum.fun), 0.0)
 
 

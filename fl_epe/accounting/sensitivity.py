@@ -16,7 +16,11 @@ import math
 import numpy as np
 
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon
-from fl_epe.accounting.upper_bounds import UpperBound, amplified_bounds, upper_bounds
+from fl_epe.accounting.upper_bounds import (
+    UpperBound,
+    amplified_bounds,
+    upper_bounds,
+)
 from fl_epe.checks import Floats
 from fl_epe.schedules import ParticipationLaw
 
@@ -101,7 +105,9 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
     if not law.blocks and (law.regular or _is_decreasing_toeplitz(strategy)):
         starts = range(min(distance, rounds)) if law.regular else range(1)
         regular = [np.arange(start, rounds, distance) for start in starts]
-        return max(_of_rounds(strategy[:, possible], limit) for possible in regular)
+        return max(
+            _of_rounds(strategy[:, possible], limit) for possible in regular
+        )
     products = np.abs(strategy.T @ strategy)
     if law.blocks:
         by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
@@ -124,7 +130,9 @@ def _of_rounds(columns: Floats, limit: int) -> float:
 def _best_sum(values: Floats, separation: int, limit: int) -> Floats:
     """Of each row the largest sum of ``limit`` entries that are ``separation`` apart, all ≥ 0."""
     count, rounds = values.shape
-    best = np.zeros((count, rounds + separation))  # of the entries from each place on
+    best = np.zeros(
+        (count, rounds + separation)
+    )  # of the entries from each place on
     for _ in range(limit):
         best[:, :rounds] = values + best[:, separation:]
         best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1].copy()

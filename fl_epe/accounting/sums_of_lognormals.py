@@ -51,7 +51,9 @@ class LogLaw:
 
     def logs(self) -> Floats:
         """Logarithms of the values."""
-        return np.asarray(self.step * np.arange(self.first, self.first + len(self)))
+        return np.asarray(
+            self.step * np.arange(self.first, self.first + len(self))
+        )
 
 
 def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
@@ -62,7 +64,9 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         shares: their probabilities, shape ``(g,)``.
         tail: part of E[X] that may be left out.
     """
-    high = float(np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail)))))
+    high = float(
+        np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail))))
+    )
     step = 2 * high / (2 * _POINTS - 4)
     first = math.floor(-high / step)
     last = math.ceil(high / step)
@@ -73,7 +77,9 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         log_null = _log_between(edges)
         log_mean = _log_between(edges - a)
         # Of E[X] in a cell, what goes to its upper end; and of the probability.
-        up = (np.exp(log_mean) - np.exp(log_null + logs[:-1])) / -math.expm1(-step)
+        up = (np.exp(log_mean) - np.exp(log_null + logs[:-1])) / -math.expm1(
+            -step
+        )
         up = np.clip(up, 0.0, np.exp(log_mean))
         up_null = up * np.exp(-np.maximum(logs[1:], -700.0))
         up_null = np.minimum(up_null, np.exp(log_null))
@@ -181,15 +187,27 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     above = np.log1p(np.exp(-np.arange(largest_distance + 1.0) * x.step))
     cells = np.floor(above / step).astype(np.int64)
     up = _upward(above - cells * step, step)
-    far = max(1, int(np.count_nonzero(cells)))  # from here on it is less than a step
+    far = max(
+        1, int(np.count_nonzero(cells))
+    )  # from here on it is less than a step
     origin = max(x.first, y.first) * finer + int(cells[-1])
     end = max(x.first + n, y.first + m) * finer
     masses = np.zeros((2, end + int(cells[0]) + 2 - origin))
-    times = 2 if is_same else 1  # each pair of different values, and it exchanged
+    # each pair of different values, and it exchanged
+    if is_same:
+        times = 2
+    else:
+        times = 1
     for larger, smaller in [(x, y)] if is_same else [(x, y), (y, x)]:
         begin, lower, upper = _of_far_pairs(larger, smaller, far, up)
         if lower.size:
-            _add(masses, begin * finer - origin, finer, times * lower, times * upper)
+            _add(
+                masses,
+                begin * finer - origin,
+                finer,
+                times * lower,
+                times * upper,
+            )
     first_lag = 0 if is_same else max(1 - m, 1 - far - offset)
     for lag in range(first_lag, min(n, far - offset)):
         start = max(0, lag)
@@ -208,7 +226,9 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     return LogLaw(origin, step, masses, x.lost + y.lost)
 
 
-def _add(masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats) -> None:
+def _add(
+    masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats
+) -> None:
     """Add to every ``finer``-th point of ``masses``, and to the points after these."""
     end = begin + (lower.shape[1] - 1) * finer + 1
     masses[:, begin:end:finer] += lower
@@ -239,7 +259,9 @@ def _of_far_pairs(
         null_below = np.convolve(smaller.null, of_null)[part]
         mean_below = np.convolve(smaller.null, of_mean)[part]
         values_below = np.convolve(smaller.mean, of_mean)[part]
-        return np.array([null * null_below, mean * mean_below + null * values_below])
+        return np.array(
+            [null * null_below, mean * mean_below + null * values_below]
+        )
 
     upper = up[:, nearest:stop]
     return first, fallen(1 - upper), fallen(upper)
@@ -263,6 +285,10 @@ def _trimmed(law: LogLaw, tail: float) -> LogLaw:
 def _log_between(edges: Floats) -> Floats:
     """The logarithm of P[e_i < s ≤ e_(i+1)], s standard normal, with full relative precision."""
     is_upper = edges[:-1] > 0
-    log_small = scipy.special.log_ndtr(np.where(is_upper, -edges[1:], edges[:-1]))
-    log_large = scipy.special.log_ndtr(np.where(is_upper, -edges[:-1], edges[1:]))
+    log_small = scipy.special.log_ndtr(
+        np.where(is_upper, -edges[1:], edges[:-1])
+    )
+    log_large = scipy.special.log_ndtr(
+        np.where(is_upper, -edges[:-1], edges[1:])
+    )
     return np.asarray(log_large + np.log(-np.expm1(log_small - log_large)))

@@ -21,7 +21,9 @@ from numpy.typing import ArrayLike
 
 from fl_epe.checks import Booleans, Floats, raise_invalid
 
-_LARGEST = 1e140  # of m and r − 1: much more and their squares overflow, and so does ε
+_LARGEST = (
+    1e140  # of m and r − 1: much more and their squares overflow, and so does ε
+)
 _LARGEST_EPSILON = 1e300  # δ has long vanished
 _LOWEST_SCORE = -9.0  # 1 − Φ is 1 to the last bit
 _HIGHEST_SCORE = 40.0  # 1 − Φ is below every double
@@ -107,7 +109,9 @@ def delta_two_gaussians(
     Raises:
         ValueError: as :func:`epsilon_two_gaussians`; for a negative ``epsilon``.
     """
-    nats = _checked("epsilon", epsilon, "in [0, inf]", lambda values: values >= 0)
+    nats = _checked(
+        "epsilon", epsilon, "in [0, inf]", lambda values: values >= 0
+    )
     pair = _Pair.of(null_mean, null_std, alt_mean, alt_std)
     log_delta, _ = _log_delta(pair, pair.offset(nats))
     return pair.result(np.minimum(np.exp(log_delta), 1.0), disjoint=1.0)
@@ -152,7 +156,9 @@ class _Pair:
         narrow = np.minimum(std0, std1)
         shift = np.abs(mean1 - mean0) / narrow
         excess = np.abs(std1 - std0) / narrow
-        identical = ((mean0 == mean1) & (std0 == std1)) | ((shift == 0) & (excess == 0))
+        identical = ((mean0 == mean1) & (std0 == std1)) | (
+            (shift == 0) & (excess == 0)
+        )
         # Never where they are NaN.
         regular = ~identical & (shift < _LARGEST) & (excess < _LARGEST)
         shift = np.where(regular, shift, 1.0)
@@ -176,7 +182,9 @@ class _Pair:
         """The values of regular pairs, 0 for identical ones; a ``float`` for a single pair."""
         regular = np.where(self.disjoint, disjoint, values)
         results = np.where(self.identical, 0.0, regular)
-        return float(results) if results.ndim == 0 else results
+        if results.ndim == 0:
+            return float(results)
+        return results
 
     def epsilon(self, x: Floats) -> Floats:
         """The ε of x."""
@@ -187,7 +195,9 @@ class _Pair:
         epsilon = np.minimum(epsilon, _LARGEST_EPSILON)
         root = np.hypot(self.slope, np.sqrt(2 * self.square) * np.sqrt(epsilon))
         vanished = 2 * (_HIGHEST_SCORE + np.abs(self.start))
-        return np.asarray(np.minimum(2 * epsilon / (self.slope + root), vanished))
+        return np.asarray(
+            np.minimum(2 * epsilon / (self.slope + root), vanished)
+        )
 
 
 def _solve(pair: _Pair, delta: Floats) -> Floats:
@@ -222,7 +232,9 @@ def _log_delta(pair: _Pair, x: Floats) -> tuple[Floats, Floats]:
     ratio = 1 + pair.excess
     slope = pair.slope + pair.square * x  # dε/dx
     near = np.clip(pair.start + x, _LOWEST_SCORE, _HIGHEST_SCORE)
-    far = np.minimum((ratio * pair.shift + slope) / pair.square, 2 * _HIGHEST_SCORE)
+    far = np.minimum(
+        (ratio * pair.shift + slope) / pair.square, 2 * _HIGHEST_SCORE
+    )
     near_gap = (pair.shift + slope) / (1 + ratio)
     far_gap = pair.excess * (pair.far_gap + x)
     near_tail, near_mills = _tail(near, near_gap, pair.excess)

@@ -20,7 +20,10 @@ from collections.abc import Sequence
 import numpy as np
 import scipy
 
-from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.composed_gaussians import (
+    gaussian_epsilon,
+    poisson_epsilon,
+)
 from fl_epe.accounting.renyi import (
     LEAST_DELTA,
     LOST,
@@ -59,7 +62,9 @@ Groups = tuple[tuple[float, int], ...]
 """Signals, and how many rounds have each of them."""
 
 
-def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> float:
+def hidden_rounds_epsilon(
+    events: Events, signals: Floats, delta: float
+) -> float:
     """ε of a client against an adversary who sees every round and is not told which are its own.
 
     Events are independent, so the distributions of their privacy losses are convolved on one grid.
@@ -93,7 +98,9 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
 
 
 @functools.lru_cache(maxsize=256)
-def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> float:
+def _of_hidden_rounds(
+    events: Events, signals_in_bytes: bytes, delta: float
+) -> float:
     signals = np.frombuffer(signals_in_bytes)
     independent = events.independent
     largest = [float(np.max(signals[e.rounds] * e.counts)) for e in independent]
@@ -108,7 +115,9 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
     for event in independent:
         of_event = signals[event.rounds]
         if event.is_uniform:
-            parts.append((_drawn(_loss(_groups(of_event), tail), event.chance), 1))
+            parts.append(
+                (_drawn(_loss(_groups(of_event), tail), event.chance), 1)
+            )
         elif event.is_spread:
             chances = tuple(event.chances.tolist())
             parts.append((_of_rounds(_alike(of_event), chances, tail), 1))
@@ -133,11 +142,17 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
     if not event.is_coin:
         return epsilon
     noise_multiplier = float(f"{1 / signal:.8g}")
-    return min(epsilon, poisson_epsilon(noise_multiplier, event.chance, count, delta))
+    return min(
+        epsilon, poisson_epsilon(noise_multiplier, event.chance, count, delta)
+    )
 
 
 def fixed_size_epsilon(
-    noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
+    noise_multiplier: float,
+    population: int,
+    cohort: int,
+    rounds: int,
+    delta: float,
 ) -> float:
     """ε if every round draws a fresh cohort of fixed size that the adversary is not told.
 
@@ -158,7 +173,11 @@ def fixed_size_epsilon(
     if not 1 <= cohort <= population:
         raise_invalid("cohort", cohort, f"from 1 to {population}")
     bound = gaussian_epsilon(noise_multiplier, delta, rounds)
-    if cohort == population or bound == 0 or noise_multiplier < 1 / _LARGEST_SIGNAL:
+    if (
+        cohort == population
+        or bound == 0
+        or noise_multiplier < 1 / _LARGEST_SIGNAL
+    ):
         return bound
     tail = _tail(delta, rounds)
     signal = max(1 / noise_multiplier, _LEAST_SIGNAL)
@@ -167,7 +186,10 @@ def fixed_size_epsilon(
 
 
 def partly_known_epsilon(
-    blocks: Sequence[tuple[int, float]], signal: float, known: float, delta: float
+    blocks: Sequence[tuple[int, float]],
+    signal: float,
+    known: float,
+    delta: float,
 ) -> float:
     """ε of one participation in each block, at a round that the adversary may be told.
 
@@ -188,7 +210,9 @@ def partly_known_epsilon(
         if chance:
             loss = _either(_loss(((known_signal, 1),), tail), loss, chance)
         parts.append((loss, 1))
-    largest = math.hypot(*(known_signal if chance else signal for _, chance in blocks))
+    largest = math.hypot(
+        *(known_signal if chance else signal for _, chance in blocks)
+    )
     bound = float(epsilon_of_shift(largest, delta))
     return _epsilon(parts, tail, delta, bound)
 
@@ -210,7 +234,9 @@ class _Loss:
     lost: float
 
     def delta(self, epsilon: float) -> float:
-        removed = self.members @ -np.expm1(np.minimum(epsilon - self.losses, 0.0))
+        removed = self.members @ -np.expm1(
+            np.minimum(epsilon - self.losses, 0.0)
+        )
         added = self.null @ -np.expm1(np.minimum(epsilon + self.losses, 0.0))
         return float(max(removed, added) + self.lost)
 
@@ -230,7 +256,9 @@ def _epsilon(
         added = [(-part.losses, part.null, count) for part, count in parts]
         if delta < LEAST_DELTA:
             lost = sum(count * part.lost for part, count in parts)
-            epsilons = [renyi_epsilon(terms, delta, lost) for terms in (removed, added)]
+            epsilons = [
+                renyi_epsilon(terms, delta, lost) for terms in (removed, added)
+            ]
             return min(bound, max(epsilons))
         high = largest_sum(removed, tail)
         low = -largest_sum(added, tail)
@@ -264,8 +292,12 @@ def _composed(
     for part, count in parts:
         law = split(part.losses, part.null, part.members, step)
         places = np.arange(len(law)) % _CELLS
-        for transform, masses in zip(transforms, (law.null, law.mean), strict=True):
-            transform *= np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
+        for transform, masses in zip(
+            transforms, (law.null, law.mean), strict=True
+        ):
+            transform *= (
+                np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
+            )
         first += count * law.first
         finite *= (1 - part.lost) ** count
     start = math.floor(low / step) - margin
@@ -282,7 +314,9 @@ def _groups(signals: Floats) -> Groups:
         return ((float(ordered[-1]), len(ordered)),)
     cell = np.floor(np.log(ordered / ordered[0]) / math.log1p(_ALIKE))
     parts = np.split(ordered, np.flatnonzero(np.diff(cell)) + 1)
-    return tuple((float(np.sqrt(np.mean(part**2))), len(part)) for part in parts)
+    return tuple(
+        (float(np.sqrt(np.mean(part**2))), len(part)) for part in parts
+    )
 
 
 def _ratio(signal: float, tail: float) -> LogLaw:
@@ -305,9 +339,15 @@ def _loss(groups: Groups, tail: float) -> _Loss:
         signals, numbers = np.array(groups).T
         law = lognormal(signals, numbers / count, tail)
         return _normalised(total_of(law, count, tail), count)
-    laws = [total_of(_ratio(signal, tail), number, tail) for signal, number in groups]
+    laws = [
+        total_of(_ratio(signal, tail), number, tail)
+        for signal, number in groups
+    ]
     while len(laws) > 1:
-        sums = [plus(a, b, tail) for a, b in zip(laws[::2], laws[1::2], strict=False)]
+        sums = [
+            plus(a, b, tail)
+            for a, b in zip(laws[::2], laws[1::2], strict=False)
+        ]
         odd = laws[len(laws) - len(laws) % 2 :]
         laws = sums + odd
     return _normalised(laws[0], count)
@@ -316,7 +356,9 @@ def _loss(groups: Groups, tail: float) -> _Loss:
 def _alike(signals: Floats) -> tuple[float, ...]:
     """Signals of which those in one cell of 1% are all as large as the largest of them."""
     raised = np.maximum(signals, _LEAST_SIGNAL)
-    cells = np.floor(np.log(raised / raised.min()) / math.log1p(_ALIKE) + _ROUNDING)
+    cells = np.floor(
+        np.log(raised / raised.min()) / math.log1p(_ALIKE) + _ROUNDING
+    )
     return tuple(float(raised[cells == cell].max()) for cell in cells)
 
 
@@ -355,7 +397,9 @@ def _drawn(loss: _Loss, chance: float) -> _Loss:
         return loss
     losses = np.logaddexp(math.log1p(-chance), math.log(chance) + loss.losses)
     members = (1 - chance) * loss.null + chance * loss.members
-    return _Loss(np.asarray(losses, np.float64), loss.null, members, chance * loss.lost)
+    return _Loss(
+        np.asarray(losses, np.float64), loss.null, members, chance * loss.lost
+    )
 
 
 def _of_round(event: Event, signal: float, tail: float) -> _Loss:
@@ -381,7 +425,9 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     return _on_edges(logs, null, members, tail)
 
 
-def _on_edges(logs: Floats, null: Floats, members: Floats, tail: float) -> _Loss:
+def _on_edges(
+    logs: Floats, null: Floats, members: Floats, tail: float
+) -> _Loss:
     """The loss of cells that are split between their ends; probabilities and mean ratio stay.
 
     Args:

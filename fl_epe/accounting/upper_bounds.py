@@ -77,7 +77,10 @@ def upper_bounds(
     words = f"takes part at most {how_often(law.limit)}"
     bounds = [UpperBound(epsilon, True, "zero-out", words)]
     events = None if law.local else law.events or law.events_at_most
-    counts = None if events is None else expected_score_law(events, np.ones(law.rounds))
+    if events is None:
+        counts = None
+    else:
+        counts = expected_score_law(events, np.ones(law.rounds))
     # With a share of 1, everybody takes part equally often.
     if counts is not None and counts.shares.max() < 1:
         participations = np.rint(counts.expected_scores).astype(np.int64)
@@ -85,14 +88,22 @@ def upper_bounds(
         pmf = pmf / pmf.sum()
         epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
         words = "participations follow the schedule's law"
-        bounds.append(UpperBound(epsilon, True, "zero-out", words, averages=True))
+        bounds.append(
+            UpperBound(epsilon, True, "zero-out", words, averages=True)
+        )
     cohorts = law.cohorts
     if cohorts is not None:
         epsilon = fixed_size_epsilon(
-            noise_multiplier, cohorts.available, cohorts.size, cohorts.rounds, delta
+            noise_multiplier,
+            cohorts.available,
+            cohorts.size,
+            cohorts.rounds,
+            delta,
         )
         words = "unknown cohorts of fixed size"
-        bounds.append(UpperBound(epsilon, False, "zero-out", words, averages=True))
+        bounds.append(
+            UpperBound(epsilon, False, "zero-out", words, averages=True)
+        )
     return *bounds, *amplified_bounds(law, noise_multiplier, delta)
 
 
@@ -130,18 +141,20 @@ def amplified_bounds(
     is_free = coins is not None and law.limit >= coins.rounds
     is_apart = bands == 1 or (law.separation >= bands and is_free)
     if coins is not None and coins.rate < 1 and is_apart:
-        epsilon = poisson_epsilon(noise_multiplier, coins.rate, coins.rounds, delta)
+        epsilon = poisson_epsilon(
+            noise_multiplier, coins.rate, coins.rounds, delta
+        )
         words = f"takes part by coins that the adversary does not see{coins.condition}"
         if bands > 1:
-            words += (
-                f", in rounds at least as far apart as the strategy's bands, {bands}"
-            )
+            words += f", in rounds at least as far apart as the strategy's bands, {bands}"
         yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
     if not 0 < noise_multiplier < math.inf:
         return
     local = law.local
     # Equal steps of a single record are the coins above.
-    is_mixed = local is not None and (local.records > 1 or len(set(local.rates)) > 1)
+    is_mixed = local is not None and (
+        local.records > 1 or len(set(local.rates)) > 1
+    )
     if local is not None and is_mixed and local.participations and bands == 1:
         signals = np.full(local.total, 1 / noise_multiplier)
         epsilon = hidden_rounds_epsilon(local.every_step(), signals, delta)
@@ -155,14 +168,18 @@ def amplified_bounds(
     blocks = _hidden_rounds(law, bands) if law.uniform else []
     if blocks:
         known = math.sqrt(1 + overlap) / noise_multiplier
-        epsilon = partly_known_epsilon(blocks, 1 / noise_multiplier, known, delta)
+        epsilon = partly_known_epsilon(
+            blocks, 1 / noise_multiplier, known, delta
+        )
         words = "has a round in each block that the adversary does not know"
         if bands > 1:
             words += f"; the strategy has {bands} bands"
         yield UpperBound(epsilon, False, "zero-out", words, averages=True)
 
 
-def _hidden_rounds(law: ParticipationLaw, bands: int) -> list[tuple[int, float]]:
+def _hidden_rounds(
+    law: ParticipationLaw, bands: int
+) -> list[tuple[int, float]]:
     """The possible rounds of each block, and the probability that the adversary is told the round.
 
     A round is told if its column shares rows with one of a neighbouring block. Empty if some block
@@ -175,7 +192,9 @@ def _hidden_rounds(law: ParticipationLaw, bands: int) -> list[tuple[int, float]]
         revealed = (bands - 1) * ((number > 0) + (number < last))
         blocks.append(((length - revealed) // bands, revealed / length))
     hidden = [rounds for rounds, _ in blocks]
-    return blocks if min(hidden) > 0 and max(hidden) > 1 else []
+    if min(hidden) > 0 and max(hidden) > 1:
+        return blocks
+    return []
 
 
 def tightest(bounds: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
@@ -186,5 +205,7 @@ def tightest(bounds: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
         rounds_known: whether the adversary knows the client's rounds. A bound for known rounds
             holds for unknown rounds as well.
     """
-    valid = [bound for bound in bounds if bound.rounds_known or not rounds_known]
+    valid = [
+        bound for bound in bounds if bound.rounds_known or not rounds_known
+    ]
     return min(valid, key=lambda bound: bound.epsilon)

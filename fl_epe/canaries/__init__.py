@@ -11,7 +11,12 @@ Examples:
     [True, False, False]
 """
 
-from fl_epe.canaries.canary_set import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
+from fl_epe.canaries.canary_set import (
+    SCORE_MEMORY,
+    CanaryKind,
+    CanaryScorer,
+    CanarySet,
+)
 from fl_epe.canaries.directions import one_blas_thread, signs
 from fl_epe.canaries.ladder import divided_places, ladder, rungs
 

@@ -18,7 +18,13 @@ from typing import Literal, assert_never
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
+from fl_epe.canaries.directions import (
+    Rotation,
+    Rows,
+    Sphere,
+    rotation,
+    size_for,
+)
 from fl_epe.checks import (
     ArgumentError,
     Floats,
@@ -73,7 +79,9 @@ class CanarySet:
             case "sphere":
                 is_sphere = True
             case "rotation":
-                is_sphere = self.dim < _LEAST_DIM or self.count > size_for(self.dim)
+                is_sphere = self.dim < _LEAST_DIM or self.count > size_for(
+                    self.dim
+                )
             case _:
                 assert_never(kind)
         self._sphere = Sphere(self.dim, self.seed) if is_sphere else None
@@ -108,7 +116,9 @@ class CanarySet:
         """
         out = np.empty((len(numbers), self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for row, vector in zip(out, pool.map(self.vector, numbers), strict=True):
+            for row, vector in zip(
+                out, pool.map(self.vector, numbers), strict=True
+            ):
                 row[:] = vector
         return out
 
@@ -130,7 +140,9 @@ class CanarySet:
         """
         chosen = self._chosen(numbers)
         if weights.ndim != 2 or weights.shape[1] != len(chosen):
-            raise_invalid("weights.shape", weights.shape, f"to be (m, {len(chosen)})")
+            raise_invalid(
+                "weights.shape", weights.shape, f"to be (m, {len(chosen)})"
+            )
         if self._sphere is not None:
             return self._sphere.combine(weights, chosen)
         out = np.zeros((len(weights), self.dim), np.float32)
@@ -139,7 +151,9 @@ class CanarySet:
                 vector = self.vector(i)
                 for total, weight in zip(out, column, strict=True):
                     for block in blocks(self.dim):
-                        total[block] += (weight * vector[block]).astype(np.float32)
+                        total[block] += (weight * vector[block]).astype(
+                            np.float32
+                        )
             return out
         rows, lengths = self._rows
         for total, row_weights in zip(out, weights, strict=True):
@@ -188,7 +202,9 @@ class CanarySet:
                     vector, rows[chosen], less=less, threads=threads
                 )
                 dots[:] = products / lengths[chosen]
-        return out if x.ndim == 2 else out[0]
+        if x.ndim == 2:
+            return out
+        return out[0]
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
         if numbers is None:
@@ -196,7 +212,9 @@ class CanarySet:
         chosen = np.asarray(numbers, np.int64)
         outside = chosen[(chosen < 0) | (chosen >= self.count)]
         if len(outside):
-            raise IndexError(f"Expected i={outside[0]} in [0, count={self.count}).")
+            raise IndexError(
+                f"Expected i={outside[0]} in [0, count={self.count})."
+            )
         return chosen
 
     @property
@@ -232,7 +250,9 @@ class CanaryScorer:
             rows = max(1, SCORE_MEMORY // (4 * canaries.dim))
             self._limit = rows
         self._waiting = np.empty((rows, canaries.dim), np.float32)
-        self._names: list[str] = []  # of the vectors in the first rows of `_waiting`
+        self._names: list[
+            str
+        ] = []  # of the vectors in the first rows of `_waiting`
         self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
@@ -260,7 +280,9 @@ class CanaryScorer:
             dots = self.canaries.dot(vector, less=less)
             self._dots.setdefault(series, []).append(dots)
             return dots
-        self._waiting[len(self._names)] = vector if less is None else vector - less
+        self._waiting[len(self._names)] = (
+            vector if less is None else vector - less
+        )
         self._names.append(series)
         if len(self._names) >= self._limit:
             self.flush()
@@ -282,11 +304,15 @@ class CanaryScorer:
     def cosines(self, series: str) -> Floats:
         """Cosines of a series, float64 of shape ``(length, count)``; 0 for a vector of norm 0."""
         self.flush()
-        dots = np.array(self._dots.get(series, [])).reshape(-1, self.canaries.count)
+        dots = np.array(self._dots.get(series, [])).reshape(
+            -1, self.canaries.count
+        )
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 
-    def state(self, series: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    def state(
+        self, series: Iterable[str] | None = None
+    ) -> dict[str, np.ndarray]:
         """Named arrays from which `restore` continues: of all series, and vectors that wait.
 
         Args:
@@ -302,7 +328,9 @@ class CanaryScorer:
         for name in series:
             dots = self._dots.get(name, [])
             out[f"norms.{name}"] = self.norms(name)
-            out[f"dots.{name}"] = np.array(dots).reshape(len(dots), self.canaries.count)
+            out[f"dots.{name}"] = np.array(dots).reshape(
+                len(dots), self.canaries.count
+            )
         return out
 
     def restore(
@@ -330,16 +358,23 @@ class CanaryScorer:
                 rows = self._first_rows(key, value, length, ())
                 self._norms[series] = rows.tolist()
             elif kind == "dots":
-                rows = self._first_rows(key, value, length, (self.canaries.count,))
+                rows = self._first_rows(
+                    key, value, length, (self.canaries.count,)
+                )
                 self._dots[series] = list(rows)
 
     @staticmethod
     def _first_rows(
-        key: str, value: np.ndarray, length: int | None, columns: tuple[int, ...]
+        key: str,
+        value: np.ndarray,
+        length: int | None,
+        columns: tuple[int, ...],
     ) -> Floats:
         """The first rows of a value of a state, of shape ``(length, *columns)``."""
         rows = np.asarray(value, np.float64)[:length]
         shape = (length or len(rows), *columns)
         if rows.shape != shape:
-            raise_invalid(f"{key}.shape", value.shape, f"to be at least {shape}")
+            raise_invalid(
+                f"{key}.shape", value.shape, f"to be at least {shape}"
+            )
         return rows

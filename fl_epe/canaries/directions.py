@@ -34,14 +34,22 @@ Rows = Integers
 LEAST_SIZE = 1 << 16
 """Smallest D: its sums of signs are normal to 1e-3 of a tail beyond 4.5 deviations."""
 
-_LARGEST_KEPT = 1 << 22  # entries of a base in memory; a larger one is recomputed
+_LARGEST_KEPT = (
+    1 << 22
+)  # entries of a base in memory; a larger one is recomputed
 _FIRST_BIT = 6  # sums of fewer than 2^6 squares are recomputed for each row
 _STREAM = 1 << 61  # apart from the numbers of independent canaries
-_ROUNDS = 4  # of the shuffle of rows; after three some differences come in bunches
-_COLUMNS = 1 << 12  # of a transform's last product that one thread works on at once
+_ROUNDS = (
+    4  # of the shuffle of rows; after three some differences come in bunches
+)
+_COLUMNS = (
+    1 << 12
+)  # of a transform's last product that one thread works on at once
 _SHORT = 1 << 18  # up to here, 2 ms, starting threads costs more than they save
 _FEW = 8  # independent canaries in memory at once; more only cost memory
-_TOGETHER = 64  # of them that one thread works on at once, for more than one vector
+_TOGETHER = (
+    64  # of them that one thread works on at once, for more than one vector
+)
 
 
 @functools.cache
@@ -102,7 +110,9 @@ def transform(x: Floats32, *, threads: int | None = None) -> Floats32:
     return x
 
 
-def _run(work: Callable[[int], None], items: Iterable[int], threads: int) -> None:
+def _run(
+    work: Callable[[int], None], items: Iterable[int], threads: int
+) -> None:
     if threads == 1:
         for item in items:
             work(item)
@@ -132,14 +142,18 @@ class Rotation:
         self._first = np.frombuffer(rng.bytes(self.size // 8), np.uint8)
         self._second = np.frombuffer(rng.bytes(self.size // 8), np.uint8)
         keys = rng.integers(self.size, size=(_ROUNDS, 2))
-        self._keys = [(int(factor) | 1, int(summand)) for factor, summand in keys]
+        self._keys = [
+            (int(factor) | 1, int(summand)) for factor, summand in keys
+        ]
         self._base: Floats32 | None = None
         if self.size <= _LARGEST_KEPT:
             self._base = self._compute_base()
 
     def _compute_base(self) -> Floats32:
         """``g``, of whole numbers, so exact everywhere; shape ``(D,)``."""
-        return transform(change_signs(np.ones(self.size, np.float32), self._first))
+        return transform(
+            change_signs(np.ones(self.size, np.float32), self._first)
+        )
 
     def _mix(self, x: Floats32, threads: int | None = None) -> Floats32:
         """``H·diag(s)·H·x``, in place."""
@@ -151,7 +165,10 @@ class Rotation:
         """The row of the rotation of each canary number, in a secret random order."""
         rows = np.asarray(numbers, np.int64)
         shift = self.size.bit_length() // 2
-        for factor, summand in self._keys:  # each step is a permutation of 0 … D − 1
+        for (
+            factor,
+            summand,
+        ) in self._keys:  # each step is a permutation of 0 … D − 1
             rows = (rows * factor + summand) & (self.size - 1)
             rows = rows ^ (rows >> shift)
         return rows
@@ -220,14 +237,20 @@ class Rotation:
         """
 
         def part(block: slice) -> Reals:
-            return x[block] if less is None else x[block] - less[block]
+            if less is None:
+                return x[block]
+            return x[block] - less[block]
 
-        largest = max(float(np.max(np.abs(part(block)))) for block in blocks(self.dim))
+        largest = max(
+            float(np.max(np.abs(part(block)))) for block in blocks(self.dim)
+        )
         if largest == 0:
             return np.zeros(len(rows))
         y = np.zeros(self.size, np.float32)
         for block in blocks(self.dim):
-            np.multiply(part(block), 1 / largest, out=y[block], casting="same_kind")
+            np.multiply(
+                part(block), 1 / largest, out=y[block], casting="same_kind"
+            )
         change_signs(y[: self.dim], self._second)
         return self._mix(y, threads)[rows] * np.float64(largest)
 
@@ -305,9 +328,14 @@ class Sphere:
 
         def score(first: int) -> None:
             canaries = chosen[first : first + size]
-            out[first : first + len(canaries)] = self._dot_together(canaries, rows)
+            out[first : first + len(canaries)] = self._dot_together(
+                canaries, rows
+            )
 
-        with one_blas_thread(), ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        with (
+            one_blas_thread(),
+            ThreadPoolExecutor(threads or os.cpu_count()) as pool,
+        ):
             list(pool.map(score, range(0, len(chosen), size)))
         return np.ascontiguousarray(out.T)
 
@@ -317,7 +345,9 @@ class Sphere:
         squares = np.zeros(len(canaries))
         total = np.zeros((len(canaries), len(rows)))
         for block in blocks(self.dim):
-            columns = np.empty((len(canaries), block.stop - block.start), np.float32)
+            columns = np.empty(
+                (len(canaries), block.stop - block.start), np.float32
+            )
             for i, rng in enumerate(generators):
                 squares[i] += _draw(rng, columns[i])
             total += columns @ rows[:, block].T

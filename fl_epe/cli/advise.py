@@ -111,7 +111,10 @@ class Noise:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        run = None if self.like is None else AuditRecord.load(record_in(self.like))
+        if self.like is None:
+            run = None
+        else:
+            run = AuditRecord.load(record_in(self.like))
         schedule, log = _planned(
             self.participation, self.rounds, self.participations, run
         )
@@ -187,14 +190,21 @@ class Canaries:
     @waiting("Computing what canaries can tell")
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        schedule, log = _planned(self.participation, self.rounds, self.participations)
+        schedule, log = _planned(
+            self.participation, self.rounds, self.participations
+        )
         clients = _clients(self.clients, log, None) or self.clients
         delta = chosen_delta(self.delta, clients)
         shares = _SHARES if self.share is None else (self.share,)
         setting = limit.limit_like(None)
         advice = [
             limit.canary_advice(
-                schedule, self.noise_multiplier, delta, clients, share, **setting
+                schedule,
+                self.noise_multiplier,
+                delta,
+                clients,
+                share,
+                **setting,
             )
             for share in shares
         ]

@@ -63,7 +63,10 @@ class Compare:
     """
 
     NAMES: ClassVar = {
-        **{name: f"--set {name.replace('_', '-')}" for name in _OF_RUN - _OF_PLAN},
+        **{
+            name: f"--set {name.replace('_', '-')}"
+            for name in _OF_RUN - _OF_PLAN
+        },
         "noise_multiplier": "--noise-multipliers",
         "canary_participations": "--participations",
         "participation": "--schedules",
@@ -102,7 +105,9 @@ class Compare:
                     plan,
                     output,
                     workers=self.workers,
-                    on_cell=lambda done, total: line.show("measured", done, total),
+                    on_cell=lambda done, total: line.show(
+                        "measured", done, total
+                    ),
                 )
         except KeyboardInterrupt as stop:
             text = "Stopped."
@@ -118,7 +123,9 @@ class Compare:
         write_comparison(plan, rows, output)
         print_comparison(plan, rows, terminal(), details=self.details)
         print_whole(f"Report: {output / 'compare.html'}")
-        return NOT_MEASURED if any(row.failed is not None for row in rows) else 0
+        if any(row.failed is not None for row in rows):
+            return NOT_MEASURED
+        return 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,12 @@ from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
 from fl_epe.tasks import look_in_current_folder
 
-_NOT_TYPED = ("where", "trials", "probes", "clip_rule")  # the last two are no texts
+_NOT_TYPED = (
+    "where",
+    "trials",
+    "probes",
+    "clip_rule",
+)  # the last two are no texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +62,9 @@ class Conform:
         try:
             release = pkgutil.resolve_name(self.target)
         except (ImportError, AttributeError, ValueError) as error:
-            raise_invalid("target", self.target, f"to be module:name, but: {error}")
+            raise_invalid(
+                "target", self.target, f"to be module:name, but: {error}"
+            )
         typed = [self.target]
         for name, value in self.claim.items():
             typed.append(f"--{name.replace('_', '-')}")
@@ -67,7 +74,9 @@ class Conform:
                 typed.append(str(value))
         if not isinstance(release, Target):
             release = Target(release, **self.claim)
-        target = dataclasses.replace(release, **self.claim, where=shlex.join(typed))
+        target = dataclasses.replace(
+            release, **self.claim, where=shlex.join(typed)
+        )
         with waiting("Running the mechanism, thousands of times"):
             conformance = conform(
                 target, trials=self.trials, level=self.level, seed=self.seed
@@ -78,4 +87,6 @@ class Conform:
             print_json(conformance.as_json())
         else:
             print_whole(conformance.table())
-        return 0 if conformance.passed else NOT_MEASURED
+        if conformance.passed:
+            return 0
+        return NOT_MEASURED

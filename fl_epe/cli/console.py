@@ -72,7 +72,9 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     """
     output = chosen or run_folder(name)
     if output.exists() and not output.is_dir():
-        raise_invalid("output", str(output), "to be a directory, but it is a file")
+        raise_invalid(
+            "output", str(output), "to be a directory, but it is a file"
+        )
     return output
 
 
@@ -92,7 +94,9 @@ def print_json(values: dict[str, Any]) -> None:
     """Print JSON for another program; ``null`` is a number that is infinite or unknown."""
     from fl_epe.reporting import as_json
 
-    text = json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        as_json(values), indent=2, ensure_ascii=False, allow_nan=False
+    )
     print(printable(text))
 
 
@@ -166,7 +170,11 @@ class ProgressLine:
         """Show that ``done`` of ``total`` (or of an unknown number) are done, or the ``last``."""
         if self._console.is_terminal:
             self._bar.update(
-                self._task, description=doing, completed=done, total=total, text=text
+                self._task,
+                description=doing,
+                completed=done,
+                total=total,
+                text=text,
             )
         elif time.monotonic() - self._printed > 10 or done == total or last:
             self._printed = time.monotonic()
@@ -212,7 +220,9 @@ def report_error(
         return BAD_INPUT
     name = f"{type(error).__name__}{_reason(error)}"
     hint = "" if debug else " (--debug shows the traceback)"
-    say(f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{hint}")
+    say(
+        f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{hint}"
+    )
     return FAILED
 
 
@@ -229,7 +239,10 @@ def _text(error: Exception, names: Mapping[str, str]) -> str | None:
             "fewer rounds, canaries or workers, or a smaller file."
         )
     if isinstance(error, OSError) and error.strerror:
-        place = f": {str(error.filename)!r}" if error.filename is not None else ""
+        if error.filename is not None:
+            place = f": {str(error.filename)!r}"
+        else:
+            place = ""
         return f"{error.strerror}{place}. {remedy(error)}".rstrip()
     if (
         isinstance(error, ValueError | OSError | ImportError)
@@ -249,10 +262,14 @@ def remedy(error: OSError) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return f" ({error})" if str(error) else ""
+    if str(error):
+        return f" ({error})"
+    return ""
 
 
-def say(text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True) -> None:
+def say(
+    text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True
+) -> None:
     """Print one line on standard error, in red on a terminal if it is an ``alarm``."""
     line = f"{prefix}{on_one_line(text)}"
     if alarm and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
@@ -263,7 +280,9 @@ def say(text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True) -> No
 def close_stdout() -> None:
     """Discard what is still to be printed, as standard output has no reader."""
     with (
-        contextlib.suppress(OSError, ValueError),  # stdout is no file, or closed
+        contextlib.suppress(
+            OSError, ValueError
+        ),  # stdout is no file, or closed
         open(os.devnull, "w") as nowhere,
     ):
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

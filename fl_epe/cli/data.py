@@ -12,7 +12,12 @@ from fl_epe.checks import did_you_mean, raise_invalid
 from fl_epe.cli.console import ProgressLine, print_whole, waiting
 from fl_epe.config import RunConfig
 from fl_epe.files import write_text
-from fl_epe.tasks import CLEAR_CLASSES, ColumnKinds, classes_to_predict, sort_columns
+from fl_epe.tasks import (
+    CLEAR_CLASSES,
+    ColumnKinds,
+    classes_to_predict,
+    sort_columns,
+)
 
 _CLIENTS = 100  # where no column says whose a row is
 _LEAST_PARTICIPATIONS = 2  # nothing is measured of clients that never take part
@@ -64,7 +69,9 @@ class New:
             raise_invalid("file", str(path), "to be in a folder that exists")
         if self.data is None and (self.targets or self.by):
             raise_invalid(
-                "data", None, "beside --targets and --by, which are columns of it"
+                "data",
+                None,
+                "beside --targets and --by, which are columns of it",
             )
         about = list[str]()
         if self.data is None:
@@ -105,11 +112,15 @@ class New:
             clients = min(_CLIENTS, len(table) * 9 // 10)
         if clients < 2:
             raise_invalid(
-                "data", str(data), f"to have the rows of 2 clients, found {clients}"
+                "data",
+                str(data),
+                f"to have the rows of 2 clients, found {clients}",
             )
-        source = (
-            data.resolve() if data.exists() else data
-        )  # or the id of a hub's data set
+        # or the id of a hub's data set
+        if data.exists():
+            source = data.resolve()
+        else:
+            source = data
         values: dict[str, Any] = {"train": train, "source": str(source)}
         if classes is None:
             numbers = table[self.targets].astype(float)
@@ -123,14 +134,18 @@ class New:
         about = [f"To predict: {self.targets}, {target}", *_described(kinds)]
         dropped = len(tables[train]) - len(table)
         if dropped:
-            about.append(f"Rows left out, without {' or '.join(needed)}: {dropped:,}")
+            about.append(
+                f"Rows left out, without {' or '.join(needed)}: {dropped:,}"
+            )
         return _filled(self.file, kinds, needed, clients, **values), about
 
     def _needed_columns(self, data: Path, names: list[str]) -> list[str]:
         """The target's column and, if there is one, the owner's, among those of the table."""
         columns = ", ".join(names)
         if self.targets is None:
-            raise_invalid("targets", None, f"to name a column of {data}: {columns}")
+            raise_invalid(
+                "targets", None, f"to name a column of {data}: {columns}"
+            )
         needed = {"targets": self.targets}
         if self.by is not None:
             needed["by"] = self.by
@@ -138,7 +153,9 @@ class New:
             if column not in names:
                 hint = did_you_mean(column, names)
                 raise_invalid(
-                    argument, column, f"to be a column of {data}: {columns}{hint}"
+                    argument,
+                    column,
+                    f"to be a column of {data}: {columns}{hint}",
                 )
         if self.by == self.targets:
             raise_invalid("by", self.by, "to be another column than --targets")
@@ -197,7 +214,11 @@ class Convert:
 
 
 def _filled(
-    path: Path, kinds: ColumnKinds, needed: list[str], clients: int, **parts: object
+    path: Path,
+    kinds: ColumnKinds,
+    needed: list[str],
+    clients: int,
+    **parts: object,
 ) -> str:
     """The template with names of columns.
 
@@ -236,7 +257,9 @@ def _described(kinds: ColumnKinds) -> list[str]:
         "Categories": kinds.categories,
         "Dates": kinds.dates,
     }
-    lines = [f"{kind}: {', '.join(names)}" for kind, names in named.items() if names]
+    lines = [
+        f"{kind}: {', '.join(names)}" for kind, names in named.items() if names
+    ]
     for name, reason in kinds.left_out.items():
         lines.append(f"Left out: {name} ({reason})")
     return lines
@@ -250,4 +273,6 @@ def _quoted(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if len(text) >= 80:
         text = json.dumps(value, ensure_ascii=False, indent=4)
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    return "".join(
+        c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text
+    )

@@ -28,7 +28,10 @@ COMMANDS = {
         "report:Report",
         "write the report of a run again, or compare several runs",
     ),
-    "export": ("report:Export", "write a copy of a record without its seeds, to share"),
+    "export": (
+        "report:Export",
+        "write a copy of a record without its seeds, to share",
+    ),
     "compare": (
         "compare:Compare",
         "compare participation schedules, in the limit or by training",
@@ -37,16 +40,31 @@ COMMANDS = {
         "",
         "noise for a wanted ε; canaries for a wanted bound; who of a log is worst case",
     ),
-    "advise noise": ("advise:Noise", "the noise at which canaries measure a wanted ε"),
+    "advise noise": (
+        "advise:Noise",
+        "the noise at which canaries measure a wanted ε",
+    ),
     "advise canaries": ("advise:Canaries", "how many canaries exceed a claim"),
-    "advise log": ("advise:Log", "who of a real deployment is worst case, and caps"),
+    "advise log": (
+        "advise:Log",
+        "who of a real deployment is worst case, and caps",
+    ),
     "estimate": (
         "report:Estimate",
         "every estimate and bound that a file of scores allows",
     ),
-    "conform": ("conform:Conform", "check a mechanism against its privacy claim"),
-    "schedules": ("compare:Schedules", "the kinds of schedules, with their options"),
-    "new": ("data:New", "write a file with a task of your own, to run and to change"),
+    "conform": (
+        "conform:Conform",
+        "check a mechanism against its privacy claim",
+    ),
+    "schedules": (
+        "compare:Schedules",
+        "the kinds of schedules, with their options",
+    ),
+    "new": (
+        "data:New",
+        "write a file with a task of your own, to run and to change",
+    ),
     "data": ("", "prepare published data sets"),
     "data convert": (
         "data:Convert",
@@ -122,8 +140,12 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
         hint = " (a value with a space needs quotes)"
         if option.startswith("-"):
             names = arguments.parser.names.values()
-            hint = did_you_mean(option, [name for name in names if name[:1] == "-"])
-        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            hint = did_you_mean(
+                option, [name for name in names if name[:1] == "-"]
+            )
+        arguments.parser.error(
+            f"unrecognized arguments: {' '.join(unknown)}{hint}"
+        )
     return arguments
 
 
@@ -150,7 +172,9 @@ def parser_for(words: Sequence[str]) -> Parser:
         folder, _, last = name.rpartition(" ")
         command = folders[folder].add_parser(last, help=summary)
         if not place:
-            folders[name] = command.add_subparsers(required=True, metavar="WHAT")
+            folders[name] = command.add_subparsers(
+                required=True, metavar="WHAT"
+            )
         elif typed[: len(name.split())] == name.split():
             _fill(command, place, words)
     return parser
@@ -163,7 +187,9 @@ def _fill(parser: Parser, place: str, words: Sequence[str]) -> None:
     parser.epilog = f"{examples}\n{_EXIT_STATUS}" if examples else _EXIT_STATUS
     parser.names |= {"debug": "--debug", **getattr(command, "NAMES", {})}
     parser.add_argument(
-        "--debug", action="store_true", help="if the command fails, show the traceback"
+        "--debug",
+        action="store_true",
+        help="if the command fails, show the traceback",
     )
     parser.set_defaults(command=command, parser=parser)
     add_options(parser, command, words)

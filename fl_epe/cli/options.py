@@ -70,7 +70,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and end with status 2."""
-        line = f"fl-epe: error: {on_one_line(message)} (see {self.prog} --help)\n"
+        line = (
+            f"fl-epe: error: {on_one_line(message)} (see {self.prog} --help)\n"
+        )
         self.exit(BAD_INPUT, line)
 
 
@@ -136,9 +138,13 @@ def add_options(
         if name in without or not how:
             continue
         how["help"] = _help(text, field.default)
-        is_needed = field.default is field.default_factory is dataclasses.MISSING
+        is_needed = (
+            field.default is field.default_factory is dataclasses.MISSING
+        )
         if mark is None:
-            option = parser.names.setdefault(name, "--" + name.replace("_", "-"))
+            option = parser.names.setdefault(
+                name, "--" + name.replace("_", "-")
+            )
             how["dest"] = prefix + name
             how["required"] = is_needed and not prefix
             (group or parser).add_argument(option, **how)
@@ -150,7 +156,9 @@ def add_options(
             parser.add_argument(name, **how)
 
 
-def make(settings: Callable[..., Command], arguments: argparse.Namespace) -> Command:
+def make(
+    settings: Callable[..., Command], arguments: argparse.Namespace
+) -> Command:
     """The dataclass with the typed values; those of a `Group` become a dictionary by name."""
     values: dict[str, Any] = {}
     for dest, value in vars(arguments).items():
@@ -162,7 +170,9 @@ def make(settings: Callable[..., Command], arguments: argparse.Namespace) -> Com
         else:
             values[name] = value
     parameters = inspect.signature(settings).parameters
-    command = settings(**{name: values[name] for name in parameters if name in values})
+    command = settings(
+        **{name: values[name] for name in parameters if name in values}
+    )
     check_types(command)
     return command
 
@@ -185,7 +195,10 @@ def description_of(settings: type) -> tuple[str, str]:
 def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
     """The text of each attribute or option in docstrings; empty where these are stripped."""
     texts: dict[str, str] = {}
-    documented = inspect.getmro(settings) if isinstance(settings, type) else (settings,)
+    if isinstance(settings, type):
+        documented = inspect.getmro(settings)
+    else:
+        documented = (settings,)
     for item in reversed(documented):
         docstring = inspect.cleandoc(item.__doc__ or "")
         for section in _NAMED_SECTION.split(docstring, maxsplit=1)[1:]:
@@ -208,12 +221,21 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
         return {"action": action}
     origin = typing.get_origin(kinds[0])
     if origin is Mapping:
-        return {"action": "append", "type": name_and_value, "metavar": "NAME=VALUE"}
+        return {
+            "action": "append",
+            "type": name_and_value,
+            "metavar": "NAME=VALUE",
+        }
     if origin is tuple:
         how = _how_to_read(typing.get_args(kinds[0])[0])
-        return {**how, "nargs": "+", "action": "extend"} if how else {}
+        if how:
+            return {**how, "nargs": "+", "action": "extend"}
+        return {}
     if words and float in kinds:
-        return {"type": _number(float, words), "metavar": "|".join(("X", *words))}
+        return {
+            "type": _number(float, words),
+            "metavar": "|".join(("X", *words)),
+        }
     if words:
         return {"choices": words}
     return _READERS.get(kinds[0], {}).copy()

@@ -16,7 +16,13 @@ from fl_epe.auditing import (
     summarize_scores,
 )
 from fl_epe.checks import ArgumentError, check_not_negative, raise_invalid
-from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, terminal, waiting
+from fl_epe.cli.console import (
+    NOT_MEASURED,
+    print_json,
+    print_whole,
+    terminal,
+    waiting,
+)
 from fl_epe.cli.guards import import_matplotlib
 from fl_epe.files import RECORD, inside, on_one_line, record_in
 
@@ -97,7 +103,9 @@ class Report:
             )
         if self.figures:
             written = write_figures(summary, directory / _FIGURES, self.figures)
-            print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
+            print_whole(
+                f"Figures: {directory / _FIGURES} ({len(written)} files)"
+            )
         return summary.exit_status
 
     def _compare(self) -> int:
@@ -111,14 +119,18 @@ class Report:
         for directory, place in zip(self.run_dirs, places, strict=True):
             if places.count(place) > 1:
                 raise_invalid("run_dir", str(directory), "to be named once")
-        records = {str(run): AuditRecord.load(_record_of(run)) for run in self.run_dirs}
+        records = {
+            str(run): AuditRecord.load(_record_of(run)) for run in self.run_dirs
+        }
         compared = compare_runs(records, self.delta)
         print()
         print_runs_compared(terminal(), compared)
         import_matplotlib()
         pages = write_runs_compared(compared, self.output or Path())
         print_whole(f"Comparison: {pages[0]}")
-        return 0 if compared.measured else NOT_MEASURED
+        if compared.measured:
+            return 0
+        return NOT_MEASURED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +156,9 @@ class Export:
         if target.is_dir():
             target = target / RECORD
         if target.exists():
-            raise_invalid("destination", str(target), "not to exist: name another file")
+            raise_invalid(
+                "destination", str(target), "not to exist: name another file"
+            )
         record = AuditRecord.load(source).with_values(seeds={})
         names_clients = record.clients.ids is not None
         record.save(target, private=names_clients)
@@ -158,7 +172,9 @@ class Export:
 
 def _record_of(run: Path) -> Path:
     """The record in a run's folder, or a copy that 'fl-epe export' wrote, under any name."""
-    return run if run.is_file() else record_in(run)
+    if run.is_file():
+        return run
+    return record_in(run)
 
 
 def print_and_write(
@@ -253,5 +269,9 @@ class Estimate:
             print_json(values)
         else:
             print_scores(terminal(), scores, details=self.details)
-        passed = scores.evidence is None or scores.evidence.verdict == "not violated"
-        return 0 if values["status"] == "ok" and passed else NOT_MEASURED
+        passed = (
+            scores.evidence is None or scores.evidence.verdict == "not violated"
+        )
+        if values["status"] == "ok" and passed:
+            return 0
+        return NOT_MEASURED

@@ -64,11 +64,14 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
     if ":" in reference:
         look_in_current_folder()
     else:  # a file here must not stand in for a package of a built-in task
-        typed = {word.partition("=")[0] for word in words if word.startswith("--")}
+        typed = {
+            word.partition("=")[0] for word in words if word.startswith("--")
+        }
         if not typed.issubset([*options, *_BUILT_IN_OPTIONS, "--"]):
             # One is misspelt: the error needs no PyTorch, which takes seconds to load.
             names = [
-                (option[2:].replace("-", "_"), str) for option in _BUILT_IN_OPTIONS
+                (option[2:].replace("-", "_"), str)
+                for option in _BUILT_IN_OPTIONS
             ]
             return dataclasses.make_dataclass("BuiltIn", names)
     settings = find_task(reference).settings
@@ -151,7 +154,12 @@ class _Machine:
         check_loggers(self.log_to)
 
     def _carry_out(
-        self, job: Job, output: Path, words: Sequence[str], *, resumed: bool = False
+        self,
+        job: Job,
+        output: Path,
+        words: Sequence[str],
+        *,
+        resumed: bool = False,
     ) -> int:
         """Train in a folder that is locked, keep the record, and report on it."""
         from fl_epe import flower, simulation
@@ -165,14 +173,19 @@ class _Machine:
         log = RunLog(output, _warn)
         loggers = Loggers(self.log_to, output, _warn)
         log.note(
-            "started", command=command, task=job.task.name, rounds=job.config.rounds
+            "started",
+            command=command,
+            task=job.task.name,
+            rounds=job.config.rounds,
         )
         remove_parts(output)
 
         def on_round(progress: Progress) -> None:
             ended = _FINAL in progress.epsilons
             text = _text(progress)
-            line.show("round", progress.round, progress.rounds, text, last=ended)
+            line.show(
+                "round", progress.round, progress.rounds, text, last=ended
+            )
             log.progress(progress)
             loggers.log(progress.round, progress.metrics(), resumed=resumed)
 
@@ -202,7 +215,10 @@ class _Machine:
         except simulation.RunStoppedError as end:
             status = 128 + (signals[0] if signals else signal.SIGINT)
             log.note(
-                "stopped", round=end.rounds_done, kept=end.kept, exit_status=status
+                "stopped",
+                round=end.rounds_done,
+                kept=end.kept,
+                exit_status=status,
             )
             loggers.close({"status": "stopped"})
             lost = "" if end.kept else ", which could not be kept"
@@ -307,13 +323,24 @@ class Run(_Machine):
         """Train, and report."""
         from fl_epe.simulation import Job, has_checkpoint
 
-        with console.waiting("Reading the data of the task"), task_errors(self.task):
+        with (
+            console.waiting("Reading the data of the task"),
+            task_errors(self.task),
+        ):
             task = find_task(self.task).task(**self.task_options)
-            settings = {"clients": task.num_clients, **task.defaults, **self.settings}
+            settings = {
+                "clients": task.num_clients,
+                **task.defaults,
+                **self.settings,
+            }
             config = RunConfig(**settings)
-            job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every)
+            job = Job(
+                task, config, Seeds.derive(self.seed), self.evaluate_every
+            )
             notes = task.notes()
-        output = console.output_directory(self.output, self.task.replace(":", "-"))
+        output = console.output_directory(
+            self.output, self.task.replace(":", "-")
+        )
         with locked(output):
             if (output / RECORD).exists():
                 raise_invalid(
@@ -352,13 +379,17 @@ class Resume(_Machine):
         from fl_epe.simulation import load_job
 
         if not self.run_dir.is_dir():
-            load_job(self.run_dir / CHECKPOINT)  # raises the error: there is none
+            load_job(
+                self.run_dir / CHECKPOINT
+            )  # raises the error: there is none
         with locked(self.run_dir):
             if (self.run_dir / RECORD).exists():
                 report = command_line(["report", str(self.run_dir)])
                 text = f"Expected {{run_dir}} to hold an unfinished run. See: {report}"
                 raise ArgumentError(text, run_dir=str(self.run_dir))
-            if self.task is not None and ":" in self.task:  # a module of the user
+            if (
+                self.task is not None and ":" in self.task
+            ):  # a module of the user
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task, self.reads)
             return self._carry_out(job, self.run_dir, words, resumed=True)
@@ -380,14 +411,14 @@ def _text(progress: Progress) -> str:
     else:
         held_out = f"held out {progress.eval_loss:.4g}"
     names = (_FINAL, "epsilon-all", "epsilon-all-low", "epsilon-all-high")
-    final, every, low, high = (progress.epsilons.get(name, math.nan) for name in names)
+    final, every, low, high = (
+        progress.epsilons.get(name, math.nan) for name in names
+    )
     time_left = f"{progress.seconds_left:.0f} s left"
     if math.isnan(every):
         result = f"clip {progress.clip_norm:.3g}  {time_left}"
     elif math.isnan(final):
-        result = (
-            f"ε so far {number(every)} ({number(low)} – {number(high)})  {time_left}"
-        )
+        result = f"ε so far {number(every)} ({number(low)} – {number(high)})  {time_left}"
     else:
         result = f"ε final model {number(final)}, every round {number(every)}"
     return f"loss {progress.loss:.4g}  {held_out}  {result}"

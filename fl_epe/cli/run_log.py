@@ -74,8 +74,12 @@ class RunLog:
         for name, value in values.items():
             line[name] = finite(value) if isinstance(value, float) else value
         try:
-            with open(self._path, "a", encoding="utf-8", opener=no_link) as file:
-                file.write(json.dumps(line, allow_nan=False, default=str) + "\n")
+            with open(
+                self._path, "a", encoding="utf-8", opener=no_link
+            ) as file:
+                file.write(
+                    json.dumps(line, allow_nan=False, default=str) + "\n"
+                )
         except OSError as error:
             self._is_lost = True
             self._warn(

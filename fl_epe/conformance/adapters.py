@@ -84,7 +84,10 @@ def of_flower_strategy(
     zero_update = _named(_ZERO * unit)
 
     def pair(
-        odd: Arrays, ordinary: Arrays = zero_update, examples: int = 1, **extra: Any
+        odd: Arrays,
+        ordinary: Arrays = zero_update,
+        examples: int = 1,
+        **extra: Any,
     ) -> Any:
         """Replies of which the last is odd, and with an ordinary one in its place."""
         replies = [(_named(row) | extra, 1) for row in other_updates]
@@ -92,10 +95,14 @@ def of_flower_strategy(
 
     probes = {
         "1,000 times the examples": pair(update, examples=1000),
-        "arrays renamed": pair({f"new.{name}": a for name, a in update.items()}),
+        "arrays renamed": pair(
+            {f"new.{name}": a for name, a in update.items()}
+        ),
         "an extra array": pair(update | {"extra": np.ones(3)}),
         "arrays in another order": pair(dict(reversed(update.items())), update),
-        "a 0-d array": pair(zero_update | {"n": np.array(100.0)}, n=np.array(0.0)),
+        "a 0-d array": pair(
+            zero_update | {"n": np.array(100.0)}, n=np.array(0.0)
+        ),
         "a 0-d array of integers": pair(
             zero_update | {"n": np.array(100)}, n=np.array(0)
         ),
@@ -132,7 +139,9 @@ def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
         with _quiet_flower(rng):
             instruction = Message(content, 1, MessageType.TRAIN)
             reply = make()(
-                instruction, context, lambda *_: _message(_named(updates[0]), 1, 1)
+                instruction,
+                context,
+                lambda *_: _message(_named(updates[0]), 1, 1),
             )
         if reply.has_error():
             raise ValueError(reply.error.reason)
@@ -193,7 +202,9 @@ def of_pfl(mechanism: Any, **claim: Any) -> Target:
 
 def _flat(arrays: Any) -> Floats:
     """The entries of a Flower record's arrays, one after the other."""
-    return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
+    return np.concatenate(
+        [np.ravel(array.numpy()) for array in arrays.values()]
+    )
 
 
 def _named(row: Floats) -> Arrays:
@@ -207,11 +218,21 @@ def _packed(arrays: Arrays) -> dict[str, Any]:
 
 
 def _message(arrays: Arrays, examples: int, node: int) -> Any:
-    from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+    from flwr.app import (
+        ArrayRecord,
+        Message,
+        MessageType,
+        MetricRecord,
+        RecordDict,
+    )
 
     metrics = MetricRecord({"num-examples": examples})
-    content = RecordDict({"arrays": ArrayRecord(_packed(arrays)), "metrics": metrics})
-    return Message(content, reply_to=Message(RecordDict(), node, MessageType.TRAIN))
+    content = RecordDict(
+        {"arrays": ArrayRecord(_packed(arrays)), "metrics": metrics}
+    )
+    return Message(
+        content, reply_to=Message(RecordDict(), node, MessageType.TRAIN)
+    )
 
 
 @contextlib.contextmanager

@@ -20,7 +20,11 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import (
+    delta_two_gaussians,
+    gaussian_epsilon,
+    poisson_epsilon,
+)
 from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
@@ -100,13 +104,17 @@ class Profile:
                 epsilon = poisson_epsilon(z, rate, steps, target.delta)
             if rate == 1:
                 epsilons = _GRID
-                deltas = delta_two_gaussians(0.0, 1.0, math.sqrt(steps) / z, 1.0, _GRID)
+                deltas = delta_two_gaussians(
+                    0.0, 1.0, math.sqrt(steps) / z, 1.0, _GRID
+                )
                 delta = target.delta
             elif target.adjacency != "substitute":
                 interval = 1e-3 if noise_share == 1 else 1e-2
                 epsilons = _GRID
                 deltas = _sampled(z, rate, steps, interval)
-        return cls(np.append(epsilons, epsilon), np.append(deltas, target.delta), delta)
+        return cls(
+            np.append(epsilons, epsilon), np.append(deltas, target.delta), delta
+        )
 
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
         """By how much, in nats, error rates exceed the claim at its weakest pair.
@@ -137,7 +145,9 @@ class Profile:
         return max(epsilon, gaussian_epsilon(1 / mu, self.delta))
 
 
-def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
+def detectable(
+    target: Target, profile: Profile, count: int, level: float
+) -> float:
     """The smallest ε, among a few, that a game finds in 4 of 5 runs; infinite if it finds none.
 
     The mechanisms have less than the claimed noise, with `Target.law`, and the game has the best

@@ -13,7 +13,14 @@ from fl_epe.archive import error_text
 from fl_epe.checks import Floats
 from fl_epe.conformance import games
 from fl_epe.conformance.claim import Profile, limits
-from fl_epe.conformance.statistics import ALONG, DIGITS, RATIO, VALUES, Score, fitted
+from fl_epe.conformance.statistics import (
+    ALONG,
+    DIGITS,
+    RATIO,
+    VALUES,
+    Score,
+    fitted,
+)
 from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
@@ -28,7 +35,9 @@ _MODERATE = 3.0
 _LONG = 100.0
 
 _MAX_THRESHOLDS = 120
-_NOT_NEGLIGIBLE = 0.98  # of what is claimed: a claim that is contradicted at some δ
+_NOT_NEGLIGIBLE = (
+    0.98  # of what is claimed: a claim that is contradicted at some δ
+)
 _TOO_LITTLE_NOISE = (
     0.9  # of the claimed noise, from which on the noise is not the cause
 )
@@ -69,7 +78,9 @@ def _nonnegative_substitute(target: Target, update: Floats) -> Floats:
     if target.norm == "linf":
         return np.asarray(update.max() - update)
     reverse = update[::-1]
-    return np.zeros_like(update) if np.array_equal(update, reverse) else reverse
+    if np.array_equal(update, reverse):
+        return np.zeros_like(update)
+    return reverse
 
 
 def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
@@ -109,7 +120,9 @@ def _games_of_canaries(
     """Games of canaries beside the target's other updates."""
     dim = target.dim
     vectors = {ORDINARY: _scaled(target, drawn[0], _SHORT)}
-    if not target.has_clipped_inputs:  # otherwise it is no longer than the first
+    if (
+        not target.has_clipped_inputs
+    ):  # otherwise it is no longer than the first
         vectors["random"] = _scaled(target, drawn[1])
     vectors["all entries"] = _scaled(target, np.ones(dim))
     vectors["one entry"] = _scaled(target, np.eye(dim)[0])
@@ -157,7 +170,9 @@ def _norm(target: Target, clip_norms: float) -> float:
     return target.clip_norm * (1.0 if target.has_clipped_inputs else clip_norms)
 
 
-def _scaled(target: Target, vector: Floats, clip_norms: float = _LONG) -> Floats:
+def _scaled(
+    target: Target, vector: Floats, clip_norms: float = _LONG
+) -> Floats:
     norm = _norm(target, clip_norms)
     return np.asarray(vector * (norm / np.linalg.norm(vector, target.order)))
 
@@ -188,7 +203,11 @@ def releases(
 
 
 def judge_game(
-    target: Target, game: Game, profile: Profile, level: float, rng: np.random.Generator
+    target: Target,
+    game: Game,
+    profile: Profile,
+    level: float,
+    rng: np.random.Generator,
 ) -> Check:
     """One game, and what it proves at this level."""
     name = f"game: {game.name}"
@@ -201,7 +220,9 @@ def judge_game(
         return Check(name, "unknown", claim, measured, "no run to compare")
     if not (np.isfinite(present).all() and np.isfinite(absent).all()):
         measured = "NaN or infinity was released"
-        why = "what is not a number may tell who took part, and ends the training"
+        why = (
+            "what is not a number may tell who took part, and ends the training"
+        )
         return Check(name, "failed", claim, measured, why, "theoretical")
     cuts = quarters(target.trials)
     fit_present, choose_present, prove_present = np.split(present, cuts)
@@ -230,9 +251,7 @@ def judge_game(
         measured = f"ε ≥ {epsilon:.2f} proved: {rates}"
         if profile.excess(*limits(0, 0, count, level)) > 0:
             return Check(name, "passed", claim, measured)
-        why = (
-            "so few trials contradict no such claim, even if every run were told apart"
-        )
+        why = "so few trials contradict no such claim, even if every run were told apart"
         return Check(name, "unknown", claim, measured, why)
     why = cause(target, chosen.statistic, present, absent)
     if false == missed == 0:
@@ -244,7 +263,9 @@ def judge_game(
     return Check(name, "failed", claim, measured, why, severity)
 
 
-def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> str:
+def cause(
+    target: Target, statistic: str, present: Floats, absent: Floats
+) -> str:
     """What kind of mistake tells two worlds apart, as far as their releases show.
 
     Args:
@@ -337,9 +358,15 @@ def _choice(
     members = np.sort(score(present))
     nonmembers = np.sort(score(absent))
     values = np.unique(np.concatenate([members, nonmembers]))
-    if len(values) > _MAX_THRESHOLDS:  # then they are close to each other in both tails
-        steps = np.geomspace(1, len(values) / 2, _MAX_THRESHOLDS // 2).astype(int)
-        values = values[np.unique(np.concatenate([steps - 1, len(values) - steps]))]
+    if (
+        len(values) > _MAX_THRESHOLDS
+    ):  # then they are close to each other in both tails
+        steps = np.geomspace(1, len(values) / 2, _MAX_THRESHOLDS // 2).astype(
+            int
+        )
+        values = values[
+            np.unique(np.concatenate([steps - 1, len(values) - steps]))
+        ]
     thresholds = np.append(values[:-1] + np.diff(values) / 2, values[-1:])
     false = len(nonmembers) - np.searchsorted(nonmembers, thresholds)
     missed = np.searchsorted(members, thresholds)
@@ -347,4 +374,6 @@ def _choice(
     upper = limits(2 * false, 2 * missed, 2 * len(members), _STRICTER * level)
     excess = profile.excess(*upper)
     best = int(np.argmax(excess))
-    return _Choice(statistic, score, float(thresholds[best]), float(excess[best]))
+    return _Choice(
+        statistic, score, float(thresholds[best]), float(excess[best])
+    )

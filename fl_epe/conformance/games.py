@@ -162,10 +162,14 @@ def play_game(
         update = fixed_canary
         if update is None:
             update = _vector("canary", canary(number))  # type: ignore[operator]
-        rows = _rows(others(number) if callable(others) else others, update.size)
+        rows = _rows(
+            others(number) if callable(others) else others, update.size
+        )
         if sampling_rate == 1 or sampling.random() < sampling_rate:
             rows = world(is_present, adjacency, update, rows)
-        released = _vector("released", mechanism.release(rows, noise), update.size)
+        released = _vector(
+            "released", mechanism.release(rows, noise), update.size
+        )
         return released, update.copy()
 
     order = np.arange(2 * observations)
@@ -180,7 +184,9 @@ def play_game(
         released = np.array([release for release, _ in pairs])
         canaries = np.array([update for _, update in pairs])
         scores[i] = statistic.score(released, canaries)
-    return Scores(scores[takes_part], scores[~takes_part], statistic=statistic.name)
+    return Scores(
+        scores[takes_part], scores[~takes_part], statistic=statistic.name
+    )
 
 
 def play(
@@ -262,7 +268,9 @@ def _vector(name: str, values: ArrayLike, size: int | None = None) -> Floats:
     vector = np.array(values, np.float64)
     has_size = size is None or vector.size == size
     if vector.ndim != 1 or not has_size or not np.all(np.isfinite(vector)):
-        raise_invalid(f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite")
+        raise_invalid(
+            f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite"
+        )
     return vector
 
 

@@ -33,10 +33,14 @@ _LONG = 100.0  # clip norms
 _SHORT = 0.999  # of the clip norm
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
 _STANDARD_ERRORS = 6.0
-_RUNS_PER_ENTRY = 10  # at least, to know the covariance of the noise of all entries
+_RUNS_PER_ENTRY = (
+    10  # at least, to know the covariance of the noise of all entries
+)
 _GRID_ROUNDINGS = 10.0  # roundings that the step of a grid is larger than
 _BET = 0.3
-_FEW_VALUES = 0.1  # distinct values of changes that are rounded at random, as a share
+_FEW_VALUES = (
+    0.1  # distinct values of changes that are rounded at random, as a share
+)
 _MANY_VALUES = 0.5  # and of their releases
 _HUGE = 1e30
 _TINY = 1e-300
@@ -72,7 +76,9 @@ def _release(target: Target, updates: Any, seed: int, stream: int) -> Floats:
     return _run(target, [updates], seed, stream)[0]
 
 
-def _run(target: Target, updates: list[Any], seed: int, stream: int) -> list[Floats]:
+def _run(
+    target: Target, updates: list[Any], seed: int, stream: int
+) -> list[Floats]:
     """What each step of a run releases with this stream of random numbers."""
     rng = generator(seed, 3, stream)
     target.restart()
@@ -124,10 +130,14 @@ def added(target: Target, seed: int) -> Added:
     if target.others is None:
         zeros = np.repeat(zeros, _REPETITIONS, axis=0)
     drawn = np.abs(generator(seed, 9).standard_normal(target.dim)) + _UNEVEN
-    larger = drawn * (_UNEVEN * target.clip_norm / np.linalg.norm(drawn, target.order))
+    larger = drawn * (
+        _UNEVEN * target.clip_norm / np.linalg.norm(drawn, target.order)
+    )
     updates = np.repeat(larger[None], len(zeros), axis=0)
     later = [zeros] * (target.steps - 1)
-    runs = _paired_runs(target, ([updates, *later], [zeros, *later]), seed, _STREAMS)
+    runs = _paired_runs(
+        target, ([updates, *later], [zeros, *later]), seed, _STREAMS
+    )
     if runs is None:
         return Added(to_noise=False, moves=True)
     rounding = _ROUNDING * np.abs(runs).max()
@@ -145,7 +155,9 @@ def added(target: Target, seed: int) -> Added:
         residuals = [
             part - np.outer(part @ row / (row @ row), row)
             for part, row in zip(
-                np.split(changes, cuts, axis=1), np.split(larger, cuts), strict=True
+                np.split(changes, cuts, axis=1),
+                np.split(larger, cuts),
+                strict=True,
             )
         ]
         largest = max(np.abs(residual).max() for residual in residuals)
@@ -167,7 +179,12 @@ def _on_a_grid(values: Floats, rounding: float) -> bool:
 
 
 def _without_noise(
-    name: str, target: Target, pair: Pair, profile: Profile, seed: int, level: float
+    name: str,
+    target: Target,
+    pair: Pair,
+    profile: Profile,
+    seed: int,
+    level: float,
 ) -> Check | None:
     """A failure, if a world without any noise differs from the other one more than claimed.
 
@@ -228,14 +245,18 @@ def probes(
                 "such an update is neither refused nor clipped: it ends the training, and shows"
                 " that its sender took part, unless the caller refuses it (inputs='finite')"
             )
-            yield Check(name, "not handled", claim, "NaN or infinity was released", why)
+            yield Check(
+                name, "not handled", claim, "NaN or infinity was released", why
+            )
             continue
         if np.isinf(size):
             measured = "an array more, less or longer was released"
             why = "what is released shows for certain who took part"
             yield Check(name, "failed", claim, measured, why, "critical")
             continue
-        failure = _without_noise(name, target, pair, profile, seed, level / len(pairs))
+        failure = _without_noise(
+            name, target, pair, profile, seed, level / len(pairs)
+        )
         if failure is not None:
             yield failure
         elif target.categories:
@@ -271,7 +292,9 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
         pairs["integers"] = present.astype(np.int64), absent.astype(np.int64)
         pairs["huge entries"] = beside(unit * _HUGE)
         for number, end in enumerate(np.cumsum(target.arrays), 1):
-            update = np.where(np.arange(dim) == end - 1, _LONG * target.clip_norm, 0.0)
+            update = np.where(
+                np.arange(dim) == end - 1, _LONG * target.clip_norm, 0.0
+            )
             pairs[f"array {number} alone"] = beside(update[None])
     if target.inputs == "any":
         for name, value in (("NaN", np.nan), ("infinity", np.inf)):
@@ -308,7 +331,9 @@ def _judged(
         return Check(name, "passed", claim, with_noise)
     lowest = highest = size / allowed
     if not slack:
-        lowest, highest = (r / neighbours for r in _over_noise(target, pair, seed))
+        lowest, highest = (
+            r / neighbours for r in _over_noise(target, pair, seed)
+        )
     if np.isnan(highest):
         why = "no law of the noise and no sensitivity is claimed: games are played instead"
         return Check(name, "unknown", claim, measured, why)
@@ -338,7 +363,9 @@ def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
     if target.multiplier is not None:
         needed = target.multiplier * target.allowed
     runs = min(max(_RUNS, target.trials), _MAX_RUNS)
-    releases = np.array([_release(target, pair[1], seed, i) for i in range(runs)])
+    releases = np.array(
+        [_release(target, pair[1], seed, i) for i in range(runs)]
+    )
     changes = _release(target, pair[0], seed, 0) - releases[0]
     norm = functools.partial(np.linalg.norm, ord=target.order)
     if needed is None:
@@ -427,7 +454,11 @@ def changed_at_random(
         seed: of the random numbers.
     """
     is_gaussian = target.noise == "gaussian" and target.multiplier is not None
-    if not is_gaussian or target.adjacency != "zero-out" or target.sampling_rate < 1:
+    if (
+        not is_gaussian
+        or target.adjacency != "zero-out"
+        or target.sampling_rate < 1
+    ):
         return
     dim = target.dim
     canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / target.order))
@@ -448,16 +479,16 @@ def changed_at_random(
     std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + error)
     shifts = changes @ direction / (np.linalg.norm(direction) * std)
     mean = float(shifts[:half].mean())
-    cut = target.claimed / mean + mean / 2  # of the likelihood ratio of one shift
+    cut = (
+        target.claimed / mean + mean / 2
+    )  # of the likelihood ratio of one shift
     beyond_cut = scipy.special.ndtr(shifts[half:] - cut)
     allowed = target.delta + math.exp(target.claimed) * scipy.special.ndtr(-cut)
     log_martingale = float(np.log1p(_BET * (beyond_cut / allowed - 1)).sum())
     epsilon = unknown_expected_score_epsilon(shifts.clip(0), target.delta)
     name = "records rounded at random"
     claim = f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
-    measured = (
-        f"ε of about {epsilon:.2f} with {_MAX_RUNS:,} changes between two records"
-    )
+    measured = f"ε of about {epsilon:.2f} with {_MAX_RUNS:,} changes between two records"
     if log_martingale <= -math.log(level):
         yield Check(name, "passed", claim, measured)
         return

@@ -31,7 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def dp_conformance(request: pytest.FixtureRequest) -> Callable[..., ConformanceResult]:
+def dp_conformance(
+    request: pytest.FixtureRequest,
+) -> Callable[..., ConformanceResult]:
     """A function that checks a mechanism, and fails the test if the claim is violated.
 
     It takes a `Target`, or a function and the claim about it. Its arguments ``level`` and ``seed``

@@ -56,7 +56,9 @@ class ConformanceResult:
                 f" runs, where {self.noise} noise is too small"
             )
             if self.categories:
-                power += ", and more trials are needed where a category shows less"
+                power += (
+                    ", and more trials are needed where a category shows less"
+                )
         total = f"{len(self.checks)} checks"
         counts = Counter(check.outcome for check in self.checks)
         if not self.passed:
@@ -66,9 +68,7 @@ class ConformanceResult:
         if counts["unknown"]:
             summary += f", of which {counts['unknown']} could not tell"
         if counts["not handled"]:
-            summary += (
-                f", of which {counts['not handled']} found inputs that are not handled"
-            )
+            summary += f", of which {counts['not handled']} found inputs that are not handled"
         return f"{summary}; {power}."
 
     @property
@@ -76,7 +76,8 @@ class ConformanceResult:
         """The checks, the most severe failures first, then what is unknown, then what passed."""
         ranks = [*get_args(Severity), "not handled", "unknown", "passed"]
         return sorted(
-            self.checks, key=lambda check: ranks.index(check.severity or check.outcome)
+            self.checks,
+            key=lambda check: ranks.index(check.severity or check.outcome),
         )
 
     def table(self) -> str:
@@ -105,7 +106,9 @@ class ConformanceResult:
 
     def as_html(self) -> str:
         """A self-contained page."""
-        return render_page("conformance.html.j2", found=self, again=self._commands())
+        return render_page(
+            "conformance.html.j2", found=self, again=self._commands()
+        )
 
     def _commands(self) -> list[str]:
         """The distinct commands that show the failures again."""

@@ -62,7 +62,10 @@ def fitted(
         yield ALONG, lambda x: (x * units).sum(axis=(1, 2))
         yield f"{VALUES} of one entry", _counts(present, absent, one_entry)
         if len(canary) * len(arrays) > 1:
-            yield f"{RATIO} of arrays and steps", _ratio(present, absent, by_array)
+            yield (
+                f"{RATIO} of arrays and steps",
+                _ratio(present, absent, by_array),
+            )
     if 1 < present[0].size <= min(_MAX_FEATURES, len(present)):
         yield f"{RATIO} of all entries", _ratio(present, absent, _flat)
 

@@ -51,7 +51,11 @@ _CLIP_STEPS = 20
 
 
 def conform(
-    target: Target, *, trials: int | None = None, level: float = 0.01, seed: int = 0
+    target: Target,
+    *,
+    trials: int | None = None,
+    level: float = 0.01,
+    seed: int = 0,
 ) -> ConformanceResult:
     """Check whether a mechanism does what its claim says.
 
@@ -93,13 +97,13 @@ def conform(
         )
     checks += probes.probes(target, spread, profile, _PROBES * level, seed)
     if target.clip_rule is not None:
-        checks.append(_clip_rule(target, *target.clip_rule, _CLIP_RULE * level, seed))
+        checks.append(
+            _clip_rule(target, *target.clip_rule, _CLIP_RULE * level, seed)
+        )
     for i, game in enumerate(games):
         rng = generator(seed, 2, i)
         checks.append(judge_game(target, game, profile, game_level, rng))
-    command = (
-        f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
-    )
+    command = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         command = f"fl-epe conform {target.where} {options}"
@@ -114,7 +118,9 @@ def conform(
             else check
             for check in checks
         ],
-        detectable_epsilon=detectable(target, profile, proving_trials, game_level),
+        detectable_epsilon=detectable(
+            target, profile, proving_trials, game_level
+        ),
         trials=target.trials,
         noise=target.law.capitalize(),
         categories=target.categories,
@@ -124,14 +130,15 @@ def conform(
 def _try(target: Target, seed: int) -> None:
     """Refuse a target that cannot be run: it may refuse odd inputs, but not all."""
     ordinary, _ = games_of(target, 0, seed)[0].worlds(target)
-    for name, updates in (("ordinary updates", ordinary), ("zeros", target.zeros)):
+    for name, updates in (
+        ("ordinary updates", ordinary),
+        ("zeros", target.zeros),
+    ):
         try:
             target.restart()
             released = target(updates.copy(), generator(seed, 8))
         except Exception as error:
-            wanted = (
-                f"Expected a target that releases something of {updates.shape} {name}"
-            )
+            wanted = f"Expected a target that releases something of {updates.shape} {name}"
             raise ValueError(f"{wanted}, got {describe(error)}.") from error
         has_one_category = not target.categories or released.size == 1
         if not (has_one_category and np.isfinite(released).all()):
@@ -160,7 +167,9 @@ def _noise_alone(target: Target, seed: int) -> Floats:
     runs = []
     for _ in range(min(_MAX_NOISE_RUNS, _NOISE_RUNS_PER_TRIAL * target.trials)):
         target.restart()
-        runs.append([target(target.zeros.copy(), rng) for _ in range(target.steps)])
+        runs.append(
+            [target(target.zeros.copy(), rng) for _ in range(target.steps)]
+        )
     return np.array(runs)
 
 
@@ -209,9 +218,7 @@ def _fresh_check(target: Target, rows: Floats, added: probes.Added) -> Check:
             name, "failed", claim, measured, NO_NOISE, "critical", infinite=True
         )
     if target.noise is not None and added.to_noise and distinct < len(rows):
-        why = (
-            "the difference of two releases with the same noise has none: ε is infinite"
-        )
+        why = "the difference of two releases with the same noise has none: ε is infinite"
         return Check(name, "failed", claim, measured, why, "critical")
     return Check(name, "passed", claim, measured)
 
@@ -228,7 +235,10 @@ def _law_checks(
         level: of a false alarm.
     """
     spread = rows.std(axis=0)
-    if target.noise_multiplier is None and spread.max() > _UNEVEN_NOISE * spread.min():
+    if (
+        target.noise_multiplier is None
+        and spread.max() > _UNEVEN_NOISE * spread.min()
+    ):
         # Each entry has noise for a change of its own.
         rows = rows[:, spread > 0] / spread[spread > 0]
         std = 1.0
@@ -247,7 +257,9 @@ def _law_checks(
         severity = check.severity
         if check.name == "tails" and check.outcome == "failed":
             severity = "critical"  # one world alone releases some values
-        yield dataclasses.replace(check, name=f"noise: {check.name}", severity=severity)
+        yield dataclasses.replace(
+            check, name=f"noise: {check.name}", severity=severity
+        )
 
 
 def _quiet_entry(target: Target, stds: Floats) -> int:
@@ -260,7 +272,11 @@ def _quiet_entry(target: Target, stds: Floats) -> int:
 
 
 def _clip_rule(
-    target: Target, quantile: float, read: Callable[[], float], level: float, seed: int
+    target: Target,
+    quantile: float,
+    read: Callable[[], float],
+    level: float,
+    seed: int,
 ) -> Check:
     """Whether the clip norm approaches its quantile in more than half of the runs."""
     rng = generator(seed, 7)
@@ -276,9 +292,7 @@ def _clip_rule(
             diverged += 1
     name = "clip norm"
     claim = f"comes nearer to the {quantile:g} quantile of norms"
-    measured = (
-        f"went away from it in {diverged} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
-    )
+    measured = f"went away from it in {diverged} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
     if scipy.stats.binom.sf(diverged - 1, _CLIP_RUNS, 0.5) > level:
         return Check(name, "passed", claim, measured)
     why = "no leak, as noise follows the clip norm, but training drowns in noise or stands still"

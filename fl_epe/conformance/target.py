@@ -44,7 +44,9 @@ _NOISE_TOLERANCE = 1e-5
 
 
 @functools.lru_cache(maxsize=64)
-def _needed_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+def _needed_multiplier(
+    epsilon: float, delta: float, rate: float, steps: int
+) -> float:
     """The noise multiplier that gives this ε, or slightly less."""
     noise = noise_at(
         lambda z: poisson_epsilon(z, rate, steps, delta),
@@ -132,7 +134,9 @@ class Target:
         z = self.noise_multiplier
         if self.epsilon is None and z is None:
             raise_invalid(
-                "epsilon", None, "to be claimed, or a noise multiplier with δ > 0"
+                "epsilon",
+                None,
+                "to be claimed, or a noise multiplier with δ > 0",
             )
         if z is not None and not (z > 0 and self.delta):
             raise_invalid("noise_multiplier", z, "> 0, with delta > 0")
@@ -204,7 +208,10 @@ class Target:
         if self.noise_multiplier is None:
             return None
         return poisson_epsilon(
-            self.noise_multiplier, self.sampling_rate, self.canary_steps, self.delta
+            self.noise_multiplier,
+            self.sampling_rate,
+            self.canary_steps,
+            self.delta,
         )
 
     @functools.cached_property
@@ -223,7 +230,9 @@ class Target:
         """The law of the noise. Without a claim, it is Gaussian with δ > 0, and else Laplace."""
         if self.noise is not None:
             return self.noise
-        return "gaussian" if self.delta else "laplace"
+        if self.delta:
+            return "gaussian"
+        return "laplace"
 
     @property
     def claimed(self) -> float:
@@ -250,7 +259,12 @@ class Target:
                 return self.multiplier * sensitivity
             case "laplace":
                 if self.epsilon and self.sampling_rate == 1:
-                    return math.sqrt(2) * sensitivity * self.canary_steps / self.epsilon
+                    return (
+                        math.sqrt(2)
+                        * sensitivity
+                        * self.canary_steps
+                        / self.epsilon
+                    )
                 return None
             case None:
                 return None
@@ -286,9 +300,13 @@ class Target:
     def draws_its_own(self) -> bool:
         """Whether `release` takes no generator."""
         try:
-            second = list(inspect.signature(self.release).parameters.values())[1]
+            second = list(inspect.signature(self.release).parameters.values())[
+                1
+            ]
         except (TypeError, ValueError, IndexError):
-            return True  # one argument, or a compiled function without a signature
+            return (
+                True  # one argument, or a compiled function without a signature
+            )
         return second.name != "rng" and second.default is not second.empty
 
     def restart(self) -> None:

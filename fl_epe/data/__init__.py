@@ -24,9 +24,17 @@ from fl_epe.lazy import lazy_names
 if TYPE_CHECKING:
     from fl_epe.data.conversion import ClientStore, convert, open_data
 
-__all__ = ["LEAF", "ClientStore", "absolute", "convert", "open_data", "read_leaf"]
+__all__ = [
+    "LEAF",
+    "ClientStore",
+    "absolute",
+    "convert",
+    "open_data",
+    "read_leaf",
+]
 
 
 __getattr__, __dir__ = lazy_names(  # what needs Arrow
-    __name__, {"fl_epe.data.conversion": ("ClientStore", "convert", "open_data")}
+    __name__,
+    {"fl_epe.data.conversion": ("ClientStore", "convert", "open_data")},
 )

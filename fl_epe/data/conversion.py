@@ -58,13 +58,17 @@ class ClientStore:
         """
         description = "the index of a converted data set"
         file = inside(path, path / _INDEX)
-        texts, index = read_archive(file, description, schema=_SCHEMA, texts=("about",))
+        texts, index = read_archive(
+            file, description, schema=_SCHEMA, texts=("about",)
+        )
         self.about = texts[0]
         self.names = index["client"]
         self._start = index["start"]
         self._count = index["count"]
         self._train = self._mapped(inside(path, path / "train.bin"), "examples")
-        self._held_out = self._mapped(inside(path, path / "held_out.bin"), "held_out")
+        self._held_out = self._mapped(
+            inside(path, path / "held_out.bin"), "held_out"
+        )
 
     def _mapped(self, path: Path, count: str) -> np.ndarray:
         shape = (self.about[count], self.about["width"])
@@ -72,7 +76,9 @@ class ClientStore:
         wanted = shape[0] * shape[1] * dtype.itemsize
         size = path.stat().st_size
         if size != wanted:
-            raise ValueError(f"Expected {path} to have {wanted} bytes, found {size}.")
+            raise ValueError(
+                f"Expected {path} to have {wanted} bytes, found {size}."
+            )
         if not size:  # an empty file cannot be mapped
             return np.empty(shape, dtype)
         return np.asarray(np.memmap(path, dtype, "r", shape=shape))
@@ -97,7 +103,9 @@ class ClientStore:
         """
         examples = self.client(client)
         order = generator(seed, client).permutation(len(examples))
-        return examples[order[:most]] if most else examples[order]
+        if most:
+            return examples[order[:most]]
+        return examples[order]
 
     def held_out(self, most: int) -> np.ndarray:
         """The first ``most`` held-out examples, which are in random order."""
@@ -212,11 +220,16 @@ def convert(
     target = Path(target)
     checked: DataKind = checked_type("kind", kind, DataKind)
     report = on_progress or (lambda step, rows, total: None)
-    with _new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder) as name:
+    with (
+        _new_folder(target) as folder,
+        tempfile.TemporaryDirectory(dir=folder) as name,
+    ):
         scratch = Path(name)
         parts = find_parts(source, scratch)
         encoder = encoder_of(checked, source, vocabulary)
-        _write(folder, source, parts, encoder, Grouper(scratch, encoder), report)
+        _write(
+            folder, source, parts, encoder, Grouper(scratch, encoder), report
+        )
     return ClientStore(target)
 
 
@@ -237,13 +250,20 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     if not (path / _INDEX).is_file():
         files = sorted([path, *path.rglob("*")]) if path.exists() else []
         stats = [
-            (str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files
+            (str(file), file.stat().st_size, file.stat().st_mtime_ns)
+            for file in files
         ]
-        fingerprint = hashlib.sha256(repr((data_dir, stats)).encode()).hexdigest()[:16]
-        cache = os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe"
+        fingerprint = hashlib.sha256(
+            repr((data_dir, stats)).encode()
+        ).hexdigest()[:16]
+        cache = (
+            os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe"
+        )
         path = Path(cache, f"{kind}-{fingerprint}")
         if not (path / _INDEX).is_file():
-            with contextlib.suppress(FileExistsError):  # another process was first
+            with contextlib.suppress(
+                FileExistsError
+            ):  # another process was first
                 convert(kind, data_dir, path)
     store = ClientStore(path)
     if store.about["kind"] != kind:
@@ -283,19 +303,25 @@ def _write(
     report: Progress,
 ) -> None:
     sample = ReservoirSample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
-    held_out_rows = _read("reading held-out rows", parts[HELD_OUT], encoder, report)
+    held_out_rows = _read(
+        "reading held-out rows", parts[HELD_OUT], encoder, report
+    )
     for _, examples in held_out_rows:
         sample.add(examples)
     numbers: dict[str, int] = {}  # in the order in which clients appear
     without_examples = 0
-    for clients, examples in _read("reading rows", parts[TRAIN], encoder, report):
+    for clients, examples in _read(
+        "reading rows", parts[TRAIN], encoder, report
+    ):
         encoded = clients.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         if not names:
             without_examples += 1
             continue
         codes = [numbers.setdefault(name, len(numbers)) for name in names]
-        grouper.add(np.array(codes, np.int32)[encoded.indices.to_numpy()], examples)
+        grouper.add(
+            np.array(codes, np.int32)[encoded.indices.to_numpy()], examples
+        )
     if not numbers:
         raise_invalid("source", source, "to have rows, found none")
     names = list(numbers)
@@ -343,7 +369,9 @@ def _write(
 def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> Booleans:
     """A tenth of the rows of each client at random, given rows grouped by client."""
     chosen = np.zeros(len(clients), bool)
-    present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
+    present, first, sizes = np.unique(
+        clients, return_index=True, return_counts=True
+    )
     for client, begin, size in zip(present, first, sizes, strict=True):
         random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
         rows = begin + random.permutation(size)
@@ -362,7 +390,9 @@ def _new_folder(goal: Path) -> Iterator[Path]:
     lock = lock_of(Path(f"{part}.lock"))
     with lock:
         if goal.exists():
-            raise FileExistsError(f"Expected target={str(goal)!r} not to exist.")
+            raise FileExistsError(
+                f"Expected target={str(goal)!r} not to exist."
+            )
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         try:

@@ -92,18 +92,24 @@ def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
 def _pixels(column: pa.Array) -> NDArray[np.uint8]:
     """Images of shape (rows, 784), 0 to 255, from pictures as files or numbers in [0, 1]."""
     if pa.types.is_struct(column.type):
-        pictures = [_decode_picture(picture["bytes"]) for picture in column.to_pylist()]
+        pictures = [
+            _decode_picture(picture["bytes"]) for picture in column.to_pylist()
+        ]
         return np.array(pictures, np.uint8).reshape(-1, PIXELS)
     lengths = pc.list_value_length(column).unique().to_pylist()
     if lengths not in ([], [PIXELS]):
-        raise ValueError(f"Expected {PIXELS} numbers an image, found {lengths[:2]}.")
+        raise ValueError(
+            f"Expected {PIXELS} numbers an image, found {lengths[:2]}."
+        )
     numbers = column.flatten().to_numpy(zero_copy_only=False)
     in_range = not len(numbers) or 0 <= numbers.min() <= numbers.max() <= 1
     if numbers.dtype.kind != "f" or not in_range:
         raise ValueError(
             f"Expected pixels in [0, 1], found {numbers.min()} to {numbers.max()}."
         )
-    return np.asarray(np.rint(numbers * 255).astype(np.uint8).reshape(-1, PIXELS))
+    return np.asarray(
+        np.rint(numbers * 255).astype(np.uint8).reshape(-1, PIXELS)
+    )
 
 
 def _decode_picture(content: bytes) -> np.ndarray:
@@ -123,10 +129,14 @@ def _decode_picture(content: bytes) -> np.ndarray:
 def _labels(column: pa.Array) -> NDArray[np.uint8]:
     labels = column.to_numpy(zero_copy_only=False)
     if labels.dtype.kind not in "iu":
-        raise ValueError(f"Expected labels to be integers, found {column.type}.")
+        raise ValueError(
+            f"Expected labels to be integers, found {column.type}."
+        )
     outside = labels[(labels < 0) | (labels >= CLASSES)]
     if len(outside):
-        raise ValueError(f"Expected labels in [0, {CLASSES}), found {outside[0]}.")
+        raise ValueError(
+            f"Expected labels in [0, {CLASSES}), found {outside[0]}."
+        )
     return np.asarray(labels.astype(np.uint8))
 
 
@@ -142,14 +152,19 @@ class Words:
     """
 
     kind = "stackoverflow"
-    columns: ClassVar = {CLIENT: ("user_id", "client_id"), "tokens": ("tokens",)}
+    columns: ClassVar = {
+        CLIENT: ("user_id", "client_id"),
+        "tokens": ("tokens",),
+    }
     width = LENGTH + 1
     dtype = "uint16"
 
     def __init__(self, vocabulary: list[bytes]) -> None:
         words = vocabulary[:WORDS]
         self._words = pa.array(words, pa.large_binary())
-        self.facts = {"vocabulary": [word.decode(errors="replace") for word in words]}
+        self.facts = {
+            "vocabulary": [word.decode(errors="replace") for word in words]
+        }
 
     def encode(self, rows: pa.RecordBatch) -> np.ndarray:
         """Examples of shape (rows, 21); errors as of `Images.encode`."""
@@ -157,7 +172,9 @@ class Words:
         sentences = pc.list_slice(pc.split_pattern(texts, " "), 0, LENGTH)
         lengths = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
         indices = pc.index_in(sentences.flatten(), value_set=self._words)
-        ids = pc.fill_null(pc.add(indices, 1), OOV).to_numpy(zero_copy_only=False)
+        ids = pc.fill_null(pc.add(indices, 1), OOV).to_numpy(
+            zero_copy_only=False
+        )
         out = np.zeros((len(lengths), self.width), np.uint16)
         out[:, 0] = BOS
         place = np.arange(LENGTH)
@@ -180,10 +197,14 @@ def read_vocabulary(path: Path) -> list[bytes]:
         ValueError: for a file without such lines.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"Expected vocabulary={str(path)!r} to be a file.")
+        raise FileNotFoundError(
+            f"Expected vocabulary={str(path)!r} to be a file."
+        )
     try:
         lines = [line.split() for line in _lines(path)[:WORDS]]
-        if not lines or not all(len(line) == 2 and line[1].isdigit() for line in lines):
+        if not lines or not all(
+            len(line) == 2 and line[1].isdigit() for line in lines
+        ):
             raise ValueError("found others or none")
     except (*UNREADABLE, tarfile.TarError) as error:
         raise ValueError(
@@ -218,7 +239,9 @@ def encoder_of(
         case "emnist":
             if vocabulary is not None:
                 raise_invalid(
-                    "vocabulary", str(vocabulary), "only for kind='stackoverflow'"
+                    "vocabulary",
+                    str(vocabulary),
+                    "only for kind='stackoverflow'",
                 )
             return Images()
         case "stackoverflow":
@@ -230,10 +253,14 @@ def _words(source: str, vocabulary: str | os.PathLike[str] | None) -> Words:
     if vocabulary is None:
         path = Path(source).expanduser()
         folder = path if path.is_dir() else path.parent
-        beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
+        beside = [
+            folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")
+        ]
         vocabulary = next((file for file in beside if file.is_file()), None)
     if vocabulary is None:
         raise_invalid(
-            "source", source, f"to have {WORD_COUNT} beside it: name the vocabulary"
+            "source",
+            source,
+            f"to have {WORD_COUNT} beside it: name the vocabulary",
         )
     return Words(read_vocabulary(Path(vocabulary)))

@@ -11,7 +11,9 @@ from typing import Any
 from fl_epe.archive import json_object
 from fl_epe.table_file import open_table, shown
 
-LEAF = re.compile(rb'\s*\{\s*"(user_data"|(users|num_samples|hierarchies)"\s*:\s*\[)')
+LEAF = re.compile(
+    rb'\s*\{\s*"(user_data"|(users|num_samples|hierarchies)"\s*:\s*\[)'
+)
 """The beginning of a file."""
 
 
@@ -25,6 +27,10 @@ def read_leaf(path: Path) -> dict[str, dict[str, list[Any]]]:
         content = json_object(file.read(), "it")
     examples: dict[str, dict[str, list[Any]]] = content.get("user_data", {})
     for client, columns in examples.items():
-        if not {"x", "y"} <= columns.keys() or len(columns["x"]) != len(columns["y"]):
-            raise ValueError(f"client {shown(client)} has no 'x' and 'y' of one length")
+        if not {"x", "y"} <= columns.keys() or len(columns["x"]) != len(
+            columns["y"]
+        ):
+            raise ValueError(
+                f"client {shown(client)} has no 'x' and 'y' of one length"
+            )
     return examples

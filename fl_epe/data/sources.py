@@ -118,7 +118,9 @@ def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
         pages = database.execute(
             "SELECT rootpage FROM sqlite_master WHERE lower(name) = ?", (table,)
         )
-        columns = database.execute("SELECT hidden FROM pragma_table_xinfo(?)", (table,))
+        columns = database.execute(
+            "SELECT hidden FROM pragma_table_xinfo(?)", (table,)
+        )
         is_stored = all(page for (page,) in pages)
         if not is_stored or any(hidden for (hidden,) in columns):
             raise ValueError(
@@ -127,7 +129,9 @@ def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
         yield database
 
 
-def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any, ...]]:
+def _bounded(
+    rows: Iterable[tuple[Any, ...]], path: Path
+) -> Iterator[tuple[Any, ...]]:
     """Rows of a table, which cannot be larger than their file unless its pages form a circle."""
     remaining = path.stat().st_size
     for row in rows:
@@ -140,7 +144,9 @@ def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any,
         yield row
 
 
-def _parsed(row: tuple[Any, ...], path: Path, wanted: Columns) -> dict[str, Any]:
+def _parsed(
+    row: tuple[Any, ...], path: Path, wanted: Columns
+) -> dict[str, Any]:
     """The values of a `tf.train.Example`, without TensorFlow; a list of one value is that value."""
     number, client, message = row
     place = f"{path}, row {number},"
@@ -206,11 +212,14 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
             group = _group(file["examples"], client, place)
             names = _features(list(group), wanted, place)
             data_sets = {
-                name: _stored(group, feature, place) for name, feature in names.items()
+                name: _stored(group, feature, place)
+                for name, feature in names.items()
             }
             unpacked += sum(data_set.nbytes for data_set in data_sets.values())
             _check_size(unpacked, path)
-            columns = {name: data_set[()] for name, data_set in data_sets.items()}
+            columns = {
+                name: data_set[()] for name, data_set in data_sets.items()
+            }
             yield _of_client(client, columns, place)
 
 
@@ -220,13 +229,19 @@ def read_leaf_json(path: Path, wanted: Columns) -> Iterator[Batch]:
     for client, examples in clients.items():
         place = f"{path}, client {client!r},"
         names = _features(examples, wanted, place)
-        columns = {name: pa.array(examples[x_or_y]) for name, x_or_y in names.items()}
+        columns = {
+            name: pa.array(examples[x_or_y]) for name, x_or_y in names.items()
+        }
         yield _of_client(client, columns, place)
 
 
-def _features(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
+def _features(
+    present: Collection[str], wanted: Columns, place: str
+) -> dict[str, str]:
     """The names in the file of all columns except the client's."""
-    features = {name: choices for name, choices in wanted.items() if name != CLIENT}
+    features = {
+        name: choices for name, choices in wanted.items() if name != CLIENT
+    }
     return _pick(present, features, place)
 
 
@@ -271,7 +286,9 @@ def _stored(group: Any, name: str, place: object) -> Any:
     )
 
 
-def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
+def _pick(
+    present: Collection[str], wanted: Columns, place: str
+) -> dict[str, str]:
     """The name in a source of each wanted column."""
     names = {}
     for name, choices in wanted.items():
@@ -366,7 +383,9 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
     elif path.exists():
         parts = _file(path, scratch, path.name)
     else:
-        raise FileNotFoundError(f"Expected source={source!r} to be a path or a hub id.")
+        raise FileNotFoundError(
+            f"Expected source={source!r} to be a path or a hub id."
+        )
     train = []
     tests = []
     validations = []
@@ -411,10 +430,14 @@ def _from_datasets(dataset: Any, name: str) -> list[Part]:
 
 
 def _folder(path: Path, scratch: Path) -> list[Part]:
-    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+    if any(
+        (path / name).is_file() for name in ("dataset_dict.json", "state.json")
+    ):
         return _from_datasets(read_saved(path), str(path))
     files = [
-        file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and _format(file)
     ]
     for file in files:
         in_source(path, file)
@@ -447,10 +470,14 @@ def read_saved(folder: Path) -> Any:
     try:
         splits = [folder]
         if (folder / "dataset_dict.json").is_file():
-            names = json.loads((folder / "dataset_dict.json").read_bytes())["splits"]
+            names = json.loads((folder / "dataset_dict.json").read_bytes())[
+                "splits"
+            ]
             splits = [inside(folder, folder / name) for name in names]
         for split in splits:
-            state = json.loads(inside(folder, split / "state.json").read_bytes())
+            state = json.loads(
+                inside(folder, split / "state.json").read_bytes()
+            )
             for part in state["_data_files"]:
                 inside(folder, split / part["filename"])
         return datasets.load_from_disk(str(folder))
@@ -470,9 +497,13 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
     ending = _format(path)
     require_file(path)
     if not ending:
-        raise ValueError(f"Expected {path} to end with one of {', '.join(_ENDINGS)}.")
+        raise ValueError(
+            f"Expected {path} to end with one of {', '.join(_ENDINGS)}."
+        )
     if ending in _READERS:
-        return [Part(name, functools.partial(_rows, path, _READERS[ending], path))]
+        return [
+            Part(name, functools.partial(_rows, path, _READERS[ending], path))
+        ]
     with _sound(path):
         unpacked = path
         if ending != ".sqlite":
@@ -484,7 +515,9 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
         parts = []
         for split, rows in sqlite_splits(unpacked).items():
             if not split.startswith("digits_only"):
-                read = functools.partial(_rows, path, read_sqlite, unpacked, split)
+                read = functools.partial(
+                    _rows, path, read_sqlite, unpacked, split
+                )
                 parts.append(Part(split, read, rows))
         return parts
 

@@ -55,7 +55,9 @@ _PIXELS_PER_UNIT = 2.6
 _MIDDLE = np.array([3.0, 3.8])
 
 
-def examples(seed: int, writer: int, most: int = 0) -> tuple[Floats32, Integers]:
+def examples(
+    seed: int, writer: int, most: int = 0
+) -> tuple[Floats32, Integers]:
     """The examples of a writer.
 
     Args:
@@ -78,7 +80,9 @@ def size(seed: int, writer: int, most: int = 0) -> int:
 def _count(random: np.random.Generator, most: int) -> int:
     drawn = round(_MEAN + _SPREAD * random.standard_normal())
     count = min(max(drawn, _FEWEST), _MOST)
-    return min(count, most) if most else count
+    if most:
+        return min(count, most)
+    return count
 
 
 def held_out(seed: int, count: int) -> tuple[Floats32, Integers]:
@@ -118,13 +122,19 @@ def _points(
     x = axis[None, None, :] - variation[3] * 0.7
     y = axis[None, :, None] - variation[4] * 0.7
     x, y = x + turn * y, y - turn * x
-    x = x + slant * y + bend * np.sin(2 * np.pi * (y / (14 + 14 * phase[2]) + phase[0]))
+    x = (
+        x
+        + slant * y
+        + bend * np.sin(2 * np.pi * (y / (14 + 14 * phase[2]) + phase[0]))
+    )
     y = y + bend * np.sin(2 * np.pi * (x / (14 + 14 * phase[3]) + phase[1]))
     return x * (1 + wide), y * (1 + high)
 
 
 def _nearest(values: Floats32) -> NDArray[np.int32]:
-    places = np.clip(values * _RESOLUTION + np.float32(_CENTRE + 0.5), 0, 2 * _CENTRE)
+    places = np.clip(
+        values * _RESOLUTION + np.float32(_CENTRE + 0.5), 0, 2 * _CENTRE
+    )
     return np.asarray(places.astype(np.int32))
 
 
@@ -140,14 +150,18 @@ def distances() -> Floats32:
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
     entries = _STROKES.strip().replace("\n", "|").split("|")
     strokes = dict(entry.split(maxsplit=1) for entry in entries)
-    characters = [_distance(points, strokes[character]) for character in CHARACTERS]
+    characters = [
+        _distance(points, strokes[character]) for character in CHARACTERS
+    ]
     return np.stack(characters).astype(np.float32)
 
 
 def _distance(points: Floats, strokes: str) -> Floats:
     nearest = np.full(points.shape[:-1], np.inf)
     for stroke in strokes.split():
-        corners = np.array([int(digit) for digit in stroke], float).reshape(-1, 2)
+        corners = np.array([int(digit) for digit in stroke], float).reshape(
+            -1, 2
+        )
         corners = (corners - _MIDDLE) * _PIXELS_PER_UNIT
         for start, end in itertools.pairwise(corners):
             along = end - start

@@ -65,7 +65,9 @@ def size(seed: int, user: int, most: int = 0) -> int:
 def _count(random: np.random.Generator, most: int) -> int:
     spread = np.exp(_LOG_MEDIAN + _LOG_SPREAD * random.standard_normal())
     count = _FEWEST + int(min(spread, 1e6))
-    return min(count, most) if most else count
+    if most:
+        return min(count, most)
+    return count
 
 
 def held_out(seed: int, count: int) -> Ids:
@@ -81,7 +83,9 @@ def _write(seed: int, random: np.random.Generator, count: int) -> Ids:
     log_lengths = random.normal(_LOG_WORDS, _LOG_WORDS_SPREAD, count)
     lengths = np.exp(log_lengths).astype(np.int64) + 1
     slots = _SLOTS[random.integers(0, 256, (LENGTH, count), np.uint8)]
-    fresh = _of_topic(frequent[random.integers(0, _DRAWS, (LENGTH, count))], topics)
+    fresh = _of_topic(
+        frequent[random.integers(0, _DRAWS, (LENGTH, count))], topics
+    )
     out = np.empty((LENGTH + 1, count), np.uint16)
     out[0] = BOS
     for place in range(LENGTH):
@@ -114,6 +118,8 @@ def _language(seed: int) -> tuple[Ids, Ids]:
 def _of_topic(words: Ids, topics: Integers) -> Ids:
     """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
     rare = WORDS - _COMMON
-    moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
+    moved = (
+        (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
+    )
     is_rare = (words > _COMMON) & (words <= WORDS)
     return np.where(is_rare, moved, words).astype(np.uint16)

@@ -115,7 +115,9 @@ class DPSGDAudit:
             self._stopped = self._stopped or f"step {step + 1}, {text}"
             self._active = False
             text += "; the run goes on without the audit"
-            self._auditor.faults.add(step, auditing.FaultKind.AUDIT_STOOD_BACK, text)
+            self._auditor.faults.add(
+                step, auditing.FaultKind.AUDIT_STOOD_BACK, text
+            )
             logger.warning("Audit, step %d, %s", step + 1, text)
             logger.debug("Where it happened", exc_info=error)
 
@@ -125,10 +127,14 @@ class DPSGDAudit:
         else:
             clip()
 
-    def _step(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _step(
+        self, step: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
         outcome = step(*args, **options)
         if self._active:
-            with self._standing_back("what moved the model could not be found out"):
+            with self._standing_back(
+                "what moved the model could not be found out"
+            ):
                 self._seen.movement.end(self._steps.model())
         return outcome
 
@@ -157,7 +163,9 @@ class DPSGDAudit:
                         "canaries_seen": self._auditor.canaries_seen,
                         "fault_count": self._auditor.faults.total,
                     }
-                    self._loggers.log(self._auditor.rounds, values, resumed=False)
+                    self._loggers.log(
+                        self._auditor.rounds, values, resumed=False
+                    )
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> Vector:
         """The sum of the cohort's gradients, ``(dim,)``."""
@@ -188,7 +196,11 @@ class DPSGDAudit:
             present = []
             lost = len(cohort)
         round_facts = auditing.RoundFacts(
-            present, facts.clip_norm / batch_size, facts.clip_norm, batch_size, lost
+            present,
+            facts.clip_norm / batch_size,
+            facts.clip_norm,
+            batch_size,
+            lost,
         )
         self._auditor.observe(None, round_facts, released={"others": mean})
         self._facts.append(facts)
@@ -259,7 +271,9 @@ class DPSGDAudit:
         return dataclasses.replace(
             record,
             correlation=auditing.RoundCorrelation(fresh),
-            norms=dataclasses.replace(record.norms, deltas=rates * record.norms.means),
+            norms=dataclasses.replace(
+                record.norms, deltas=rates * record.norms.means
+            ),
         )
 
     def _mechanism(self) -> auditing.Mechanism:
@@ -274,10 +288,15 @@ class DPSGDAudit:
             server = auditing.ServerStep("sgd", rates, momentum)
         if rate is None:
             law = ParticipationLaw(
-                len(facts), participations, math.ceil(participations), unit="example"
+                len(facts),
+                participations,
+                math.ceil(participations),
+                unit="example",
             )
         else:
-            chances = np.array([min(1.0, step.batches * rate) for step in facts])
+            chances = np.array(
+                [min(1.0, step.batches * rate) for step in facts]
+            )
             participations = float(chances.sum())
             law = ParticipationLaw(
                 len(facts),
@@ -290,7 +309,9 @@ class DPSGDAudit:
             )
         return auditing.Mechanism(
             cohort_size=steps.batch_size,
-            noise_multiplier=_constant([step.noise_multiplier for step in facts]),
+            noise_multiplier=_constant(
+                [step.noise_multiplier for step in facts]
+            ),
             sum_noise_multiplier=_constant(
                 [step.sum_noise_multiplier for step in facts]
             ),
@@ -340,9 +361,13 @@ class DPSGDAudit:
             self._loggers.close(summary.metrics(), folder)
             return "\n".join(lines)
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
-            return "\n".join([f"The report is incomplete: {error}", *self.faults])
+            return "\n".join(
+                [f"The report is incomplete: {error}", *self.faults]
+            )
 
 
 def _constant(values: list[float]) -> float | None:
     """The value, if all are the same."""
-    return values[0] if len(set(values)) == 1 else None
+    if len(set(values)) == 1:
+        return values[0]
+    return None

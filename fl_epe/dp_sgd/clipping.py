@@ -22,9 +22,13 @@ from fl_epe.checks import Floats
 
 ROUNDING = 1e-3  # relative difference of norms
 
-_MAX_PRODUCTS = 10**10  # of a batch's Gram matrix: larger batches have unknown factors
+_MAX_PRODUCTS = (
+    10**10
+)  # of a batch's Gram matrix: larger batches have unknown factors
 _STANDARD_ERRORS = 4  # subtracted from the estimate of a norm
-_MAX_ERROR = 0.01  # of the clip norm: those errors of a norm that counts as known
+_MAX_ERROR = (
+    0.01  # of the clip norm: those errors of a norm that counts as known
+)
 _SINGULAR = 1e40  # variance of what does not follow from the sum
 
 Tensors = Sequence[torch.Tensor]
@@ -57,21 +61,24 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
         clip_norm: of each gradient.
     """
     examples = len(samples[0])
-    unseen = (
-        "how gradients of single examples are clipped does not follow from their sum"
-    )
+    unseen = "how gradients of single examples are clipped does not follow from their sum"
     if not examples:
         has_sum = any(total.any() for total in totals)
         return BatchSeen(0, unseen=unseen if has_sum else "")
     with torch.no_grad():
-        rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
+        rows = [
+            part.to(total) for part, total in zip(samples, totals, strict=True)
+        ]
         clipped = _clipped_norms(rows, totals, clip_norm)
         if not np.isnan(clipped).any():
             factor = _common_factor(clipped, _norms(rows))
             return BatchSeen(examples, float(clipped.max()) / clip_norm, factor)
         tensors = zip(rows, totals, strict=True)
         by_tensor = np.array(
-            [_clipped_norms([part], [total], clip_norm) for part, total in tensors]
+            [
+                _clipped_norms([part], [total], clip_norm)
+                for part, total in tensors
+            ]
         )
     norms = np.sqrt(np.nansum(by_tensor**2, axis=0))
     largest = float(max(norms.max(), np.nan_to_num(clipped).max())) / clip_norm
@@ -84,12 +91,16 @@ def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
     norms = _norms(rows)
     clipped = np.minimum(norms, clip_norm)
     tolerance = max(ROUNDING, 10 * torch.finfo(rows[0].dtype).eps)
-    if _distance(rows, totals, clipped, norms) <= tolerance * np.linalg.norm(clipped):
+    if _distance(rows, totals, clipped, norms) <= tolerance * np.linalg.norm(
+        clipped
+    ):
         return clipped
     return _solved(rows, totals, norms, clip_norm)
 
 
-def _solved(rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float) -> Floats:
+def _solved(
+    rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float
+) -> Floats:
     """`_clipped_norms` by least squares.
 
     A norm is its estimate less some standard errors. It is not known where these are large.
@@ -105,7 +116,9 @@ def _solved(rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float) -> 
     products = _host(gradients @ total) / scale
     values, vectors = np.linalg.eigh(gram)
     is_singular = values < 1e-10 * values.max()  # as of two equal gradients
-    estimates = vectors @ np.where(is_singular, 0, vectors.T @ products / values)
+    estimates = vectors @ np.where(
+        is_singular, 0, vectors.T @ products / values
+    )
     distance = _distance(rows, totals, estimates, norms)
     if distance > ROUNDING * np.linalg.norm(estimates):
         return unknown
@@ -113,10 +126,14 @@ def _solved(rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float) -> 
     variances = vectors**2 @ np.where(is_singular, _SINGULAR, 1 / values)
     errors = _STANDARD_ERRORS * deviation * np.sqrt(variances)
     is_known = (errors <= _MAX_ERROR * clip_norm) | (norms == 0)
-    return np.where(is_known, np.maximum(np.abs(estimates) - errors, 0), math.nan)
+    return np.where(
+        is_known, np.maximum(np.abs(estimates) - errors, 0), math.nan
+    )
 
 
-def _distance(rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats) -> float:
+def _distance(
+    rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats
+) -> float:
     """Distance of the sum from that of gradients which have the norms ``clipped``."""
     factors = torch.from_numpy(clipped / np.where(norms > 0, norms, 1.0))
     distances = [
@@ -135,11 +152,15 @@ def _common_factor(clipped: Floats, norms: Floats) -> float:
         return math.nan
     factors = clipped / norms
     is_common = np.ptp(factors) <= _MAX_ERROR * factors.max()
-    return float(np.median(factors)) if is_common else math.nan
+    if is_common:
+        return float(np.median(factors))
+    return math.nan
 
 
 def _norms(samples: Tensors) -> Floats:
-    return _host(torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0))
+    return _host(
+        torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0)
+    )
 
 
 def _host(vector: torch.Tensor) -> Floats:

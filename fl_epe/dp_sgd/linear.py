@@ -44,7 +44,9 @@ class LinearStep:
             )
             for group in groups
         }
-        return steps.pop() if len(steps) == 1 else None
+        if len(steps) == 1:
+            return steps.pop()
+        return None
 
     @property
     def is_plain(self) -> bool:
@@ -66,7 +68,9 @@ class Response:
     def step(self, step: LinearStep, gradient: Any, scale: float = 1.0) -> None:
         """Move by ``scale`` times a gradient of the position's shape."""
         if step.is_plain and isinstance(gradient, torch.Tensor):
-            self.position.sub_(gradient, alpha=step.learning_rate * scale)  # one pass
+            self.position.sub_(
+                gradient, alpha=step.learning_rate * scale
+            )  # one pass
             return
         gradient = scale * gradient
         if step.is_plain:
@@ -78,7 +82,8 @@ class Response:
                 self._velocity = 1.0 * gradient
             else:
                 self._velocity = (
-                    step.momentum * self._velocity + (1 - step.dampening) * gradient
+                    step.momentum * self._velocity
+                    + (1 - step.dampening) * gradient
                 )
             if step.nesterov:
                 gradient = gradient + step.momentum * self._velocity

@@ -16,7 +16,9 @@ from fl_epe.checks import Vector
 from fl_epe.mechanism import norm
 
 _TOLERANCE = 1e-3  # of a movement: distance of a model that moved as replayed
-_DECAY = 0.5  # of the noise of earlier steps: an optimizer may use a gradient later
+_DECAY = (
+    0.5  # of the noise of earlier steps: an optimizer may use a gradient later
+)
 _MAX_CORRELATED = (1 - _DECAY**2) / (
     1 - _DECAY
 ) ** 2  # variance of sums over such noise
@@ -58,12 +60,16 @@ class Movement:
         self._start: Vector | None = None  # the model of the present step
         self._end: Vector | None = None  # the model after the last step
         self._replay: Vector | None = None
-        self._noise: Vector = np.zeros(dim, np.float32)  # of this and earlier steps
+        self._noise: Vector = np.zeros(
+            dim, np.float32
+        )  # of this and earlier steps
         self._moved_by_noise = 0.0
         self._replayed_by_noise = 0.0
         self._variance = 0.0
 
-    def begin(self, model: Vector, noise: Vector, replay: Callable[[], Vector]) -> None:
+    def begin(
+        self, model: Vector, noise: Vector, replay: Callable[[], Vector]
+    ) -> None:
         """Note the model before it moves.
 
         Args:
@@ -93,12 +99,17 @@ class Movement:
         if replay is not None and np.isfinite(model).all():
             movement = model - start
             replayed = replay - start
-            if norm(movement - replayed) <= _TOLERANCE * norm(replayed) < math.inf:
+            if (
+                norm(movement - replayed)
+                <= _TOLERANCE * norm(replayed)
+                < math.inf
+            ):
                 return
             self._compare(movement, replayed)
         self.unexplained += 1
         self.reason = (
-            self.reason or "they do not end where the noisy gradient alone takes them"
+            self.reason
+            or "they do not end where the noisy gradient alone takes them"
         )
 
     def _compare(self, movement: Vector, replayed: Vector) -> None:
@@ -106,7 +117,9 @@ class Movement:
         length = norm(movement)
         replayed_length = norm(replayed)
         if length > 0 and replayed_length > 0:
-            self._moved_by_noise += float(np.dot(movement, self._noise)) / length
+            self._moved_by_noise += (
+                float(np.dot(movement, self._noise)) / length
+            )
             self._replayed_by_noise += (
                 float(np.dot(replayed, self._noise)) / replayed_length
             )

@@ -107,14 +107,20 @@ class PlainDPSGD:
         theta = self.theta
         if gradients.ndim != 2 or gradients.shape[1] != len(theta):
             raise_invalid(
-                "gradients.shape", gradients.shape, f"to be (batch, {len(theta)})"
+                "gradients.shape",
+                gradients.shape,
+                f"to be (batch, {len(theta)})",
             )
         dtype = np.float32 if gradients.dtype == np.float32 else np.float64
         self.grad_samples = [torch.from_numpy(np.array(gradients, dtype))]
         self._model.summed_grad = None
         self.clip_and_accumulate()
         self.add_noise()
-        moved = self.learning_rate * self._model.grad.numpy() / self.expected_batch_size
+        moved = (
+            self.learning_rate
+            * self._model.grad.numpy()
+            / self.expected_batch_size
+        )
         self._model.data = torch.from_numpy(theta - moved)
         return self.theta
 
@@ -122,7 +128,9 @@ class PlainDPSGD:
         """Set the ``summed_grad`` of the parameter: the sum of the clipped gradients."""
         gradients = self.grad_samples[0].numpy()
         norms = np.linalg.norm(gradients, axis=1)
-        clipped = np.minimum(1.0, self.max_grad_norm / (norms + 1e-12)) @ gradients
+        clipped = (
+            np.minimum(1.0, self.max_grad_norm / (norms + 1e-12)) @ gradients
+        )
         self._model.summed_grad = torch.from_numpy(clipped)
 
     def add_noise(self) -> None:
@@ -179,7 +187,9 @@ class Steps:
             )
         for part, wanted in _REFUSED.items():
             if any(part in name for name in names):
-                raise ValueError(f"Expected {wanted}, got optimizer={names[0]}.")
+                raise ValueError(
+                    f"Expected {wanted}, got optimizer={names[0]}."
+                )
         self.optimizer = optimizer
         self.inner = getattr(optimizer, "original_optimizer", optimizer)
         self.parameters: list[Any] = list(optimizer.params)
@@ -212,14 +222,18 @@ class Steps:
     def _of_engine(self) -> dict[str, Any]:
         """The variables of ``PrivacyEngine``'s hook after each step; empty without that hook."""
         hook: Any = getattr(self.optimizer, "step_hook", None)
-        with contextlib.suppress(TypeError, ValueError):  # another function, or none
+        with contextlib.suppress(
+            TypeError, ValueError
+        ):  # another function, or none
             return dict(inspect.getclosurevars(hook).nonlocals)
         return {}
 
     @property
     def sample_rate(self) -> float | None:
         """The sampling rate of ``PrivacyEngine``'s accountant; ``None`` without one."""
-        with contextlib.suppress(TypeError, ValueError, KeyError):  # another function
+        with contextlib.suppress(
+            TypeError, ValueError, KeyError
+        ):  # another function
             return float(self._of_engine["sample_rate"])
         return None
 
@@ -235,7 +249,10 @@ class Steps:
         rates = {float(group["lr"]) for group in optimizer.param_groups}
         rate = rates.pop() if len(rates) == 1 else math.nan
         batches = int(optimizer.accumulated_iterations)
-        scale = 1 / batches if optimizer.loss_reduction == "mean" else self.batch_size
+        if optimizer.loss_reduction == "mean":
+            scale = 1 / batches
+        else:
+            scale = self.batch_size
         return StepFacts(
             clip_norm=float(optimizer.max_grad_norm),
             noise_multiplier=z,
@@ -267,28 +284,34 @@ class Steps:
                 return self._clipped(examples, before)
         except Exception as error:  # noqa: BLE001 - somebody's optimizer
             return BatchSeen(examples, unseen=error_text(error))
-        return BatchSeen(examples, unseen="the sums before it could not be read")
+        return BatchSeen(
+            examples, unseen="the sums before it could not be read"
+        )
 
     def _examples(self) -> float:
         """Number of examples of the batch that was just clipped; NaN if it is not known."""
         gradients = self.optimizer.grad_samples[0]
         if gradients is None:  # ghost clipping keeps their norms
             gradients = getattr(self.parameters[0], "_norm_sample", None)
-        return math.nan if gradients is None else float(len(gradients))
+        if gradients is None:
+            return math.nan
+        return float(len(gradients))
 
     def _clipped(self, examples: float, before: dict[Any, Any]) -> BatchSeen:
         """How a batch was clipped, from the sums before it."""
         gradients = self.optimizer.grad_samples
         if gradients[0] is None:
             return BatchSeen(
-                examples, unseen="ghost clipping keeps no gradients of single examples"
+                examples,
+                unseen="ghost clipping keeps no gradients of single examples",
             )
         samples = [
             part.reshape(len(part), p.numel())
             for part, p in zip(gradients, self.parameters, strict=True)
         ]
         totals = [
-            (p.summed_grad - before.get(p, 0)).reshape(-1) for p in self.parameters
+            (p.summed_grad - before.get(p, 0)).reshape(-1)
+            for p in self.parameters
         ]
         return clipping(samples, totals, float(self.optimizer.max_grad_norm))
 
@@ -308,7 +331,9 @@ class Steps:
             return np.asarray(self.model() - moved)
         divisor = 1.0
         if optimizer.loss_reduction == "mean":
-            divisor = optimizer.expected_batch_size * optimizer.accumulated_iterations
+            divisor = (
+                optimizer.expected_batch_size * optimizer.accumulated_iterations
+            )
         # A parameter that is not trained has no gradient, and an empty copy.
         copies: dict[int, Any] = {
             id(p): torch.nn.Parameter(torch.empty(0))
@@ -323,7 +348,9 @@ class Steps:
         step = type(inner).step
         # Without hooks, which are not for copies.
         step = getattr(step, "__wrapped__", step)
-        devices = {p.device.index for p in self.parameters if p.device.type == "cuda"}
+        devices = {
+            p.device.index for p in self.parameters if p.device.type == "cuda"
+        }
         with torch.no_grad(), torch.random.fork_rng(devices):
             step(inner_copy)
         return flat(copies[id(p)] for p in self.parameters)
@@ -341,7 +368,9 @@ class Steps:
         Raises:
             ValueError: if other parameters are trained than at the beginning.
         """
-        if [id(p) for p in self.optimizer.params] != [id(p) for p in self.parameters]:
+        if [id(p) for p in self.optimizer.params] != [
+            id(p) for p in self.parameters
+        ]:
             raise ValueError(
                 f"Expected the {len(self.parameters)} trainable tensors of the start."
             )
@@ -350,7 +379,9 @@ class Steps:
             total + part.view_as(total).to(total)
             for total, part in zip(sums, self._split(vector), strict=True)
         ]
-        undo = functools.partial(_set_values, sums, [total.data for total in sums])
+        undo = functools.partial(
+            _set_values, sums, [total.data for total in sums]
+        )
         joined_sum = flat(joined)
         _set_values(sums, joined)
         return joined_sum, undo
@@ -358,7 +389,9 @@ class Steps:
     def shift(self, vector: Vector) -> None:
         """Add a vector of shape ``(dim,)`` to the model."""
         with torch.no_grad():
-            for p, part in zip(self.parameters, self._split(vector), strict=True):
+            for p, part in zip(
+                self.parameters, self._split(vector), strict=True
+            ):
                 p.add_(part.view_as(p).to(p))
 
     @property
@@ -370,8 +403,12 @@ class Steps:
     @property
     def accounted_steps(self) -> int | None:
         """Number of steps of ``PrivacyEngine``'s accountant; ``None`` without one."""
-        with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
-            return sum(int(steps) for _, _, steps in self._of_engine["self"].history)
+        with contextlib.suppress(
+            TypeError, ValueError, KeyError, AttributeError
+        ):
+            return sum(
+                int(steps) for _, _, steps in self._of_engine["self"].history
+            )
         return None
 
     def clipped(self) -> Vector:
@@ -387,7 +424,9 @@ class Steps:
         return flat(self.parameters)
 
 
-def _set_values(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+def _set_values(
+    tensors: list[torch.Tensor], values: list[torch.Tensor]
+) -> None:
     """Replace the values of tensors, and none of their other attributes."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.data = value
@@ -397,5 +436,7 @@ def flat(tensors: Iterable[Any]) -> Vector:
     """A copy of tensors as one vector: in float64 if one tensor is, else in float32."""
     parts = [t.detach().reshape(-1).cpu() for t in tensors]
     return np.asarray(
-        torch.cat([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts])
+        torch.cat(
+            [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts]
+        )
     )

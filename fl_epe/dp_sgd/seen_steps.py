@@ -50,7 +50,9 @@ def hooked(
         yield
 
 
-def call_or_undo(call: Callable[[], None], undo: Callable[[], None] | None) -> None:
+def call_or_undo(
+    call: Callable[[], None], undo: Callable[[], None] | None
+) -> None:
     """Call a function; if it raises an error, call ``undo`` first."""
     try:
         call()
@@ -91,7 +93,10 @@ class SeenSteps:
         self._coordinates = coordinates
         self._batches: list[BatchSeen] = []  # of the present step
         self._steps: list[StepSeen] = []
-        sizes = {f"tensor {i}": size for i, size in enumerate(tensor_sizes.tolist(), 1)}
+        sizes = {
+            f"tensor {i}": size
+            for i, size in enumerate(tensor_sizes.tolist(), 1)
+        }
         self._noise = NoiseHealth(sizes, level=RUN_LEVEL, kept=coordinates)
 
     def clip(
@@ -108,7 +113,9 @@ class SeenSteps:
 
     def count(self, facts: StepFacts, batches: list[BatchSeen]) -> None:
         """Add a step of which only the batch sizes are checked."""
-        self._steps.append(StepSeen(facts.batches, tuple(batches), looked_at=False))
+        self._steps.append(
+            StepSeen(facts.batches, tuple(batches), looked_at=False)
+        )
 
     def add(
         self,
@@ -181,7 +188,9 @@ class SeenSteps:
         return {
             "tensor_sizes": self._sizes,
             "kept": np.array(self._coordinates),
-            "steps": packed_json([dataclasses.asdict(step) for step in self._steps]),
+            "steps": packed_json(
+                [dataclasses.asdict(step) for step in self._steps]
+            ),
             "movement": self.movement.state(),
             **put_under("noise.", self._noise.state()),
         }

@@ -129,7 +129,9 @@ def _sampling_rate(
 ) -> float:
     """Probability of a canary to be in a step: the argument, or that of the optimizer."""
     if participations != 1:
-        raise ValueError(f"Expected steps=… with participations={participations}.")
+        raise ValueError(
+            f"Expected steps=… with participations={participations}."
+        )
     rate = steps.sample_rate if sample_rate is None else sample_rate
     if rate is None:
         raise ValueError(
@@ -148,6 +150,8 @@ def _cohorts(
 ) -> Callable[[int], Cohort]:
     """The canaries of the next step, by the number of batches that are accumulated for it."""
     if schedule is None:
-        return lambda n: next(Poisson(1, min(1.0, n * rate)).cohorts(canaries, rng))
+        return lambda n: next(
+            Poisson(1, min(1.0, n * rate)).cohorts(canaries, rng)
+        )
     cohorts = schedule.cohorts(canaries, rng)
     return lambda _: next(cohorts, np.empty(0, np.int64))

@@ -91,7 +91,10 @@ def check_steps(
         return StepFindings()
     checked = [step for step in steps if step.looked_at]
     silent = sum(step.silent for step in steps)
-    infinite = [f"{silent} of {len(checked)} steps had no noise"] if silent else []
+    if silent:
+        infinite = [f"{silent} of {len(checked)} steps had no noise"]
+    else:
+        infinite = []
     infinite += [
         f"the noise: {check.measured}"
         for check in faults(noise)
@@ -129,7 +132,9 @@ def check_steps(
 def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
     """Faults of clipping, and clipping that is not known."""
     clipping_faults = []
-    largest = np.array([max(part.largest for part in step.parts) for step in steps])
+    largest = np.array(
+        [max(part.largest for part in step.parts) for step in steps]
+    )
     longer = int(np.sum(largest > 1 + ROUNDING))
     if longer:
         clipping_faults.append(
@@ -159,7 +164,9 @@ def _sampling(
         return "", [
             "batch sizes, as they or the sampling rate of the accounting are not known"
         ]
-    examples = np.array([sum(part.examples for part in step.parts) for step in steps])
+    examples = np.array(
+        [sum(part.examples for part in step.parts) for step in steps]
+    )
     batches = np.array([step.batches for step in steps])
     unseen = []
     unknown = int(np.isnan(examples).sum())
@@ -184,7 +191,9 @@ def _movement(movement: Movement) -> tuple[str, list[str]]:
     """The fault of a model that moves without noise, or "", and movement that is not known."""
     unseen = []
     if movement.changes:
-        unseen.append(f"what changed the model between steps, {movement.changes} times")
+        unseen.append(
+            f"what changed the model between steps, {movement.changes} times"
+        )
     if not movement.unexplained:
         return "", unseen
     steps = f"in {movement.unexplained} of {movement.steps} steps"
@@ -194,7 +203,9 @@ def _movement(movement: Movement) -> tuple[str, list[str]]:
     return "", unseen
 
 
-def _average(examples: Floats, batches: Integers, rate: float, size: float) -> str:
+def _average(
+    examples: Floats, batches: Integers, rate: float, size: float
+) -> str:
     """Test the sum of the batch sizes against its binomial law under Poisson sampling.
 
     Batches of unknown size may be empty or large.
@@ -215,14 +226,18 @@ def _average(examples: Floats, batches: Integers, rate: float, size: float) -> s
     )
 
 
-def _fixed(examples: Floats, batches: Integers, rate: float, size: float) -> str:
+def _fixed(
+    examples: Floats, batches: Integers, rate: float, size: float
+) -> str:
     """Test how many batches have the same size, against the mode of the binomial law."""
     population = np.floor(batches.min() * size / rate)
     mode = min(np.floor((population + 1) * rate), population)
     likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
     sizes, counts = np.unique(examples, return_counts=True, equal_nan=False)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
-    possible_sizes = 1 + 12 * math.sqrt(size * (1 - rate))  # others hardly occur
+    possible_sizes = 1 + 12 * math.sqrt(
+        size * (1 - rate)
+    )  # others hardly occur
     if chance * possible_sizes >= _LEVEL / 2:
         return ""
     return (

@@ -45,6 +45,11 @@ __getattr__, __dir__ = lazy_names(
         "fl_epe.flower.record_audit": ("RecordAudit",),
         "fl_epe.noise": ("LocalDp",),
         "fl_epe.silos": ("answer_records", "audit_records"),
-        "fl_epe.simulation": ("DPFedAvg", "InProcessGrid", "simulate", "worker_app"),
+        "fl_epe.simulation": (
+            "DPFedAvg",
+            "InProcessGrid",
+            "simulate",
+            "worker_app",
+        ),
     },
 )

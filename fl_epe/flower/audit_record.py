@@ -127,7 +127,11 @@ class RunOutcome:
         if self._clients_add_noise():
             promised = self.recording.client_noise.promised
             measured = None if promised is None else promised.measured()
-            yield f"{_THEIR_OWN_NOISE}: {measured}" if measured else _CLIENTS_NOISE
+            yield (
+                f"{_THEIR_OWN_NOISE}: {measured}"
+                if measured
+                else _CLIENTS_NOISE
+            )
         dominated = self.faults.book.counts.get(FaultKind.DOMINANT_UPDATE, 0)
         if dominated > _MANY_ROUNDS * self.recording.state.index:
             yield _OFTEN_DOMINATED
@@ -143,7 +147,9 @@ class RunOutcome:
 
     def dominant_node(self) -> str | None:
         """A sentence on the node that hides the others in the final model; ``None`` without one."""
-        dominant = self.recording.contributions.dominant(self.recording.seen.count)
+        dominant = self.recording.contributions.dominant(
+            self.recording.seen.count
+        )
         if dominant is None:
             return None
         return (
@@ -207,7 +213,9 @@ class RunOutcome:
         )
         values |= {
             "task": wrapped.description,
-            "canaries_come_from": "server" if settings.clients is None else "clients",
+            "canaries_come_from": "server"
+            if settings.clients is None
+            else "clients",
             "caveat": " ".join(text for text in caveats if text) or None,
         }
         return Design.of(values)
@@ -257,7 +265,10 @@ def doubts(record: AuditRecord) -> Iterator[str]:
     freedom = record.num_canaries - 1
     sizes = seen_by(record, EVERY_ROUND).sizes.observed
     tolerated = _UNEQUAL * fit.scale * math.sqrt(np.mean(sizes**2))
-    chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom if freedom else math.inf
+    if freedom:
+        chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom
+    else:
+        chance = math.inf
     if fit.width > max(tolerated, math.sqrt(chance)):
         yield (
             f"canaries' scores differ {fit.width:.2f} times as much as by chance: some of them"

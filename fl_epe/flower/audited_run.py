@@ -107,9 +107,7 @@ class AuditedRun:
         match self.state.inject:
             case "auto":
                 self.state.inject = "replace"
-                consequence = (
-                    "from the next round on canaries answer in the place of clients"
-                )
+                consequence = "from the next round on canaries answer in the place of clients"
             case "replace" | "none":
                 self.state.inject = "none"
                 consequence = "no canary takes part any more"
@@ -118,7 +116,9 @@ class AuditedRun:
         self.failed(f"the strategy fails on canaries ({consequence})", reason)
 
     @contextlib.contextmanager
-    def noting_failure(self, failure: str, index: int | None = None) -> Iterator[None]:
+    def noting_failure(
+        self, failure: str, index: int | None = None
+    ) -> Iterator[None]:
         """An error in this context is a fault (``failure`` says what), and the run goes on."""
         try:
             yield
@@ -175,7 +175,9 @@ class AuditedRun:
         saved = self.checkpoint.take(self.state.index)
         if saved is None:
             return
-        with self.noting_failure("the saved audit cannot go on, and a new one begins"):
+        with self.noting_failure(
+            "the saved audit cannot go on, and a new one begins"
+        ):
             rounds_done = self.checkpoint.goes_on_after(saved, arrays)
             if rounds_done is None:
                 logger.warning(
@@ -188,7 +190,9 @@ class AuditedRun:
             recording.resume(saved, arrays)
             self.settings = settings
             self.recording = recording
-            vars(self).pop("_source", None)  # another one, that knows what was saved
+            vars(self).pop(
+                "_source", None
+            )  # another one, that knows what was saved
             self.enter(BetweenRounds())
             self.checkpoint.own()
             logger.info(
@@ -216,7 +220,9 @@ class AuditedRun:
         rounds = check_rounds(settings, state.rounds)
         return ServerCanaries(settings, self.wrapped, state, rounds)
 
-    def _begin(self, arrays: ArrayRecord, asked_clients: int, grid: Grid) -> Layout:
+    def _begin(
+        self, arrays: ArrayRecord, asked_clients: int, grid: Grid
+    ) -> Layout:
         """Decide in the first round what the audit does to the run."""
         settings = self.settings
         layout = Layout.of(arrays, settings.leave_out)
@@ -228,7 +234,9 @@ class AuditedRun:
             plan = AuditPlan(count, asked_clients)
         else:
             rounds = check_rounds(settings, self.state.rounds)
-            plan = make_plan(settings, self.wrapped, rounds, asked_clients, nodes)
+            plan = make_plan(
+                settings, self.wrapped, rounds, asked_clients, nodes
+            )
         plan = dataclasses.replace(plan, left_out=layout.left_out)
         if not plan.number:
             self.failed("no canary takes part", " ".join(plan.sentences()))
@@ -279,7 +287,9 @@ class AuditedRun:
             sent=messages,
         )
         if not math.isfinite(norm(current.before)):
-            raise ValueError("Expected a model without NaN or infinite entries.")
+            raise ValueError(
+                "Expected a model without NaN or infinite entries."
+            )
         self.recording.note_model(arrays)
         if current.index == 0:
             self._save()  # before anything is sent
@@ -299,7 +309,9 @@ class AuditedRun:
                 return
             case StartedAgain():
                 is_another_run = not self.recording.is_last(arrays)
-            case BeforeFirstRound() | Training() | SittingOut() | BetweenRounds():
+            case (
+                BeforeFirstRound() | Training() | SittingOut() | BetweenRounds()
+            ):
                 is_another_run = False
             case _:
                 assert_never(self.phase)
@@ -319,7 +331,9 @@ class AuditedRun:
         self.enter(over)
         self.failed("this round and later ones are not measured", over.reason)
 
-    def join(self, current: RoundState, replies: list[Message]) -> list[Message]:
+    def join(
+        self, current: RoundState, replies: list[Message]
+    ) -> list[Message]:
         """The replies with the canaries among them.
 
         Raises:
@@ -341,16 +355,26 @@ class AuditedRun:
             try:
                 joined = self._source.join(current, replies, self.recording)
             finally:
-                with self.noting_failure("clients' updates could not be compared"):
+                with self.noting_failure(
+                    "clients' updates could not be compared"
+                ):
                     self._compare_updates(current, replies)
-        copies = 2 * len(current.canaries.synthetic)  # as vectors, and in replies
-        self.state.note(current.index).canary_bytes = copies * current.before.nbytes
+        copies = 2 * len(
+            current.canaries.synthetic
+        )  # as vectors, and in replies
+        self.state.note(current.index).canary_bytes = (
+            copies * current.before.nbytes
+        )
         return joined
 
-    def _compare_updates(self, current: RoundState, replies: list[Message]) -> None:
+    def _compare_updates(
+        self, current: RoundState, replies: list[Message]
+    ) -> None:
         """Find nodes that dominate the round, and test the noise of clients."""
         canaries = {id(reply) for reply in current.canaries.replies}
-        real = [reply for reply in readable(replies) if id(reply) not in canaries]
+        real = [
+            reply for reply in readable(replies) if id(reply) not in canaries
+        ]
         updates = RoundUpdates.of(
             self.wrapped,
             current.layout,
@@ -372,7 +396,9 @@ class AuditedRun:
         layout = self.state.whole
         if layout is not None:
             preferred = self.wrapped.arrays_key()
-            with self.noting_failure("the noise of clients could not be tested"):
+            with self.noting_failure(
+                "the noise of clients could not be tested"
+            ):
                 self.recording.client_noise.test(
                     current, updates, real, layout, preferred, self.faults
                 )
@@ -440,7 +466,9 @@ class AuditedRun:
         if current.updates is not None:
             self.recording.contributions.add(current.updates, shares)
         facts, vectors = current.settle(shares)
-        self.recording.seen.note(self.state.index, current.client_weights(shares))
+        self.recording.seen.note(
+            self.state.index, current.client_weights(shares)
+        )
         played = len(current.canaries.replies)
         unused = played - len(facts.present)
         if unused:

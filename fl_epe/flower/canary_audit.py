@@ -87,7 +87,9 @@ class CanaryAudit(AuditedStrategy):
 
     __signature__ = inspect.Signature(  # for help and editors
         [
-            inspect.Parameter("strategy", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            inspect.Parameter(
+                "strategy", inspect.Parameter.POSITIONAL_OR_KEYWORD
+            ),
             *inspect.signature(CanaryAuditSettings).parameters.values(),
         ]
     )
@@ -95,8 +97,13 @@ class CanaryAudit(AuditedStrategy):
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         self._timeout: float = 3600
         self._undo_depth: Depth = "deep"  # until the strategy takes canaries
-        arguments = {"delta": None, **settings}  # without one the error names it
-        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**arguments))
+        arguments = {
+            "delta": None,
+            **settings,
+        }  # without one the error names it
+        self._run = AuditedRun(
+            Wrapped(strategy), CanaryAuditSettings(**arguments)
+        )
         super().__init__(strategy, self._run.failed)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
@@ -113,7 +120,9 @@ class CanaryAudit(AuditedStrategy):
                 ``participations`` do not fit into them, or an argument is not that of the audit in
                 the checkpoint.
         """
-        if "start" in self._hooks.calling:  # by a function that was put in its place
+        if (
+            "start" in self._hooks.calling
+        ):  # by a function that was put in its place
             return type(self.strategy).start(self.strategy, *arguments, **named)
         start = self.strategy.start
         if not self._run.settings.enabled:
@@ -170,7 +179,11 @@ class CanaryAudit(AuditedStrategy):
         return self.strategy
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Any:
         """The strategy's messages; less those to clients that canaries replace."""
         original = self._hooks.replaced("configure_train")
@@ -189,9 +202,13 @@ class CanaryAudit(AuditedStrategy):
                 self._prepare(base_arguments(self.strategy))
             run.open_round(arrays, messages, grid)
         current = current_round(run.phase)
-        return messages if current is None else current.sent
+        if current is None:
+            return messages
+        return current.sent
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> Any:
         """What the strategy makes of the replies and the canaries', and ε so far."""
         original = self._hooks.replaced("aggregate_train")
         if original is not None:
@@ -201,7 +218,9 @@ class CanaryAudit(AuditedStrategy):
         current = current_round(run.phase)
         with self._timed():
             if current is None:
-                result = self._hooks.call("aggregate_train", server_round, replies)
+                result = self._hooks.call(
+                    "aggregate_train", server_round, replies
+                )
             else:
                 result = self._aggregate(server_round, current, replies)
         run.leave_round()
@@ -252,7 +271,9 @@ class CanaryAudit(AuditedStrategy):
         current.withheld = []
         if not withheld:
             return []
-        return list(current.grid.send_and_receive(withheld, timeout=self._timeout))
+        return list(
+            current.grid.send_and_receive(withheld, timeout=self._timeout)
+        )
 
     def _aggregate(
         self, server_round: int, current: RoundState, real: list[Message]
@@ -292,10 +313,14 @@ class CanaryAudit(AuditedStrategy):
         with contextlib.ExitStack() as stack:
             with self._run.noting_failure("the strategy cannot be watched"):
                 synthetic = current.canaries.synthetic
-                used = stack.enter_context(real_metrics_only(wrapped.base, synthetic))
+                used = stack.enter_context(
+                    real_metrics_only(wrapped.base, synthetic)
+                )
                 noise_std = wrapped.noise_std()
                 if len(wrapped.layers) > 1:
-                    innermost = stack.enter_context(watch_aggregation(wrapped.base))
+                    innermost = stack.enter_context(
+                        watch_aggregation(wrapped.base)
+                    )
             result = self._hooks.call("aggregate_train", server_round, replies)
         answered = readable(replies)
         if innermost is None and isinstance(result, tuple):
@@ -313,7 +338,9 @@ class CanaryAudit(AuditedStrategy):
             return metrics
         out = MetricRecord(dict(metrics or {}))
         out.update(epsilons(self._run))
-        return out if out else metrics
+        if out:
+            return out
+        return metrics
 
     @property
     def faults(self) -> list[str]:

@@ -24,7 +24,13 @@ import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
 
-from fl_epe.archive import UNREADABLE, digest, read_archive, refusal, write_archive
+from fl_epe.archive import (
+    UNREADABLE,
+    digest,
+    read_archive,
+    refusal,
+    write_archive,
+)
 from fl_epe.checks import ArgumentError, NamedArrays
 from fl_epe.files import inside, locked
 from fl_epe.flower.fault_log import logger
@@ -40,7 +46,15 @@ SCHEMA = 1
 _WHAT = "an audit saved by CanaryAudit"
 _BLOCK = 100  # rounds whose scores are written once
 _GROWING = (  # arrays that get rows in each round, and keep those that they have
-    *("presence", "scores", "signals", "weights", "factor", "dots.mean", "dots.delta"),
+    *(
+        "presence",
+        "scores",
+        "signals",
+        "weights",
+        "factor",
+        "dots.mean",
+        "dots.delta",
+    ),
     *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
 )
 # Arguments that may differ.
@@ -87,7 +101,9 @@ class _Folder(enum.Enum):
 _LOCKED: dict[Path, contextlib.ExitStack] = {}
 
 
-def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, Any]:
+def fingerprint(
+    settings: CanaryAuditSettings, wrapped: Wrapped
+) -> dict[str, Any]:
     """What must be the same for an audit to go on, as JSON values by the names of arguments."""
     names = {field.name for field in dataclasses.fields(settings)} - _FREE
     values = {name: getattr(settings, name) for name in sorted(names)}
@@ -100,7 +116,9 @@ def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, An
     }
     if settings.client_noise is not None:
         values["client_noise"] = dataclasses.asdict(settings.client_noise)
-    return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
+    return dict(
+        json.loads(json.dumps(values, default=lambda number: number.item()))
+    )
 
 
 class Checkpoint:
@@ -189,7 +207,9 @@ class Checkpoint:
         """Note that the run goes on with the audit that was taken, and so owns the folder."""
         self._content = _Folder.OURS
 
-    def goes_on_after(self, saved: SavedAudit, arrays: ArrayRecord) -> int | None:
+    def goes_on_after(
+        self, saved: SavedAudit, arrays: ArrayRecord
+    ) -> int | None:
         """After how many rounds the audit goes on with this model; ``None`` for another run.
 
         The initial model is that of a new run, unless no round was done yet.
@@ -259,18 +279,27 @@ class Checkpoint:
                 start_path, _WHAT, schema=SCHEMA, texts=("model",)
             )
             start = ArrayRecord(
-                {name: Array(arrays[f"{i}"]) for i, name in enumerate(model["names"])}
+                {
+                    name: Array(arrays[f"{i}"])
+                    for i, name in enumerate(model["names"])
+                }
             )
             if audit.layout is None or audit.whole is None:
                 raise refusal(path, _WHAT, "it has no layout")
             if digest(audit.whole.flatten(start)) != audit.models[0]:
                 reason = "it is not the initial model of audit.npz"
                 raise refusal(start_path, _WHAT, reason)
-            self._content = SavedAudit(audit, audit.layout, audit.whole, scores, start)
+            self._content = SavedAudit(
+                audit, audit.layout, audit.whole, scores, start
+            )
         except UNREADABLE as error:
-            self._failed("the saved audit cannot be read, and a new one begins", error)
+            self._failed(
+                "the saved audit cannot be read, and a new one begins", error
+            )
 
-    def save(self, state: AuditState, start: ArrayRecord, arrays: NamedArrays) -> None:
+    def save(
+        self, state: AuditState, start: ArrayRecord, arrays: NamedArrays
+    ) -> None:
         """Write the audit, and the first time its initial model.
 
         Args:
@@ -279,38 +308,52 @@ class Checkpoint:
             arrays: the scores.
         """
         self._lock()
-        state.arguments = state.arguments or fingerprint(self._settings, self._wrapped)
+        state.arguments = state.arguments or fingerprint(
+            self._settings, self._wrapped
+        )
         path = self._path("audit")
         if self._content is not _Folder.OURS:
             self._set_aside(path)
-            model = {f"{i}": read_only(array) for i, array in enumerate(start.values())}
+            model = {
+                f"{i}": read_only(array)
+                for i, array in enumerate(start.values())
+            }
             names = {"model": {"names": list(start)}}
             start_path = self._path(f"start-{state.models[0]}")
-            write_archive(start_path, model, names, schema=SCHEMA, compress=False)
+            write_archive(
+                start_path, model, names, schema=SCHEMA, compress=False
+            )
         arrays = self._without_blocks(state, arrays)
         arrays["audit"] = np.frombuffer(_JSON.dump_json(state), np.uint8)
         write_archive(path, arrays, {}, schema=SCHEMA, compress=False)
         self._content = _Folder.OURS
 
-    def _without_blocks(self, state: AuditState, arrays: NamedArrays) -> NamedArrays:
+    def _without_blocks(
+        self, state: AuditState, arrays: NamedArrays
+    ) -> NamedArrays:
         """All arrays, without the rows that are in blocks; writes a block if it is full."""
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
         new_rows = {
-            name: rows[state.kept_rows.get(name, 0) :] for name, rows in growing.items()
+            name: rows[state.kept_rows.get(name, 0) :]
+            for name, rows in growing.items()
         }
         if state.settled and len(new_rows["presence"]) >= _BLOCK:
             block = f"rounds-{state.index}-{secrets.token_hex(4)}"
             path = self._path(block)
             write_archive(path, new_rows, {}, schema=SCHEMA, compress=False)
             state.blocks = [*state.blocks, block]
-            state.kept_rows = {name: len(rows) for name, rows in growing.items()}
+            state.kept_rows = {
+                name: len(rows) for name, rows in growing.items()
+            }
             new_rows = {name: rows[:0] for name, rows in growing.items()}
         return arrays | new_rows
 
     def _set_aside(self, path: Path) -> None:
         """Move what another run left there to the first free name."""
         if path.exists():
-            paths = (self._path(f"audit-{number}") for number in itertools.count(1))
+            paths = (
+                self._path(f"audit-{number}") for number in itertools.count(1)
+            )
             free = next(name for name in paths if not name.exists())
             path.rename(free)
             logger.warning("Audit: %s is now %s", path, free)

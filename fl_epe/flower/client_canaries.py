@@ -13,7 +13,13 @@ import dataclasses
 import enum
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any
 
 from flwr.app import (
@@ -141,7 +147,9 @@ def canary_mod(
     else:
         answer = _answer(order, sent, reply.content)
     if answer is not Acknowledgement.CANARY:
-        logger.warning("canary_mod sends the client's own reply: %s", HINTS[answer])
+        logger.warning(
+            "canary_mod sends the client's own reply: %s", HINTS[answer]
+        )
     if order.acknowledge:
         if not records_of(reply.content, MetricRecord):
             reply.content[_ANSWER] = MetricRecord()
@@ -150,7 +158,9 @@ def canary_mod(
     return reply
 
 
-def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
+def _answer(
+    order: CanaryOrder, sent: RecordDict, reply: RecordDict
+) -> Acknowledgement:
     try:
         _, sent_arrays = _only(sent, "message")
         name, reply_arrays = _only(reply, "reply")
@@ -240,10 +250,16 @@ class ClientCanaries:
             return
         # NumPy's numbers would not fit into a checkpoint.
         chosen = [int(client) for client in self.clients]
-        if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > self.count:
+        if (
+            not chosen
+            or len(set(chosen)) < len(chosen)
+            or len(chosen) > self.count
+        ):
             wanted = f"to be 1 to num_canaries={self.count} different clients"
             raise_invalid("clients", chosen, wanted)
-        self.numbers.update({client: number for number, client in enumerate(chosen)})
+        self.numbers.update(
+            {client: number for number, client in enumerate(chosen)}
+        )
 
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""

@@ -15,9 +15,7 @@ from fl_epe.flower.replies import MOST_READ, are_noise, base_of, model_record
 from fl_epe.flower.round_state import RoundState
 from fl_epe.noise import LocalDp, PromisedNoise
 
-_LITTLE = (
-    0.7  # of the median node's noise: less is not by chance, nor for want of an update
-)
+_LITTLE = 0.7  # of the median node's noise: less is not by chance, nor for want of an update
 _FEWEST = 5  # nodes of which most can be told from one
 
 
@@ -35,7 +33,9 @@ class ClientNoise:
     def __init__(self, promise: LocalDp | None, seed: int) -> None:
         self._promise = promise
         self._seed = seed
-        self._named = set[int]()  # nodes that were named for less noise than others
+        self._named = set[
+            int
+        ]()  # nodes that were named for less noise than others
         self.promised: PromisedNoise | None = None
 
     def announce(self) -> None:
@@ -100,7 +100,9 @@ class ClientNoise:
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
-        return {} if self.promised is None else self.promised.state()
+        if self.promised is None:
+            return {}
+        return self.promised.state()
 
     def restore(self, layout: Layout, state: NamedArrays) -> None:
         """Go on from the state of an audit that was saved."""

@@ -101,7 +101,9 @@ def find_dominant(
         if share > _MOST and is_one_direction and is_minority:
             times = length / float(np.median(other_norms))
             if times > _TIMES:
-                dominant_nodes = tuple(nodes[row] for row in np.flatnonzero(chosen))
+                dominant_nodes = tuple(
+                    nodes[row] for row in np.flatnonzero(chosen)
+                )
                 return Dominant(dominant_nodes, min(share, 1.0), times)
     return None
 
@@ -158,19 +160,26 @@ class RoundUpdates:
         if not replies:
             return None
         if kind is None:
-            kind = kind_of_replies(updates, before) if before.any() else "update"
+            if before.any():
+                kind = kind_of_replies(updates, before)
+            else:
+                kind = "update"
         if kind is None:
             return None
         base = base_of(kind, before)
         if base is not None:
             updates -= base
         if wrapped.clips_on_server:
-            norms = math.sqrt(step) * np.linalg.norm(updates, axis=1, keepdims=True)
+            norms = math.sqrt(step) * np.linalg.norm(
+                updates, axis=1, keepdims=True
+            )
             updates *= np.minimum(
                 1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny)
             )
         finite_weights = np.clip(
-            weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max
+            weights(replies, wrapped.weighted_by()),
+            0.0,
+            np.finfo(np.float32).max,
         )
         return cls(
             nodes=[reply.metadata.src_node_id for reply in replies],
@@ -184,7 +193,9 @@ class RoundUpdates:
     def dominant(self) -> Dominant | None:
         """The node, or the nodes with one direction, with most of the round's energy."""
         added = self.weights[:, None] * self.entries
-        return find_dominant(dict(zip(self.nodes, added, strict=True)), self.noise)
+        return find_dominant(
+            dict(zip(self.nodes, added, strict=True)), self.noise
+        )
 
 
 class NodeContributions:
@@ -201,7 +212,9 @@ class NodeContributions:
         self._sums: dict[int, Floats] = {}
         self._variance = 0.0  # of the noise in each entry
 
-    def add(self, updates: RoundUpdates, shares: Mapping[int, float] | None) -> None:
+    def add(
+        self, updates: RoundUpdates, shares: Mapping[int, float] | None
+    ) -> None:
         """Add the updates of a round.
 
         Args:
@@ -215,11 +228,15 @@ class NodeContributions:
                 [shares.get(content, 0.0) for content in updates.contents]
             )
         count = updates.entries.shape[1]
-        places = generator(self._seed, _SAMPLED).permutation(count)[:_RUN_ENTRIES]
+        places = generator(self._seed, _SAMPLED).permutation(count)[
+            :_RUN_ENTRIES
+        ]
         added = weights[:, None] * updates.entries[:, places]
         for node, row in zip(updates.nodes, added, strict=True):
             self._sums[node] = self._sums.get(node, 0.0) + row
-        norms = {node: float(np.linalg.norm(row)) for node, row in self._sums.items()}
+        norms = {
+            node: float(np.linalg.norm(row)) for node, row in self._sums.items()
+        }
         for node in sorted(norms, key=norms.__getitem__)[:-_MOST_NODES]:
             del self._sums[node]
         self._variance += updates.noise**2
@@ -238,5 +255,7 @@ class NodeContributions:
 
     def restore(self, state: NamedArrays) -> None:
         """Go on from what `state` returned."""
-        self._sums = dict(zip(state["ids"].tolist(), state["sums"], strict=True))
+        self._sums = dict(
+            zip(state["ids"].tolist(), state["sums"], strict=True)
+        )
         self._variance = float(state["variance"])

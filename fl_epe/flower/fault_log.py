@@ -5,7 +5,9 @@ import logging
 from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultBook, FaultKind
 
-logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
+logger = logging.getLogger(
+    "flwr.fl_epe"
+)  # shown where Flower's own messages are
 # What `FaultLog.failed` is told.
 _FAILURES = (
     FaultKind.AUDIT_STOOD_BACK,
@@ -75,7 +77,9 @@ class FaultLog:
             text = f"{text}; it could not be logged: {described(error)}"
             self.book.add(index, kind, text)
 
-    def observed(self, index: int, kind: FaultKind, text: str, intro: str = "") -> None:
+    def observed(
+        self, index: int, kind: FaultKind, text: str, intro: str = ""
+    ) -> None:
         """Keep a fault of a node, and log it.
 
         Args:

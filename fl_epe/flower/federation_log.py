@@ -61,7 +61,9 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
 
 def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
     """A line without the results that hold only for the rounds that an audit covers."""
-    nothing: dict[str, Any] = dict.fromkeys((*_INTERVAL, "scale", "linear_limit"))
+    nothing: dict[str, Any] = dict.fromkeys(
+        (*_INTERVAL, "scale", "linear_limit")
+    )
     theory = math.inf if line.theory == math.inf else None
     return dataclasses.replace(line, **nothing, theory=theory, reason=reason)
 
@@ -153,7 +155,9 @@ class FederationLog:
     @property
     def model(self) -> str:
         """Fingerprint of the newest model."""
-        return self.rounds[-1].model if self.rounds else self.start
+        if self.rounds:
+            return self.rounds[-1].model
+        return self.start
 
     @property
     def silos(self) -> list[str]:
@@ -173,7 +177,9 @@ class FederationLog:
             answer: in its reply; ``None`` without one that can be read.
             present: silos whose replies came before in the round.
         """
-        name = self.names.setdefault(node, answer.silo if answer else f"node {node}")
+        name = self.names.setdefault(
+            node, answer.silo if answer else f"node {node}"
+        )
         if name in present:
             name = self.names[node] = f"{name} (node {node})"
         return name
@@ -184,7 +190,9 @@ class FederationLog:
         Returns:
             How many rounds are left.
         """
-        rounds = [t for t, past in enumerate(self.rounds, 1) if past.model == model]
+        rounds = [
+            t for t, past in enumerate(self.rounds, 1) if past.model == model
+        ]
         if not rounds:
             vars(self).update(vars(FederationLog(model)))
             return 0
@@ -209,12 +217,12 @@ class FederationLog:
         """
         heard = self.heard[silo]
         answer = dataclasses.replace(heard.answer, silo=silo)
-        uploads = [t for t, past in enumerate(self.rounds, 1) if silo in past.energies]
+        uploads = [
+            t for t, past in enumerate(self.rounds, 1) if silo in past.energies
+        ]
         later = sum(t > heard.rounds for t in uploads)
         if later:
-            reason = (
-                f"its last {later} of {len(uploads)} uploads came without an answer"
-            )
+            reason = f"its last {later} of {len(uploads)} uploads came without an answer"
         elif answer.rounds < len(uploads):
             reason = (
                 f"its audit covers {answer.rounds} of {len(uploads)} rounds, as its state was lost"
@@ -222,7 +230,9 @@ class FederationLog:
             )
         else:
             return answer
-        lines = tuple(_unmeasured(line, line.reason or reason) for line in answer.lines)
+        lines = tuple(
+            _unmeasured(line, line.reason or reason) for line in answer.lines
+        )
         return dataclasses.replace(answer, lines=lines)
 
     def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
@@ -236,7 +246,9 @@ class FederationLog:
             server: the fields that tell what moves the model.
         """
         released = [past for past in self.rounds if past.released]
-        numbers = [t for t, past in enumerate(released, 1) if silo in past.energies]
+        numbers = [
+            t for t, past in enumerate(released, 1) if silo in past.energies
+        ]
         shares = [released[t - 1].left_of_others(silo, allies) for t in numbers]
         visible = [share for share in shares if share is not None]
         if not visible:

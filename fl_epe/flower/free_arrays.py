@@ -57,7 +57,9 @@ def not_free(before: Arrays, models: Sequence[Arrays]) -> set[str]:
     return unmoved(before, models) | same | nowhere_negative
 
 
-def leave_alone(names: Collection[str], canary: Vector, layout: Layout) -> Vector:
+def leave_alone(
+    names: Collection[str], canary: Vector, layout: Layout
+) -> Vector:
     """A canary of norm 1 with 0 in the arrays of these names, of norm 1 again, ``(dim,)``.
 
     The canary itself if they are all arrays.

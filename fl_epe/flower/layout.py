@@ -54,7 +54,9 @@ class Layout:
             name: value.dtype.name
             for name, value in values.items()
             if value.dtype.kind == "f" and value.ndim > 0
-            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
+            if not any(
+                fnmatch.fnmatchcase(name, pattern) for pattern in leave_out
+            )
         }
         layout = cls(
             shapes={name: value.shape for name, value in values.items()},
@@ -100,7 +102,9 @@ class Layout:
         """
         values = _decode(arrays)
         their_names = self._match(values)
-        parts = [values[their_names[name]].reshape(-1)[::step] for name in self.moved]
+        parts = [
+            values[their_names[name]].reshape(-1)[::step] for name in self.moved
+        ]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
     def split(self, flat: Vector) -> dict[str, Vector]:
@@ -109,7 +113,10 @@ class Layout:
         return dict(zip(self.moved, np.split(flat, ends[:-1]), strict=True))
 
     def form(
-        self, like: ArrayRecord, arrays: ArrayRecord, kind: ReplyKind | None = "model"
+        self,
+        like: ArrayRecord,
+        arrays: ArrayRecord,
+        kind: ReplyKind | None = "model",
     ) -> Callable[[Vector], ArrayRecord]:
         """Makes a reply like an existing one from a model with the moved entries ``(dim,)``.
 
@@ -134,9 +141,13 @@ class Layout:
         }
         match kind:
             case "model":
-                still = {name: model_values[model_names[name]] for name in still}
+                still = {
+                    name: model_values[model_names[name]] for name in still
+                }
             case "update":
-                still = {name: np.zeros_like(value) for name, value in still.items()}
+                still = {
+                    name: np.zeros_like(value) for name, value in still.items()
+                }
             case None:
                 pass
             case _:
@@ -151,7 +162,9 @@ class Layout:
 
         def fill(flat: Vector) -> ArrayRecord:
             values = {**still, **self.split(flat)}
-            by_reply_name = {reply_names[name]: value for name, value in values.items()}
+            by_reply_name = {
+                reply_names[name]: value for name, value in values.items()
+            }
             filled = ArrayRecord()
             for name, answered in reply_values.items():
                 value = by_reply_name[name].reshape(answered.shape)
@@ -172,7 +185,9 @@ class Layout:
                         f"Expected {name}.shape={shape} to be {self.shapes[name]}."
                     )
             return {name: name for name in shapes}
-        if [*shapes.values()] == [*self.shapes.values()]:  # renamed, in the same order
+        if [*shapes.values()] == [
+            *self.shapes.values()
+        ]:  # renamed, in the same order
             return dict(zip(self.shapes, shapes, strict=True))
         missing = sorted(self.shapes.keys() - shapes.keys())
         new = sorted(shapes.keys() - self.shapes.keys())
@@ -185,7 +200,9 @@ class Layout:
 
 def longest_norm(arrays: ArrayRecord) -> float:
     """Norm of an update that can be squared in the coarsest floating-point type of some arrays."""
-    largest = [np.finfo(a.dtype).max for a in arrays.values() if "float" in a.dtype]
+    largest = [
+        np.finfo(a.dtype).max for a in arrays.values() if "float" in a.dtype
+    ]
     return 0.5 * math.sqrt(min(largest, default=math.inf))
 
 
@@ -194,7 +211,9 @@ def _decode(arrays: ArrayRecord) -> NamedArrays:
     values = {}
     for name, array in arrays.items():
         if array.stype != NUMPY:
-            raise ValueError(f"Expected {name}.stype={array.stype!r} to be {NUMPY!r}.")
+            raise ValueError(
+                f"Expected {name}.stype={array.stype!r} to be {NUMPY!r}."
+            )
         value = read_only(array)
         if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
             shown = array.dtype or value.dtype.name

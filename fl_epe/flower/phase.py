@@ -69,7 +69,14 @@ class Over:
     is_longer: bool = False
 
 
-Phase = BeforeFirstRound | Training | SittingOut | BetweenRounds | StartedAgain | Over
+Phase = (
+    BeforeFirstRound
+    | Training
+    | SittingOut
+    | BetweenRounds
+    | StartedAgain
+    | Over
+)
 
 
 def current_round(phase: Phase) -> RoundState | None:

@@ -49,13 +49,17 @@ class AuditPlan:
     def law(self, rounds: int) -> ParticipationLaw | None:
         """The participation law of a client in a run; ``None`` if no client was asked."""
         rate = self.clients / max(1, self.nodes or self.clients)
-        return ParticipationLaw(rounds, rate * rounds) if rate else None
+        if rate:
+            return ParticipationLaw(rounds, rate * rounds)
+        return None
 
     @property
     def largest_share(self) -> float:
         """The largest share of canaries among the replies of a round."""
         replies = self.clients - self.replaced + self.canaries
-        return self.canaries / replies if replies else 0.0
+        if replies:
+            return self.canaries / replies
+        return 0.0
 
     def sentences(self) -> list[str]:
         """The plan in plain English."""
@@ -89,7 +93,9 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
     if share == 1:
         return math.inf
     by_share = min(share / (1 - share) * clients, share * (clients + room))
-    return max(by_share, min(room, clients)) if math.isfinite(room) else by_share
+    if math.isfinite(room):
+        return max(by_share, min(room, clients))
+    return by_share
 
 
 def check_rounds(settings: CanaryAuditSettings, rounds: int | None) -> int:
@@ -134,7 +140,9 @@ def spread(
     later_rounds = rounds - first
     schedule = ShuffledEpochs(later_rounds, min(participations, later_rounds))
     by_place = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))
-    return by_place if load is None else load.presence(by_place, rng)
+    if load is None:
+        return by_place
+    return load.presence(by_place, rng)
 
 
 def _load(

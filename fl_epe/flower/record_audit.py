@@ -46,7 +46,9 @@ _SCHEMA = 1
 _WHAT = "an audit saved by RecordAudit"
 _JSON = pydantic.TypeAdapter(FederationLog)
 _ENTRIES = 1 << 16  # of an update, about, whose energy is taken
-_MASKED = 1e3  # times the energy of the sum, that masks have and updates have not
+_MASKED = (
+    1e3  # times the energy of the sum, that masks have and updates have not
+)
 _NO_HANDLER = "No query function"  # in what Flower says of an app without
 _HINT = 'its client app has no line app.query("records")(answer_records)'
 
@@ -109,13 +111,17 @@ class RecordAudit(AuditedStrategy):
     def _fault(self, failure: str, reason: Exception | str) -> None:
         """Note and log what could not be done and why, once."""
         fault = f"{failure}: {described(reason)}"
-        if not any(earlier.startswith(f"{failure}: ") for earlier in self._log.faults):
+        if not any(
+            earlier.startswith(f"{failure}: ") for earlier in self._log.faults
+        ):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does."""
-        if "start" in self._hooks.calling:  # by a function that was put in its place
+        if (
+            "start" in self._hooks.calling
+        ):  # by a function that was put in its place
             return type(self.strategy).start(self.strategy, *arguments, **named)
         start = self.strategy.start
         if not self._is_enabled:
@@ -147,7 +153,11 @@ class RecordAudit(AuditedStrategy):
         return self.strategy
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Any:
         """The strategy's messages."""
         original = self._hooks.replaced("configure_train")
@@ -155,9 +165,13 @@ class RecordAudit(AuditedStrategy):
             return original(server_round, arrays, config, grid)
         with self._noting_failure("the round cannot be audited"):
             self._open(arrays, grid)
-        return self._hooks.call("configure_train", server_round, arrays, config, grid)
+        return self._hooks.call(
+            "configure_train", server_round, arrays, config, grid
+        )
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> Any:
         """What the strategy makes of the replies."""
         original = self._hooks.replaced("aggregate_train")
         if original is not None:
@@ -193,7 +207,11 @@ class RecordAudit(AuditedStrategy):
             return
         self._has_begun = True
         with self._noting_failure("the saved audit cannot be read"):
-            if not self._log.rounds and self._path is not None and self._path.exists():
+            if (
+                not self._log.rounds
+                and self._path is not None
+                and self._path.exists()
+            ):
                 (saved,), _ = read_archive(
                     self._path, _WHAT, schema=_SCHEMA, texts=("silos",)
                 )
@@ -211,7 +229,9 @@ class RecordAudit(AuditedStrategy):
     def _answer_in(self, reply: Message) -> SiloAnswer | None:
         """Take the audit's record out of a reply; ``None`` if no answer is in it."""
         node = reply.metadata.src_node_id
-        with self._noting_failure(f"node {node} gave no answer that can be read"):
+        with self._noting_failure(
+            f"node {node} gave no answer that can be read"
+        ):
             record = reply.content.get(RECORDS)
             if isinstance(record, ConfigRecord):
                 del reply.content[RECORDS]
@@ -250,7 +270,9 @@ class RecordAudit(AuditedStrategy):
         is_average = True
         if arrays:
             model = fingerprint(arrays)
-            is_average = self._wrapped.averages or self._is_average(uploads, arrays)
+            is_average = self._wrapped.averages or self._is_average(
+                uploads, arrays
+            )
             self._newest = arrays
         self._log.rounds.append(
             FederationRound(energies, model, bool(arrays), is_average)
@@ -259,16 +281,24 @@ class RecordAudit(AuditedStrategy):
         if count == 1:
             for silo in sorted(energies.keys() - self._log.heard.keys()):
                 logger.warning(
-                    "Audit of records: no answer came from %s (audit.reply)", silo
+                    "Audit of records: no answer came from %s (audit.reply)",
+                    silo,
                 )
         if self._path is not None:
             saved = {"silos": _JSON.dump_python(self._log, mode="json")}
-            previous = self._path.with_stem("silos-before") if count == 1 else None
-            write_archive(self._path, {}, saved, schema=_SCHEMA, previous=previous)
+            if count == 1:
+                previous = self._path.with_stem("silos-before")
+            else:
+                previous = None
+            write_archive(
+                self._path, {}, saved, schema=_SCHEMA, previous=previous
+            )
         if self._loggers:
             self._loggers.log(count, self.metrics(), resumed=self._is_resumed)
 
-    def _is_average(self, uploads: Sequence[Message], arrays: ArrayRecord) -> bool:
+    def _is_average(
+        self, uploads: Sequence[Message], arrays: ArrayRecord
+    ) -> bool:
         try:
             averaging = shares_of(
                 Aggregation(uploads, arrays),
@@ -305,11 +335,15 @@ class RecordAudit(AuditedStrategy):
         messages = list[Message]()
         for silo, heard in self._log.heard.items():
             facts = self._log.facts(silo, self._allies, **self._server())
-            content = RecordDict({RECORDS: ConfigRecord({"facts": facts.to_json()})})
+            content = RecordDict(
+                {RECORDS: ConfigRecord({"facts": facts.to_json()})}
+            )
             content[self._wrapped.arrays_key()] = self._newest
             messages.append(Message(content, heard.node, QUERY))
         self._is_closed = True
-        for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
+        for reply in self._grid.send_and_receive(
+            messages, timeout=self._timeout
+        ):
             node = reply.metadata.src_node_id
             silo = self._log.names.get(node, f"node {node}")
             if reply.has_error():
@@ -323,7 +357,9 @@ class RecordAudit(AuditedStrategy):
             answer = self._answer_in(reply)
             if answer is not None:
                 rounds = len(self._log.rounds)
-                self._log.heard[silo] = HeardAnswer(node, rounds, answer, saw_last=True)
+                self._log.heard[silo] = HeardAnswer(
+                    node, rounds, answer, saw_last=True
+                )
 
     def answers(self) -> dict[str, SiloAnswer]:
         """The newest answer of each silo, by its name."""
@@ -351,7 +387,9 @@ class RecordAudit(AuditedStrategy):
                         f"{silo}: its δ is not {self._delta:.2g}, and it is not compared"
                     )
         except Exception as error:  # noqa: BLE001 - what is known is said
-            faults.append(f"the faults are incomplete: {one_line(error_text(error))}")
+            faults.append(
+                f"the faults are incomplete: {one_line(error_text(error))}"
+            )
         return faults
 
     def metrics(self) -> dict[str, float]:

@@ -77,7 +77,10 @@ class Recording:
     def _new_auditor(self) -> RunAuditor:
         settings = self.settings
         plan = self.state.plan
-        law = plan.law(self.state.rounds or 1) if settings.clients is None else None
+        if settings.clients is None:
+            law = plan.law(self.state.rounds or 1)
+        else:
+            law = None
         return RunAuditor(
             max(2, plan.number),
             settings.unobserved_beside(plan.number),
@@ -90,7 +93,9 @@ class Recording:
             faults=self.faults.book,
         )
 
-    def begin(self, arrays: ArrayRecord, layout: Layout, plan: AuditPlan) -> None:
+    def begin(
+        self, arrays: ArrayRecord, layout: Layout, plan: AuditPlan
+    ) -> None:
         """Note the initial model, and what the audit does to the run."""
         start = layout.flatten(arrays)
         state = self.state
@@ -123,7 +128,11 @@ class Recording:
             velocity = -layout.flatten(pack(**by_name))
         start = layout.flatten(saved.start)
         self.auditor.restore(
-            saved.scores, rounds_done, start=start, last=self.last, velocity=velocity
+            saved.scores,
+            rounds_done,
+            start=start,
+            last=self.last,
+            velocity=velocity,
         )
         self.seen.restore(saved.scores, rounds_done)
         if rounds_done == saved.audit.index:
@@ -151,7 +160,11 @@ class Recording:
     def is_last(self, arrays: object) -> bool:
         """Whether these arrays are the newest model."""
         layout = self.state.layout
-        if layout is None or self.last is None or not isinstance(arrays, ArrayRecord):
+        if (
+            layout is None
+            or self.last is None
+            or not isinstance(arrays, ArrayRecord)
+        ):
             return False
         try:
             return np.array_equal(layout.flatten(arrays), self.last)
@@ -170,7 +183,9 @@ class Recording:
                     model = digest(layout.flatten(arrays))
                 models[self.state.index] = model
 
-    def release(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
+    def release(
+        self, layout: Layout, arrays: ArrayRecord | None
+    ) -> Vector | None:
         """The model that a round released, if it is finite; a fault if there is none."""
         text = "the strategy released no model"
         if arrays:
@@ -180,7 +195,9 @@ class Recording:
                 self.last = theta
                 return theta
             text = "the strategy released a model with NaN or infinite entries"
-        self.faults.book.add(self.state.index, FaultKind.NO_MODEL_RELEASED, text)
+        self.faults.book.add(
+            self.state.index, FaultKind.NO_MODEL_RELEASED, text
+        )
         return None
 
     def noise_fails(self) -> bool:
@@ -203,7 +220,10 @@ class Recording:
         return self.wrapped.noise_multipliers(averages=averages)
 
     def choose_arrays(
-        self, current: RoundState, answers: Sequence[Vector], kind: ReplyKind | None
+        self,
+        current: RoundState,
+        answers: Sequence[Vector],
+        kind: ReplyKind | None,
     ) -> None:
         """Note which arrays canaries leave alone: at first for good, then in this round.
 

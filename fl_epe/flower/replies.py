@@ -36,7 +36,10 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
     """The loss of the training in each record of metrics that has one."""
     losses = [
-        record.get(name) for record in metrics for name in _LOSSES if name in record
+        record.get(name)
+        for record in metrics
+        for name in _LOSSES
+        if name in record
     ]
     return [float(loss) for loss in losses if isinstance(loss, int | float)]
 
@@ -61,7 +64,8 @@ def clients_of(
     """
     # A SuperLink answers in the name of a node that died, under its own id.
     nodes = {
-        message.metadata.message_id: message.metadata.dst_node_id for message in sent
+        message.metadata.message_id: message.metadata.dst_node_id
+        for message in sent
     }
     clients = dict[int, int]()
     answered = set[str]()
@@ -70,7 +74,9 @@ def clients_of(
         node = nodes.get(message_id, reply.metadata.src_node_id)
         if message_id and message_id in answered:
             faults.add(
-                index, FaultKind.ANSWERED_TWICE, f"node {node}: it answered twice"
+                index,
+                FaultKind.ANSWERED_TWICE,
+                f"node {node}: it answered twice",
             )
         answered.add(message_id)
         if reply.has_error():
@@ -108,7 +114,9 @@ def weights(replies: Sequence[Message], key: str) -> list[float]:
 def as_shares(values: Floats) -> Floats:
     """``values`` over their sum; equal shares if that is not positive."""
     total = values.sum()
-    return values / total if total > 0 else np.full(len(values), 1 / len(values))
+    if total > 0:
+        return values / total
+    return np.full(len(values), 1 / len(values))
 
 
 def model_record(
@@ -144,7 +152,11 @@ def model_record(
 
 
 def entries_of(
-    replies: Sequence[Message], layout: Layout, preferred: str, step: int, count: int
+    replies: Sequence[Message],
+    layout: Layout,
+    preferred: str,
+    step: int,
+    count: int,
 ) -> Floats:
     """The arrays of replies that fit the model, ``(n, count)``; a row of NaN where none do.
 
@@ -216,7 +228,9 @@ def some_answers(
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
             is_idle = not vector.any() or np.array_equal(vector, before)
-            (idle if is_idle else answers).append(ReadableReply(reply, name, vector))
+            (idle if is_idle else answers).append(
+                ReadableReply(reply, name, vector)
+            )
         except ValueError as error:
             reason = f"node {reply.metadata.src_node_id}: {error}"
             refuse(reason)
@@ -242,7 +256,9 @@ def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
     assert_never(kind)
 
 
-def kind_of_replies(answers: Iterable[Vector], before: Vector) -> ReplyKind | None:
+def kind_of_replies(
+    answers: Iterable[Vector], before: Vector
+) -> ReplyKind | None:
     """What the replies are, from how much of the global model is in them; ``None`` if not clear.
 
     A trained model is the old one and an update: its share of the old one is 1 plus the update's
@@ -254,10 +270,14 @@ def kind_of_replies(answers: Iterable[Vector], before: Vector) -> ReplyKind | No
     """
     start = before.astype(np.float64)
     energy = float(start @ start)
-    share = statistics.median(float(answer @ start) / energy for answer in answers)
+    share = statistics.median(
+        float(answer @ start) / energy for answer in answers
+    )
     if abs(share) < _NEAR:
         return "update"
-    return "model" if abs(share - 1) < _NEAR else None
+    if abs(share - 1) < _NEAR:
+        return "model"
+    return None
 
 
 def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
@@ -291,7 +311,9 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
     relative_lengths = squares / squares.mean() - 1
     spread_of_lengths = entry_count / 2 * float(np.sum(relative_lengths**2))
     excess_kurtosis = np.mean(entries**4, axis=(1, 2)) / squares**2 - 3
-    directions = entries.reshape(count, -1) / np.sqrt(entry_count * squares)[:, None]
+    directions = (
+        entries.reshape(count, -1) / np.sqrt(entry_count * squares)[:, None]
+    )
     cosines = (directions @ directions.T)[np.triu_indices(count, 1)]
     chi2 = scipy.stats.chi2
     deviations = scipy.special.ndtri(1 - _RARE / 2)
@@ -299,8 +321,10 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
         spread_of_blocks < chi2.isf(_RARE, count * (blocks - 1))
         and spread_of_lengths > chi2.ppf(_RARE, count - 1)
         and spread_of_lengths < chi2.isf(_RARE, count - 1)
-        and abs(excess_kurtosis.mean()) < deviations * np.sqrt(24 / entry_count / count)
-        and abs(cosines.mean()) < deviations / np.sqrt(entry_count * len(cosines))
+        and abs(excess_kurtosis.mean())
+        < deviations * np.sqrt(24 / entry_count / count)
+        and abs(cosines.mean())
+        < deviations / np.sqrt(entry_count * len(cosines))
         and np.abs(cosines).max() < 5 / np.sqrt(entry_count)
     )
 
@@ -327,5 +351,7 @@ def median_norm(
     lengths = [norm(answer.vector, before) for answer in answers]
     positive = [length for length in lengths if length > 0]
     if not positive:
-        raise ValueError("Expected clients that moved the model, but none of them did.")
+        raise ValueError(
+            "Expected clients that moved the model, but none of them did."
+        )
     return statistics.median(positive)

@@ -27,7 +27,9 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
     """
     recording = run.recording
     z, _ = recording.noise_multipliers()
-    metrics = recording.auditor.metrics_so_far(z, run.wrapped.expected_replies())
+    metrics = recording.auditor.metrics_so_far(
+        z, run.wrapped.expected_replies()
+    )
     statuses: dict[str, bool] = {}
     if recording.auditor.canaries_seen and run.state.index == run.state.rounds:
         from fl_epe.reporting import summarize  # slow to import
@@ -41,7 +43,9 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
             "unreliable": any(run.outcome.doubts()),
             "faulty": recording.noise_fails(),
         }
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    finite = {
+        name: value for name, value in metrics.items() if math.isfinite(value)
+    }
     return finite | {
         f"epsilon-{status}": int(is_so) for status, is_so in statuses.items()
     }
@@ -54,9 +58,7 @@ def rename_ours(run: AuditedRun, metrics: Any) -> Any:
     clashes = OURS & metrics.keys()
     if not clashes:
         return metrics
-    text = (
-        f"clients have metrics with names of the audit's: {', '.join(sorted(clashes))}"
-    )
+    text = f"clients have metrics with names of the audit's: {', '.join(sorted(clashes))}"
     if run.faults.is_new(text):
         index = run.state.index
         text = f"{text}; theirs begin with clients- now"

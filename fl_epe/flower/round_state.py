@@ -39,7 +39,11 @@ class Aggregation:
         """Machine epsilon of the coarsest floating-point array that was made."""
         arrays = (self.arrays or {}).values()
         return float(
-            max(np.finfo(array.dtype).eps for array in arrays if "float" in array.dtype)
+            max(
+                np.finfo(array.dtype).eps
+                for array in arrays
+                if "float" in array.dtype
+            )
         )
 
 
@@ -78,7 +82,9 @@ class CanaryReplies:
     @property
     def synthetic(self) -> Sequence[Message]:
         """Replies that the server made."""
-        return () if self.vectors is None else self.replies
+        if self.vectors is None:
+            return ()
+        return self.replies
 
 
 @dataclasses.dataclass
@@ -133,7 +139,9 @@ class RoundState:
         self.canaries = CanaryReplies()
         self.call = StrategyCall()
 
-    def settle(self, shares: Shares | None) -> tuple[RoundFacts, Floats32 | None]:
+    def settle(
+        self, shares: Shares | None
+    ) -> tuple[RoundFacts, Floats32 | None]:
         """What a client of median weight added to the mean, and each canary.
 
         Canaries that the strategy left out are absent.
@@ -185,8 +193,14 @@ class RoundState:
         if not shares:
             return math.nan
         canaries = {id(reply.content) for reply in self.canaries.replies}
-        positive = {content: share for content, share in shares.items() if share > 0}
-        real = [share for content, share in positive.items() if content not in canaries]
+        positive = {
+            content: share for content, share in shares.items() if share > 0
+        }
+        real = [
+            share
+            for content, share in positive.items()
+            if content not in canaries
+        ]
         return statistics.median_low(real or positive.values() or [math.nan])
 
     def client_weights(self, shares: Shares | None) -> dict[int, float]:
@@ -194,5 +208,7 @@ class RoundState:
         median = self._median_share(shares)
         weights = dict.fromkeys(self.clients.values(), 0.0)
         for content, client in self.clients.items():
-            weights[client] += shares.get(content, 0.0) / median if shares else 1.0
+            weights[client] += (
+                shares.get(content, 0.0) / median if shares else 1.0
+            )
         return weights

@@ -13,7 +13,9 @@ from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.round_state import RoundState
 
 
-def log_round(run: AuditedRun, current: RoundState | None, metrics: object) -> None:
+def log_round(
+    run: AuditedRun, current: RoundState | None, metrics: object
+) -> None:
     """Tell the loggers what the strategy and the audit say of the round that is done."""
     if run.loggers:
         values: dict[str, object] = {}
@@ -22,7 +24,9 @@ def log_round(run: AuditedRun, current: RoundState | None, metrics: object) -> N
         values["clip_norm"] = math.nan if current is None else current.clip_norm
         values["canaries_seen"] = run.recording.auditor.canaries_seen
         values["fault_count"] = run.faults.book.total
-        run.loggers.log(run.state.index, values, resumed=bool(run.state.resumed))
+        run.loggers.log(
+            run.state.index, values, resumed=bool(run.state.resumed)
+        )
 
 
 def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
@@ -43,7 +47,9 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
     return "\n".join(["ε: not measured", *problems, *run.faults.book.messages])
 
 
-def _note_problem(run: AuditedRun, error: Exception, problems: list[str]) -> None:
+def _note_problem(
+    run: AuditedRun, error: Exception, problems: list[str]
+) -> None:
     if run.state.index > 0:  # else there is nothing to report
         problems.append(f"The report is incomplete: {error_text(error)}")
         index = run.state.index - 1
@@ -51,7 +57,11 @@ def _note_problem(run: AuditedRun, error: Exception, problems: list[str]) -> Non
 
 
 def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
-    from fl_epe.reporting import as_text, summarize, write_report  # slow to import
+    from fl_epe.reporting import (
+        as_text,
+        summarize,
+        write_report,
+    )  # slow to import
 
     record = run.record()
     summary = summarize(record)

@@ -52,7 +52,9 @@ class SeenClients:
     def participations(self, rounds: int) -> float | None:
         """Mean number of rounds of a client; ``None`` before anybody answered."""
         answers = sum(len(self._rounds.get(t, ())) for t in range(rounds))
-        return answers / self.count if answers else None
+        if answers:
+            return answers / self.count
+        return None
 
     def log(self, rounds: int) -> ClientLog:
         """The clients of the first ``rounds`` rounds."""
@@ -87,4 +89,6 @@ class SeenClients:
         weights = np.split(state["clients.weights"], ends)
         for index in range(rounds):
             clients = [names[number] for number in ids[index]]
-            self.note(index, dict(zip(clients, weights[index].tolist(), strict=True)))
+            self.note(
+                index, dict(zip(clients, weights[index].tolist(), strict=True))
+            )

@@ -131,7 +131,10 @@ class CanaryAuditSettings:
         for field in dataclasses.fields(self):
             if field.name not in _OF_MANY_TYPES:
                 checked_type(
-                    field.name, getattr(self, field.name), field.type, largest=math.inf
+                    field.name,
+                    getattr(self, field.name),
+                    field.type,
+                    largest=math.inf,
                 )
         for name, least in {"num_canaries": 2, "seed": 0, "rounds": 1}.items():
             value = getattr(self, name)
@@ -164,7 +167,9 @@ class CanaryAuditSettings:
         """``max_share``, or its default."""
         if self.max_share is not None:
             return self.max_share
-        return SHARE if self.clients is None else _SHARE_OF_CLIENTS
+        if self.clients is None:
+            return SHARE
+        return _SHARE_OF_CLIENTS
 
     def unobserved_beside(self, canaries: int) -> int:
         """How many canaries are only scored, where so many may take part."""

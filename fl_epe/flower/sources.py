@@ -43,8 +43,12 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
-_JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
-_SURELY = 3.0  # deviations of an answer without the canary, above which it is there
+_JUST_BELOW = (
+    1 - 1e-4
+)  # of the clip norm: not clipped, whatever the arrays' rounding
+_SURELY = (
+    3.0  # deviations of an answer without the canary, above which it is there
+)
 # Times the longest update, above which a clip norm is not what a client adds.
 _FAR = 2.0
 # Streams of an audit's own choices, as of its plan.
@@ -58,7 +62,11 @@ _GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, modulo 1, are spread evenly
 
 
 def check_share(
-    canaries: float, real: float, largest_share: float, *, may_be_all: bool = False
+    canaries: float,
+    real: float,
+    largest_share: float,
+    *,
+    may_be_all: bool = False,
 ) -> None:
     """Raise a `ValueError` if canaries have more than that share of a round.
 
@@ -99,16 +107,24 @@ class ServerCanaries:
         plan = self.state.plan
         replaces = self.wrapped.room(plan.clients) < 1
         return spread(
-            self.settings, self.rounds, plan.number, plan.load, replaces=replaces
+            self.settings,
+            self.rounds,
+            plan.number,
+            plan.load,
+            replaces=replaces,
         )
 
     @property
     def _largest_share(self) -> float:
         """The largest share in one round: twice the planned one, as it may have fewer clients."""
-        planned_share = max(self.settings.largest_share, self.state.plan.largest_share)
+        planned_share = max(
+            self.settings.largest_share, self.state.plan.largest_share
+        )
         return max(planned_share, min(0.5, 2 * planned_share))
 
-    def _thinned(self, cohort: list[int], share: float, index: int) -> list[int]:
+    def _thinned(
+        self, cohort: list[int], share: float, index: int
+    ) -> list[int]:
         """A share of the cohort, drawn at random; over some rounds as many as that share says."""
         if share >= 1:
             return cohort
@@ -141,7 +157,9 @@ class ServerCanaries:
         room = self.wrapped.room(clients)
         if self.state.inject == "replace":
             room = 0
-        if self.rounds > 1 and not seen.count:  # nobody knows what a client weighs
+        if (
+            self.rounds > 1 and not seen.count
+        ):  # nobody knows what a client weighs
             cohort = cohort[: int(min(room, len(cohort)))]
         current.cohort = cohort
         replaced = int(min(max(len(cohort) - room, 0), clients))
@@ -169,7 +187,9 @@ class ServerCanaries:
         that never answered before, who is drawn only where most are such clients.
         """
         identity = self.settings.identity or int
-        by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)
+        by_node = sorted(
+            messages, key=lambda message: message.metadata.dst_node_id
+        )
         nodes = [message.metadata.dst_node_id for message in by_node]
         last_weights = np.array(
             [seen.last_weight(int(identity(node))) for node in nodes]
@@ -214,7 +234,9 @@ class ServerCanaries:
         norms, clipped = self._norms(current, len(cohort), answers)
         vectors = recording.auditor.canaries.vectors(cohort)
         updates = CanaryUpdates(cohort, vectors, norms, clipped, weight)
-        synthetic = make_replies(updates, answers, real, weighted_by, current, kind)
+        synthetic = make_replies(
+            updates, answers, real, weighted_by, current, kind
+        )
         current.canaries = CanaryReplies(cohort, synthetic, vectors)
         return [*replies, *synthetic]
 
@@ -225,7 +247,10 @@ class ServerCanaries:
             ValueError: if they are too many, and answer in the place of clients.
         """
         cohort = current.cohort
-        if len(cohort) <= self._largest_share * (len(cohort) + replies) + _ROUNDING:
+        if (
+            len(cohort)
+            <= self._largest_share * (len(cohort) + replies) + _ROUNDING
+        ):
             return cohort
         if current.withheld:
             check_share(len(cohort), replies, self._largest_share)
@@ -260,10 +285,16 @@ class ServerCanaries:
                     "Expected replies that are clearly models or clearly differences from the"
                     " model: say which with replies='model' or replies='update'."
                 )
-        kind = state.kind  # None where it makes no difference, as the model is 0
+        kind = (
+            state.kind
+        )  # None where it makes no difference, as the model is 0
         recording.choose_arrays(current, vectors, kind)
-        if current.layout is not layout:  # canaries leave more arrays alone from now on
-            vectors = [current.layout.flatten(answer.arrays) for answer in answers]
+        if (
+            current.layout is not layout
+        ):  # canaries leave more arrays alone from now on
+            vectors = [
+                current.layout.flatten(answer.arrays) for answer in answers
+            ]
             answers = [
                 dataclasses.replace(answer, vector=vector)
                 for answer, vector in zip(answers, vectors, strict=True)
@@ -279,7 +310,9 @@ class ServerCanaries:
             # Canaries of a clip norm that is far above the real updates and the noise would alone
             # decide what becomes of the model.
             multiplier = recording.noise_multipliers()[1] or 0.0
-            noise = multiplier * math.sqrt(current.layout.dim) * current.clip_norm
+            noise = (
+                multiplier * math.sqrt(current.layout.dim) * current.clip_norm
+            )
             longest = max(norm(vector, before) for vector in vectors)
             hidden = max(longest, noise)
             is_far = current.clip_norm > _FAR * hidden
@@ -381,7 +414,10 @@ class ClientAnswers:
         length = self.settings.canary_norm or 0.0
         if self.wrapped.clips_on_server and math.isfinite(current.clip_norm):
             length = FAR_ABOVE * current.clip_norm
-        orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
+        orders = [
+            self._clients.order(m.metadata.dst_node_id, length)
+            for m in messages
+        ]
         cohort = [order.number for order in orders if order is not None]
         real = len(messages) - len(cohort)
         share = self.settings.largest_share
@@ -410,7 +446,9 @@ class ClientAnswers:
             elif answer is not None:
                 state.refused.add(answer)
         with_canary = {id(reply) for reply in by_number.values()}
-        without_canary = [reply for reply in real if id(reply) not in with_canary]
+        without_canary = [
+            reply for reply in real if id(reply) not in with_canary
+        ]
         answers = list[Vector]()
         for reply in without_canary[:MOST_READ]:
             # It may be encrypted, or have other arrays.
@@ -422,11 +460,15 @@ class ClientAnswers:
         for number in missing:
             node = by_number.pop(number).metadata.src_node_id
             text = f"node {node}: its answer does not hold its canary"
-            recording.faults.book.add(current.index, FaultKind.ANSWER_REFUSED, text)
+            recording.faults.book.add(
+                current.index, FaultKind.ANSWER_REFUSED, text
+            )
         state.answered.update(by_number)
         current.update_norm = math.nan if has_duplicates else current.clip_norm
         numbers = sorted(by_number)
-        current.canaries = CanaryReplies(numbers, [by_number[n] for n in numbers])
+        current.canaries = CanaryReplies(
+            numbers, [by_number[n] for n in numbers]
+        )
         current.absent += len(missing)
         return replies
 
@@ -458,6 +500,8 @@ class ClientAnswers:
                 self._vector(reply, current) - current.before
                 for reply in without_canary[:MOST_READ]
             ]
-            return [] if are_noise(updates) else missing
+            if are_noise(updates):
+                return []
+            return missing
         except ValueError:  # encrypted, say
             return []

@@ -101,8 +101,12 @@ class AuditState:
             self,
             index=rounds_done,
             resumed=(*self.resumed, rounds_done),
-            models={t: model for t, model in self.models.items() if t <= rounds_done},
-            notes={t: note for t, note in self.notes.items() if t < rounds_done},
+            models={
+                t: model for t, model in self.models.items() if t <= rounds_done
+            },
+            notes={
+                t: note for t, note in self.notes.items() if t < rounds_done
+            },
             blocks=[] if is_cut else self.blocks,
             kept_rows={} if is_cut else self.kept_rows,
         )

@@ -74,7 +74,9 @@ def make_replies(
     def make(position: int) -> Message:
         template = like[position % len(like)]
         length = canaries.norms[position]
-        canary = leave_alone(current.unmoved, canaries.vectors[position], layout)
+        canary = leave_alone(
+            current.unmoved, canaries.vectors[position], layout
+        )
         model = canary * current.before.dtype.type(length)
         if base is not None:
             model += base
@@ -91,9 +93,13 @@ def make_replies(
                 values: dict[str, Value] = {**record, **metrics.get(name, {})}
                 values[_NORM_BIT] = int(canaries.clipped[position])
                 values[weighted_by] = canaries.weight
-                content[name] = MetricRecord({key: values[key] for key in record})
+                content[name] = MetricRecord(
+                    {key: values[key] for key in record}
+                )
             else:
-                content[name] = copy.deepcopy(record)  # the strategy may change it
+                content[name] = copy.deepcopy(
+                    record
+                )  # the strategy may change it
         if position < len(current.withheld):
             order = current.withheld[position]
         else:

@@ -74,7 +74,9 @@ class Attachment:
         """
         if self._originals:
             return
-        originals = {name: getattr(self._strategy, name) for name in self._names}
+        originals = {
+            name: getattr(self._strategy, name) for name in self._names
+        }
         with contextlib.ExitStack() as hooks:
             for name, original in originals.items():
                 call = StandIn(self._guarded(name, original), original)
@@ -82,12 +84,17 @@ class Attachment:
             self._hooks = hooks.pop_all()
         self._originals = originals
 
-    def _guarded(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _guarded(
+        self, name: str, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             # What can be read only once is kept; no function of ours here, which could fail.
-            positional = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+            positional = [
+                list(a) if isinstance(a, Iterator) else a for a in arguments
+            ]
             named = {
-                k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()
+                k: list(a) if isinstance(a, Iterator) else a
+                for k, a in named.items()
             }
             self._results = []
             self._errors = []
@@ -141,13 +148,17 @@ class Attachment:
         """
         if name not in self.calling:
             return None
-        return functools.partial(getattr(type(self._strategy), name), self._strategy)
+        return functools.partial(
+            getattr(type(self._strategy), name), self._strategy
+        )
 
 
 class StandIn:
     """Calls one function in the place of another, as which it is copied and pickled."""
 
-    def __init__(self, call: Callable[..., Any], original: Callable[..., Any]) -> None:
+    def __init__(
+        self, call: Callable[..., Any], original: Callable[..., Any]
+    ) -> None:
         self._call = call
         self._original = original
 
@@ -216,7 +227,9 @@ class Undo:
         *,
         depth: Depth,
     ) -> None:
-        memo: dict[int, Any] = {id(strategy): strategy for strategy in strategies}
+        memo: dict[int, Any] = {
+            id(strategy): strategy for strategy in strategies
+        }
         self._saved = list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]]()
         for strategy in strategies:
             if hasattr(strategy, "__dict__"):
@@ -250,7 +263,9 @@ def _copied(value: Any, depth: Depth, memo: dict[int, Any]) -> Any:
     if depth == "deep":
         with contextlib.suppress(Exception):  # a lock, a file, a generator
             return copy.deepcopy(value, memo)
-    return copy.copy(value) if isinstance(value, (list, dict, set)) else value
+    if isinstance(value, (list, dict, set)):
+        return copy.copy(value)
+    return value
 
 
 def _brought_back(value: Any, saved: Any) -> Any:
@@ -296,7 +311,9 @@ def shares_of(
     magnitude = np.maximum(largest, np.abs(average))
     error = _ROUNDINGS * aggregation.eps * np.sqrt(len(models)) * magnitude
     contents = [id(reply.content) for reply in replies]
-    is_used = np.array([used is None or content in used for content in contents])
+    is_used = np.array(
+        [used is None or content in used for content in contents]
+    )
     counts = is_readable & is_used
     ways = {"weighted": weights(replies, key), "equal": [1.0] * len(contents)}
     for way, values in ways.items():
@@ -309,7 +326,9 @@ def shares_of(
     return None
 
 
-def averaging_of(wrapped: Wrapped, current: RoundState) -> tuple[str, Shares] | None:
+def averaging_of(
+    wrapped: Wrapped, current: RoundState
+) -> tuple[str, Shares] | None:
     """How the replies were averaged, and their shares; ``None`` if that is not known."""
     key = wrapped.weighted_by()
     call = current.call
@@ -327,11 +346,14 @@ def averaging_of(wrapped: Wrapped, current: RoundState) -> tuple[str, Shares] | 
             }
             total = sum(used_weights.values())
             return "weighted", {
-                content: weight / total for content, weight in used_weights.items()
+                content: weight / total
+                for content, weight in used_weights.items()
             }
         if call.innermost is not None and wrapped.plain_layers:
             preferred = wrapped.arrays_key()
-            return shares_of(call.innermost, key, current.layout, preferred, call.used)
+            return shares_of(
+                call.innermost, key, current.layout, preferred, call.used
+            )
     return None
 
 
@@ -360,7 +382,9 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
     def watched(server_round: int, replies: Iterable[Message]) -> Any:
         replies = list(replies)
         result = aggregate(server_round, replies)
-        with contextlib.suppress(Exception):  # whatever it returns is for who called it
+        with contextlib.suppress(
+            Exception
+        ):  # whatever it returns is for who called it
             aggregation.replies = readable(replies)
             aggregation.arrays = result[0]
         return result

@@ -24,7 +24,10 @@ _FLOWER_DP = (
 _NAMED = 3  # arrays of many
 _AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 _REFUSED = {
-    (flower.FedXgbBagging, flower.FedXgbCyclic): "it passes trees on, not numbers",
+    (
+        flower.FedXgbBagging,
+        flower.FedXgbCyclic,
+    ): "it passes trees on, not numbers",
     (flower.Krum, flower.MultiKrum, flower.Bulyan): (
         "it keeps whole replies and drops outliers, which canaries are"
     ),
@@ -56,7 +59,9 @@ class Wrapped:
         ValueError: for a strategy that cannot be audited honestly, with the reason.
     """
 
-    def __init__(self, strategy: Strategy, *, with_canaries: bool = True) -> None:
+    def __init__(
+        self, strategy: Strategy, *, with_canaries: bool = True
+    ) -> None:
         _check(strategy, with_canaries=with_canaries)
         layers = [strategy]
         inner = getattr(strategy, "strategy", None)
@@ -68,13 +73,19 @@ class Wrapped:
         self.base = layers[-1]
         names = [type(layer).__name__ for layer in layers]
         self.description = "(".join(names) + ")" * (len(names) - 1)
-        self.clips_on_server = any(isinstance(layer, _ON_SERVER) for layer in layers)
-        self.plain_layers = all(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
+        self.clips_on_server = any(
+            isinstance(layer, _ON_SERVER) for layer in layers
+        )
+        self.plain_layers = all(
+            isinstance(layer, _FLOWER_DP) for layer in layers[:-1]
+        )
         replaced = vars(strategy).keys() & {
             "aggregate_train",
             "_add_noise_to_aggregated_arrays",
         }
-        self._has_dp = any(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
+        self._has_dp = any(
+            isinstance(layer, _FLOWER_DP) for layer in layers[:-1]
+        )
         self.noise_is_apart = (
             len(layers) == 2 and type(strategy) in _FLOWER_DP and not replaced
         )
@@ -112,12 +123,16 @@ class Wrapped:
     def expected_replies(self) -> int | None:
         """How many replies the noise is meant for; ``None`` where any number will do."""
         value = self._first("num_sampled_clients")
-        return None if value is None else int(value)
+        if value is None:
+            return None
+        return int(value)
 
     def room(self, clients: int) -> float:
         """How many replies can be added to so many clients' without changing what noise does."""
         expected = self.expected_replies()
-        return math.inf if expected is None else max(expected - clients, 0)
+        if expected is None:
+            return math.inf
+        return max(expected - clients, 0)
 
     def weighted_by(self) -> str:
         """The metric by which replies are weighted."""
@@ -130,9 +145,15 @@ class Wrapped:
     def server(self) -> ServerSGD | str:
         """What the server does with the average: SGD, or the name of what cannot be undone."""
         base = self.base
-        if self.averages and isinstance(base, flower.FedAvgM) and base.server_opt:
+        if (
+            self.averages
+            and isinstance(base, flower.FedAvgM)
+            and base.server_opt
+        ):
             return ServerSGD(base.server_learning_rate, base.server_momentum)
-        return ServerSGD() if self.averages else self.description
+        if self.averages:
+            return ServerSGD()
+        return self.description
 
     def caveat(self, *, averages: bool) -> str | None:
         """What a reader of the report must know about the combination; ``None`` if nothing.
@@ -158,11 +179,15 @@ class Wrapped:
     def unclipped(self, arrays: Mapping[str, Array]) -> str | None:
         """What a reader must know about arrays that DP may not clip; ``None`` without any."""
         names = [
-            name for name, a in arrays.items() if not a.shape or "float" not in a.dtype
+            name
+            for name, a in arrays.items()
+            if not a.shape or "float" not in a.dtype
         ]
         if not names or not self._has_dp:
             return None
-        shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        shown = ", ".join(names[:_NAMED]) + (
+            ", …" if len(names) > _NAMED else ""
+        )
         return (
             f"No ε holds for what clients answer in {shown}: no canary moves it, and Flower's DP"
             " may not clip it (numbers without an axis, and integers from Flower 1.45 on)."

@@ -33,7 +33,9 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
     if not advice.load.places:
         lines += advice.load.sentences()
     elif answer.client == "median" and math.isfinite(answer.high):
-        interval = f"this ε within about {number(answer.low)} – {number(answer.high)}"
+        interval = (
+            f"this ε within about {number(answer.low)} – {number(answer.high)}"
+        )
         if REAL_UPDATES_LEFT_OUT in advice.notes:
             interval = f"at most about {number(answer.high)}"
         lines.append(
@@ -87,7 +89,9 @@ def canary_table(advice: Sequence[CanaryAdvice], delta: float) -> Table:
             table.add_row(*load, "–", "not measured", "–")
         for answer in option.answers:
             interval = f"{number(answer.low)} – {number(answer.high)}"
-            table.add_row(*load, SEES[answer.sees], number(answer.epsilon), interval)
+            table.add_row(
+                *load, SEES[answer.sees], number(answer.epsilon), interval
+            )
     return table
 
 
@@ -131,7 +135,9 @@ def exposure_lines(exposure: Exposure) -> list[str]:
         "• These are estimates, not a guarantee; every update is taken to have the clip norm.",
     ]
     if rounds < trace.rounds:
-        lines.append(f"• The log has {trace.rounds:,} rounds; {rounds:,} have clients.")
+        lines.append(
+            f"• The log has {trace.rounds:,} rounds; {rounds:,} have clients."
+        )
     return lines
 
 
@@ -150,7 +156,9 @@ def _times(answer: ClientEpsilon) -> str:
     times = how_often(answer.participations)
     if answer.client == "worst-case":
         return f"at most {times}"
-    return times if answer.theory.knows_rounds else f"{times} on average"
+    if answer.theory.knows_rounds:
+        return times
+    return f"{times} on average"
 
 
 def _rounded_up(value: float) -> str:

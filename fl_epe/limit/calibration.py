@@ -123,7 +123,9 @@ def noise_for_epsilon(
 
     def record_at(z: float, **canaries: Any) -> AuditRecord:
         noise = max(z, _LEAST_NOISE)
-        return expected_record(schedule, noise, delta, clients, **canaries, **setting)
+        return expected_record(
+            schedule, noise, delta, clients, **canaries, **setting
+        )
 
     def worst_at(z: float) -> ClientEpsilon:
         client = worst_client(record_at(z), schedule, sees, clients, confidence)
@@ -140,13 +142,20 @@ def noise_for_epsilon(
         return expected_epsilon(record_at(z), sees)
 
     def allowed_at(z: float) -> float:
-        client = worst_at(z) if worst_case else median_client(record_at(z), sees)
+        if worst_case:
+            client = worst_at(z)
+        else:
+            client = median_client(record_at(z), sees)
         limit = client.theory.epsilon
-        return math.inf if limit is None else limit
+        if limit is None:
+            return math.inf
+        return limit
 
     has_real_updates = setting.get("real") is not None
     hidden_by_updates = has_real_updates and epsilon_at(0.0) <= target_epsilon
-    z = noise_at(allowed_at if hidden_by_updates else epsilon_at, target_epsilon)
+    z = noise_at(
+        allowed_at if hidden_by_updates else epsilon_at, target_epsilon
+    )
     if not 0 < z < math.inf:
         raise ValueError(
             "Expected noise_multiplier in [e^-512, e^512], found none that fits."
@@ -176,7 +185,9 @@ def noise_for_epsilon(
         )
     else:
         notes.append(REAL_UPDATES_LEFT_OUT)
-    return NoiseAdvice(z, target_epsilon, client, delta, clients, load, tuple(notes))
+    return NoiseAdvice(
+        z, target_epsilon, client, delta, clients, load, tuple(notes)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

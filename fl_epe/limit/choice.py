@@ -61,12 +61,16 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
     """
     choices, obstacles = _choices(plan, rows)
     if not choices:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in obstacles.items())
+        reasons = "; ".join(
+            f"{name}: {reason}" for name, reason in obstacles.items()
+        )
         if not reasons:
             return "", ""
         return f"No schedule allows what you ask for ({reasons}).", ""
     best = choices[0]
-    tied = [choice for choice in choices if choice.cost <= best.cost * (1 + _TIE)]
+    tied = [
+        choice for choice in choices if choice.cost <= best.cost * (1 + _TIE)
+    ]
     participations = counted(best.row.participations, "participation")
     setting = f"with {participations} in {best.schedule.rounds} rounds"
     if plan.target_epsilon is not None:
@@ -77,7 +81,9 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
             f"z = {best.row.noise_multiplier:g}"
         )
         if best.is_drawn:
-            promise += f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
+            promise += (
+                f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
+            )
     sees = "adversary sees every round"
     if best.schedule.law(best.clients).hidden:
         sees += ", not who takes part"
@@ -112,8 +118,13 @@ def _choices(
     choices = []
     obstacles = {}
     for row in rows:
-        cell = cells.get((row.schedule, row.noise_multiplier, row.participations))
-        cost = row.guaranteed if plan.target_epsilon is None else row.needed_noise
+        cell = cells.get(
+            (row.schedule, row.noise_multiplier, row.participations)
+        )
+        if plan.target_epsilon is None:
+            cost = row.guaranteed
+        else:
+            cost = row.needed_noise
         if cell is None or cost is None or not math.isfinite(cost):
             continue
         if row.rounds is None or row.clients is None:
@@ -128,7 +139,9 @@ def _choices(
         is_drawn = row.drawn is not None and row.drawn < cost
         if row.drawn is not None:
             cost = min(cost, row.drawn)
-        choices.append(_Choice(row, cell, schedule, row.clients, cost, is_drawn))
+        choices.append(
+            _Choice(row, cell, schedule, row.clients, cost, is_drawn)
+        )
     return sorted(choices, key=lambda choice: choice.cost), obstacles
 
 
@@ -173,11 +186,15 @@ def _command(plan: ComparisonPlan, choice: _Choice) -> str:
     size = choice.cell.participations * choice.clients / rounds
     cohort_size = math.floor(size + _ROUNDING)
     try:
-        make_schedule(spec, rounds, max(cohort_size, 1) * rounds / choice.clients)
+        make_schedule(
+            spec, rounds, max(cohort_size, 1) * rounds / choice.clients
+        )
     except ValueError:
         cohort_size = 0
     if cohort_size < 1:
-        made = f"make_schedule({spec!r}, {rounds}, {choice.cell.participations:g})"
+        made = (
+            f"make_schedule({spec!r}, {rounds}, {choice.cell.participations:g})"
+        )
         return f"In Python its cohorts are fl_epe.schedules.{made}.cohorts({choice.clients}, rng)"
     noise = choice.cost
     if plan.target_epsilon is None:
@@ -191,4 +208,6 @@ def _command(plan: ComparisonPlan, choice: _Choice) -> str:
     if choice.cell.mechanism != "independent":
         options["--mechanism"] = choice.cell.mechanism
     words = [word for option in options.items() for word in option]
-    return f"With {choice.clients:,} clients: fl-epe run TASK {shlex.join(words)}"
+    return (
+        f"With {choice.clients:,} clients: fl-epe run TASK {shlex.join(words)}"
+    )

@@ -113,7 +113,9 @@ def expected_record(
     return record.with_values(participation=law.in_record())
 
 
-def expected_epsilon(record: AuditRecord, sees: Sees, scale: float = 1.0) -> float:
+def expected_epsilon(
+    record: AuditRecord, sees: Sees, scale: float = 1.0
+) -> float:
     """ε of the median client where scores are ``scale`` (κ) times as large as expected.
 
     Raises:
@@ -198,7 +200,11 @@ def worst_client(
         )
 
     law = law_of(view.weights)
-    if sees == "all" and strategy is not None and schedule.most_participations() > 1:
+    if (
+        sees == "all"
+        and strategy is not None
+        and schedule.most_participations() > 1
+    ):
         law = accounting.drawn_law(
             schedule, view.sizes.of, clients, confidence=confidence, seed=seed
         )
@@ -214,7 +220,9 @@ def worst_client(
     epsilon = float(accounting.epsilon_of_shift(expected_score, record.delta))
     z = record.mechanism.noise_multiplier or 0.0
     if strategy is None:
-        limit = accounting.gaussian_epsilon(z, record.delta, round(participations))
+        limit = accounting.gaussian_epsilon(
+            z, record.delta, round(participations)
+        )
     else:
         bounds = accounting.strategy_bounds(
             schedule.law(clients), strategy, z, record.delta

@@ -93,15 +93,21 @@ class Exposure:
         order = np.argsort(-self.expected_scores, kind="stable")[:count]
         names = self.trace.clients[order].tolist()
         counts = self.participations[order].tolist()
-        epsilons = epsilon_of_shift(self.expected_scores[order], self.delta).tolist()
+        epsilons = epsilon_of_shift(
+            self.expected_scores[order], self.delta
+        ).tolist()
         return [
             ExposedClient(
                 name=name,
                 participations=rounds,
                 epsilon=epsilon,
-                analytical=gaussian_epsilon(self.noise_multiplier, self.delta, rounds),
+                analytical=gaussian_epsilon(
+                    self.noise_multiplier, self.delta, rounds
+                ),
             )
-            for name, rounds, epsilon in zip(names, counts, epsilons, strict=True)
+            for name, rounds, epsilon in zip(
+                names, counts, epsilons, strict=True
+            )
         ]
 
 
@@ -137,7 +143,9 @@ def exposure(
     def expected_scores(round_ids: Integers, client_ids: Integers) -> Floats:
         sums = np.bincount(client_ids, weights[round_ids], trace.population)
         energies = sums.astype(np.float64)
-        return energies if sees == "final" else np.sqrt(energies)
+        if sees == "final":
+            return energies
+        return np.sqrt(energies)
 
     participations = np.bincount(trace.client_ids)
     scores = expected_scores(trace.round_ids, trace.client_ids)
@@ -150,7 +158,8 @@ def exposure(
             capped = Capped(trace, per_window=cap, window=window)
         # A view of a cohort would keep all of it in memory.
         cohorts = [
-            cohort.copy() for cohort in capped.cohorts(trace.population, generator(0))
+            cohort.copy()
+            for cohort in capped.cohorts(trace.population, generator(0))
         ]
         sizes = [len(cohort) for cohort in cohorts]
         round_ids = np.repeat(np.arange(len(cohorts)), sizes)

@@ -183,7 +183,9 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     for sees in BOTH:
         try:
             answers.append(median_client(record, sees))
-        except NotMeasured as error:  # Theory may know what canaries cannot show.
+        except (
+            NotMeasured
+        ) as error:  # Theory may know what canaries cannot show.
             failure = str(error)
     for sees in BOTH:
         worst = worst_client(

@@ -182,12 +182,16 @@ def _cells(row: Row, answer: ClientEpsilon | None, has_grid: bool) -> list[str]:
 def _middle_rows(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
     """The rows at the middle of the grid, which the terminal shows."""
     return [
-        row for row in rows if (row.noise_multiplier, row.participations) == plan.middle
+        row
+        for row in rows
+        if (row.noise_multiplier, row.participations) == plan.middle
     ]
 
 
 def _delta(plan: ComparisonPlan, rows: Sequence[Row]) -> float | None:
-    return next((row.delta for row in rows if row.delta is not None), plan.delta)
+    return next(
+        (row.delta for row in rows if row.delta is not None), plan.delta
+    )
 
 
 def failed_of(rows: Sequence[Row]) -> str:
@@ -232,7 +236,9 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
         ]
         tie = ", a tie" if len(tied) > 1 else ""
         ends.append(f"{', '.join(tied)} ({number(end)}{tie})")
-    return f"ε of {client} is least under {ends[0]} and largest under {ends[1]}."
+    return (
+        f"ε of {client} is least under {ends[0]} and largest under {ends[1]}."
+    )
 
 
 def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
@@ -245,10 +251,14 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
             f"allows ({', '.join(above[:_MOST_NAMED])}): a guarantee does not hold, or the noise "
             "is not what it claims to be."
         )
-    failed = [f"{_name(row)}: {row.failed}." for row in rows if row.failed is not None]
+    failed = [
+        f"{_name(row)}: {row.failed}." for row in rows if row.failed is not None
+    ]
     lines += failed[:_MOST_NAMED]
     if len(failed) > _MOST_NAMED:
-        lines.append(f"… and {len(failed) - _MOST_NAMED} more; see compare.json.")
+        lines.append(
+            f"… and {len(failed) - _MOST_NAMED} more; see compare.json."
+        )
     if plan.task is not None:
         lines.append(
             f"{plan.task} was trained; ε is the mean of the replicates' reports, ± its interval."
@@ -268,7 +278,9 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
         "confidence. The adversary knows its rounds.",
     ]
     drawn = [
-        f"{_name(row)}: {number(row.drawn)}" for row in rows if row.drawn is not None
+        f"{_name(row)}: {number(row.drawn)}"
+        for row in rows
+        if row.drawn is not None
     ]
     if drawn:
         lines.append(

@@ -38,7 +38,13 @@ DEFAULT_SCHEDULES = (
 
 # Fields that span the grid, and those that only decide which schedule is recommended.
 _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
-_CHOICE = ("target_epsilon", "least_distance", "part_time", "clients_draw", "draws")
+_CHOICE = (
+    "target_epsilon",
+    "least_distance",
+    "part_time",
+    "clients_draw",
+    "draws",
+)
 
 # Settings of a run that a plan has under the same name.
 COMMON = ("rounds", "delta", "server_momentum")
@@ -147,13 +153,18 @@ class ComparisonPlan:
             values = getattr(self, name)
             kind = str if name in ("schedules", "mechanisms") else float
             if not isinstance(values, tuple | list) or not len(values):
-                checks.raise_invalid(name, values, "to be a list that is not empty")
-            object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
+                checks.raise_invalid(
+                    name, values, "to be a list that is not empty"
+                )
+            object.__setattr__(
+                self, name, tuple(dict.fromkeys(map(kind, values)))
+            )
         checks.check_types(self)
         if self.least_distance > 1 and self.schedules == DEFAULT_SCHEDULES:
             distance = f"separation={self.least_distance}"
             schedules = [
-                spec.replace("separation=24", distance) for spec in self.schedules
+                spec.replace("separation=24", distance)
+                for spec in self.schedules
             ]
             object.__setattr__(self, "schedules", tuple(schedules))
         for spec in self.schedules:
@@ -171,8 +182,16 @@ class ComparisonPlan:
         if self.target_epsilon is not None:
             checks.check_positive("target_epsilon", self.target_epsilon)
             if self.draws is not None:
-                checks.raise_invalid("draws", self.draws, "only without target_epsilon")
-        for name in ("replicates", "rounds", "clients", "least_distance", "draws"):
+                checks.raise_invalid(
+                    "draws", self.draws, "only without target_epsilon"
+                )
+        for name in (
+            "replicates",
+            "rounds",
+            "clients",
+            "least_distance",
+            "draws",
+        ):
             count = getattr(self, name)
             if count is not None:
                 checks.check_count(name, count)
@@ -221,7 +240,9 @@ class ComparisonPlan:
     def cells(self) -> Iterator[Cell]:
         """Every combination and replicate, in the order of the plan."""
         axes = [getattr(self, name) for name in _GRID]
-        return itertools.starmap(Cell, itertools.product(*axes, range(self.replicates)))
+        return itertools.starmap(
+            Cell, itertools.product(*axes, range(self.replicates))
+        )
 
     def key(self, cell: Cell) -> str:
         """The name of a training: with the same key the result is the same."""
@@ -243,7 +264,9 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         FileNotFoundError: if there is no such log.
         ValueError: if a file holds no log.
     """
-    fields = {name: value for name, value in values.items() if value is not None}
+    fields = {
+        name: value for name, value in values.items() if value is not None
+    }
     of_logs: dict[str, Any] = {}
     for spec in fields.get("schedules", ()):
         with checks.argument_context("schedules", spec):
@@ -260,7 +283,9 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         if "participations" in fields:
             printed = list(fields["participations"])
             exact = [
-                mean if math.isclose(count, mean, rel_tol=_AS_PRINTED) else count
+                mean
+                if math.isclose(count, mean, rel_tol=_AS_PRINTED)
+                else count
                 for count in printed
             ]
             if printed and mean not in exact:
@@ -273,19 +298,27 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         of_logs["rounds"] = trace.rounds
         of_logs["clients"] = trace.population
         of_logs["participations"] = (*of_logs.get("participations", ()), mean)
-    return fields if "task" in fields else of_logs | fields
+    if "task" in fields:
+        return fields
+    return of_logs | fields
 
 
-def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> int:
+def rounds_like(
+    run: AuditRecord | None, rounds: int | None, default: int
+) -> int:
     """``rounds`` unless it is ``None``, else those of the run, else the default.
 
     Raises:
         ValueError: if the run has another number of rounds, which its clip norms belong to.
     """
     if run is None:
-        return default if rounds is None else rounds
+        if rounds is None:
+            return default
+        return rounds
     if rounds not in (None, run.rounds):
-        checks.raise_invalid("rounds", rounds, f"to be {run.rounds}, as in the run")
+        checks.raise_invalid(
+            "rounds", rounds, f"to be {run.rounds}, as in the run"
+        )
     return run.rounds
 
 
@@ -316,7 +349,9 @@ def limit_like(
     return setting
 
 
-def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | None:
+def setting_like(
+    run: AuditRecord | None, noise_multiplier: float
+) -> float | None:
     """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
 
     ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.

@@ -114,7 +114,9 @@ def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
     )
 
 
-def _mean(plan: ComparisonPlan, trainings: Sequence[ClientEpsilon]) -> ClientEpsilon:
+def _mean(
+    plan: ComparisonPlan, trainings: Sequence[ClientEpsilon]
+) -> ClientEpsilon:
     """The mean of what independent trainings measured, with its interval."""
     epsilons = np.array([training.epsilon for training in trainings])
     lows = np.array([training.low for training in trainings])
@@ -186,7 +188,9 @@ def carry_out(
         RuntimeError: if a worker process dies.
     """
     # All noise multipliers of a schedule share a law, which its worker keeps.
-    cells = sorted(plan.cells(), key=lambda cell: (cell.schedule, cell.participations))
+    cells = sorted(
+        plan.cells(), key=lambda cell: (cell.schedule, cell.participations)
+    )
     on_cell(0, len(cells))
     rows: dict[Cell, Row] = {}
     results = _results(plan, cells, directory, workers, nodes)
@@ -194,7 +198,9 @@ def carry_out(
         rows[cell] = row
         on_cell(len(rows), len(cells))
     groups = itertools.groupby(plan.cells(), lambda cell: cell.place)
-    return [_pooled(plan, [rows[cell] for cell in group]) for _, group in groups]
+    return [
+        _pooled(plan, [rows[cell] for cell in group]) for _, group in groups
+    ]
 
 
 def _pooled(plan: ComparisonPlan, replicates: Sequence[Row]) -> Row:
@@ -202,11 +208,17 @@ def _pooled(plan: ComparisonPlan, replicates: Sequence[Row]) -> Row:
         if row.skipped or row.not_measured:
             reasons = [replicate.not_measured for replicate in replicates]
             return dataclasses.replace(row, not_measured=_joined(reasons))
-    return replicates[0] if plan.task is None else averaged(plan, replicates)
+    if plan.task is None:
+        return replicates[0]
+    return averaged(plan, replicates)
 
 
 def _results(
-    plan: ComparisonPlan, cells: list[Cell], directory: Path, workers: int, nodes: int
+    plan: ComparisonPlan,
+    cells: list[Cell],
+    directory: Path,
+    workers: int,
+    nodes: int,
 ) -> Iterator[Row]:
     result_of = functools.partial(_result, plan, directory, nodes)
     if min(workers, len(cells)) == 1:
@@ -226,7 +238,9 @@ def _results(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _result(plan: ComparisonPlan, directory: Path, nodes: int, cell: Cell) -> Row:
+def _result(
+    plan: ComparisonPlan, directory: Path, nodes: int, cell: Cell
+) -> Row:
     """The row of a cell, or a row with the reason why there is no ε."""
     try:
         if plan.task is None:

@@ -70,7 +70,9 @@ class RealUpdates:
         z = mechanism.sum_noise_multiplier
         if z is None or not record.signal_known():
             raise_invalid(
-                "sum_noise_multiplier", z, "and clip_norms of the record to be known"
+                "sum_noise_multiplier",
+                z,
+                "and clip_norms of the record to be known",
             )
         norms = auditing.seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
@@ -84,7 +86,9 @@ class RealUpdates:
             )
         noise = np.eye(record.rounds)
         if mechanism.strategy is not None:
-            noise = scipy.linalg.solve_triangular(mechanism.strategy, noise, lower=True)
+            noise = scipy.linalg.solve_triangular(
+                mechanism.strategy, noise, lower=True
+            )
         round_noise = z**2 * np.sum(noise**2, axis=1)
         final_noise = z**2 * np.sum((weights @ noise) ** 2)
         every_round = (norms.means / unit) ** 2 / record.dim - round_noise
@@ -143,18 +147,26 @@ class _Signal:
     excess: float
 
     @classmethod
-    def of(cls, rounds: int, noise_multiplier: float, setting: LimitSetting) -> Self:
+    def of(
+        cls, rounds: int, noise_multiplier: float, setting: LimitSetting
+    ) -> Self:
         """The signal of a setting, whose values are checked here."""
         real = setting.get("real") or RealUpdates(np.zeros(rounds), 0.0)
         norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)
-        rates = _per_round("learning_rates", setting.get("learning_rates", 1.0), rounds)
+        rates = _per_round(
+            "learning_rates", setting.get("learning_rates", 1.0), rounds
+        )
         momentum = setting.get("momentum", 0.0)
         check_fraction("momentum", momentum)
         if not 0 <= noise_multiplier < np.inf:
-            raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
+            raise_invalid(
+                "noise_multiplier", noise_multiplier, ">= 0 and finite"
+            )
         if np.shape(real.every_round) != (rounds,):
             raise_invalid(
-                "real.every_round", real.every_round, f"of shape (rounds={rounds},)"
+                "real.every_round",
+                real.every_round,
+                f"of shape (rounds={rounds},)",
             )
         variances = noise_multiplier**2 + real.every_round
         final_variance = noise_multiplier**2 + real.final
@@ -176,7 +188,9 @@ class _Signal:
                 strategy, np.eye(rounds), lower=True
             )
             noise = noise_multiplier * inverse
-            factor = np.linalg.cholesky(noise @ noise.T + np.diag(real.every_round))
+            factor = np.linalg.cholesky(
+                noise @ noise.T + np.diag(real.every_round)
+            )
             residual = np.linalg.norm(factor, axis=1)
             moved = float(np.sum((steps @ factor) ** 2))
             final_residual = math.sqrt(moved + excess)
@@ -251,7 +265,9 @@ def limit_record(
     if beside:
         cohorts = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
         sizes = [len(cohort) for cohort in cohorts]
-        log = auditing.ClientLog(np.concatenate(cohorts), np.cumsum([0, *sizes]))
+        log = auditing.ClientLog(
+            np.concatenate(cohorts), np.cumsum([0, *sizes])
+        )
         design = auditing.Design(
             task="limit",
             num_clients=beside,
@@ -267,9 +283,13 @@ def limit_record(
             secret=law.hidden,
         )
         places = load.place_schedule(schedule)
-    canary_rounds = presence(places, num_canaries, generator(seed, _PARTICIPATION))
+    canary_rounds = presence(
+        places, num_canaries, generator(seed, _PARTICIPATION)
+    )
     if load is not None:
-        canary_rounds = load.presence(canary_rounds, generator(seed, _PARTICIPATION, 1))
+        canary_rounds = load.presence(
+            canary_rounds, generator(seed, _PARTICIPATION, 1)
+        )
     rng = generator(seed, _SCORES)
     means = signal.residual * signal.norms / cohort_size * np.sqrt(_DIM)
     displacement = signal.final_residual / cohort_size * np.sqrt(_DIM)
@@ -348,14 +368,17 @@ def _step_norms(means: Floats, signal: _Signal) -> Floats:
         signal: with the server, and the correlation of the rounds.
     """
     decay = signal.server.momentum
-    if signal.factor is None:  # The means are orthogonal, and their squares add up.
+    if (
+        signal.factor is None
+    ):  # The means are orthogonal, and their squares add up.
         squares = itertools.accumulate(
             means**2, lambda total, square: decay**2 * total + square
         )
         norms = np.sqrt(np.fromiter(squares, np.float64))
     else:
         vectors = itertools.accumulate(
-            means[:, None] * signal.factor, lambda total, mean: decay * total + mean
+            means[:, None] * signal.factor,
+            lambda total, mean: decay * total + mean,
         )
         norms = np.array([np.linalg.norm(vector) for vector in vectors])
     return signal.server.learning_rates * norms

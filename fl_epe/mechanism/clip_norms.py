@@ -40,7 +40,11 @@ class FixedClip:
         return self.norm
 
     def update(
-        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+        self,
+        clip_norm: float,
+        unclipped: float,
+        voted: float,
+        rng: np.random.Generator,
     ) -> float:
         """The clip norm of the next round: the same."""
         return clip_norm
@@ -86,7 +90,11 @@ class AdaptiveClip:
         return self.initial_norm
 
     def update(
-        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+        self,
+        clip_norm: float,
+        unclipped: float,
+        voted: float,
+        rng: np.random.Generator,
     ) -> float:
         """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
         noisy_sum = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
@@ -112,7 +120,9 @@ class AdaptiveClip:
                 f"the whole budget. Set the latter to {z:g}, with 15% more noise on the sum, or "
                 "use a fixed clip norm."
             )
-            raise ArgumentError(text, noise_multiplier=z, count_std=self.count_std)
+            raise ArgumentError(
+                text, noise_multiplier=z, count_std=self.count_std
+            )
         return 1 / math.sqrt(z**-2 - z_count**-2)
 
 

@@ -30,7 +30,9 @@ def blocks(dim: int) -> Iterator[slice]:
         yield slice(start, min(start + BLOCK, dim))
 
 
-def norm(vector: Vector, less: Vector | None = None, share: float = 1.0) -> float:
+def norm(
+    vector: Vector, less: Vector | None = None, share: float = 1.0
+) -> float:
     """Euclidean norm of ``vector``, or of ``vector − share · less``, shape ``(dim,)``.
 
     Accumulated in float64; infinite or NaN if an entry is.
@@ -106,7 +108,9 @@ class ClippedSum:
         longer = lengths > self.clip_norm
         # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
         margin = 1 - 2.0**-50
-        shrink = self.clip_norm / where(longer, lengths, self.clip_norm) * margin
+        shrink = (
+            self.clip_norm / where(longer, lengths, self.clip_norm) * margin
+        )
         return where(longer, shrink, 1.0) / self._grid
 
     def add_multiples(self, multiples: Floats) -> None:

@@ -94,7 +94,10 @@ class ServerAdam:
 
     def init(self, dim: int) -> NamedArrays:
         """Zero moments; kept in float32, as the model is."""
-        return {"first": np.zeros(dim, np.float32), "second": np.zeros(dim, np.float32)}
+        return {
+            "first": np.zeros(dim, np.float32),
+            "second": np.zeros(dim, np.float32),
+        }
 
     def update(
         self, state: NamedArrays, mean: Floats, t: int

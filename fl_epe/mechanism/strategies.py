@@ -112,12 +112,16 @@ class BufferedToeplitz:
 
     def column(self) -> Floats:
         """The first column of C, ``(T,)``; the others are parts of it."""
-        below = self.decays ** np.arange(self.rounds - 1)[:, None] @ self.weights
+        below = (
+            self.decays ** np.arange(self.rounds - 1)[:, None] @ self.weights
+        )
         return self.scale * np.concatenate([[1.0], below])
 
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
-        return np.asarray(scipy.linalg.toeplitz(self.column(), np.zeros(self.rounds)))
+        return np.asarray(
+            scipy.linalg.toeplitz(self.column(), np.zeros(self.rounds))
+        )
 
     def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
         """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
@@ -130,7 +134,9 @@ class BufferedToeplitz:
         """The state after a round with this noise: every sum decays, and the noise is added."""
         new_state = tuple(np.empty_like(decaying_sum) for decaying_sum in state)
         for block in blocks(len(noise)):
-            for decay, old, new in zip(self.decays, state, new_state, strict=True):
+            for decay, old, new in zip(
+                self.decays, state, new_state, strict=True
+            ):
                 new[block] = decay * old[block] + noise[block]
         return new_state
 
@@ -198,7 +204,9 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
 
     scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
     start = np.append(np.full(buffers, math.log(0.5 / buffers)), np.log(scales))
-    best = scipy.optimize.minimize(error, start, method="BFGS", options={"gtol": 1e-7})
+    best = scipy.optimize.minimize(
+        error, start, method="BFGS", options={"gtol": 1e-7}
+    )
     weights, decays = _blt_parameters(best.x)
     unscaled = BufferedToeplitz(rounds, weights, decays)
     scale = 1 / np.linalg.norm(unscaled.column())
@@ -234,7 +242,9 @@ def read_strategy(path: Path, rounds: int) -> Banded:
         )
         raise_invalid("mechanism", str(path), wanted)
     is_lower = np.array_equal(matrix, np.tril(matrix))
-    if not (is_lower and np.all(np.isfinite(matrix)) and np.all(np.diag(matrix) > 0)):
+    if not (
+        is_lower and np.all(np.isfinite(matrix)) and np.all(np.diag(matrix) > 0)
+    ):
         wanted = "to be lower triangular, with a positive diagonal"
         raise_invalid("mechanism", str(path), wanted)
     lengths = np.linalg.norm(matrix, axis=0)
@@ -294,7 +304,12 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     kind = MECHANISMS.get(name)
     if kind is not None and not setting and kind.default is not None:
         return kind.build(rounds, kind.default)
-    if kind is None or not option or option != kind.option or not value.isdecimal():
+    if (
+        kind is None
+        or not option
+        or option != kind.option
+        or not value.isdecimal()
+    ):
         raise_invalid(
             "mechanism",
             mechanism,
@@ -310,4 +325,6 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
 def strategy_matrix(mechanism: str, rounds: int) -> Floats | None:
     """The matrix of `parse_strategy`, shape ``(T, T)``; ``None`` for independent noise."""
     strategy = parse_strategy(mechanism, rounds)
-    return None if strategy is None else strategy.matrix()
+    if strategy is None:
+        return None
+    return strategy.matrix()

@@ -38,4 +38,6 @@ __all__ = [
     "share",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"fl_epe.messages.errors": ("error_kind",)})
+__getattr__, __dir__ = lazy_names(
+    __name__, {"fl_epe.messages.errors": ("error_kind",)}
+)

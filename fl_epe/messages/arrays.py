@@ -18,7 +18,10 @@ NUMPY = "numpy.ndarray"
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_HEADERS = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+}
 
 
 def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
@@ -28,7 +31,9 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     looked into in that way stays in memory, model and all, until Python looks for such circles.
     """
     return {
-        name: record for name, record in content.items() if isinstance(record, kind)
+        name: record
+        for name, record in content.items()
+        if isinstance(record, kind)
     }
 
 
@@ -61,7 +66,9 @@ def read_only(array: Array) -> np.ndarray:
         raise TypeError(f"Expected {array.stype=} to be {NUMPY!r}.")
     try:
         stream = io.BytesIO(array.data)  # shares the bytes
-        shape, is_columns_first, dtype = _HEADERS[npy.read_magic(stream)](stream)
+        shape, is_columns_first, dtype = _HEADERS[npy.read_magic(stream)](
+            stream
+        )
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape}")
         flat = np.frombuffer(array.data, dtype, math.prod(shape), stream.tell())

@@ -60,9 +60,14 @@ class Cnn(torch.nn.Module):
         x = self.dropout2(functional.relu_(self.dense1(x)))
         return self.dense2(x)  # type: ignore[no-any-return]
 
-    def initial_values(self, random: np.random.Generator) -> Iterator[np.ndarray]:
+    def initial_values(
+        self, random: np.random.Generator
+    ) -> Iterator[np.ndarray]:
         """Glorot uniform weights and zero biases, in the order of `parameters`."""
-        return (_glorot_uniform(parameter, random) for parameter in self.parameters())
+        return (
+            _glorot_uniform(parameter, random)
+            for parameter in self.parameters()
+        )
 
 
 class LstmLayer(torch.nn.Module):
@@ -115,11 +120,17 @@ class LstmLayer(torch.nn.Module):
         cell: torch.Tensor | None = None
         from_inputs = functional.linear(inputs, self.weight_ih, self.bias)
         for from_input in from_inputs.unbind(1):
-            from_state = functional.linear(states[-1], self.weight_hh) if states else 0
+            if states:
+                from_state = functional.linear(states[-1], self.weight_hh)
+            else:
+                from_state = 0
             gates = (from_input + from_state).chunk(4, 1)
             enter, forget, candidate, output = gates
             addition = enter.sigmoid() * candidate.tanh()
-            cell = addition if cell is None else forget.sigmoid() * cell + addition
+            if cell is None:
+                cell = addition
+            else:
+                cell = forget.sigmoid() * cell + addition
             states.append(output.sigmoid() * cell.tanh())
         return torch.stack(states, 1)
 
@@ -144,7 +155,9 @@ class Lstm(torch.nn.Module):
         self.dense1 = _Linear(hidden, embedding)
         self.dense2 = _Linear(embedding, vocabulary)
 
-    def initial_values(self, random: np.random.Generator) -> Iterator[np.ndarray]:
+    def initial_values(
+        self, random: np.random.Generator
+    ) -> Iterator[np.ndarray]:
         """The initial values that Keras draws, in the order of `parameters`; for `Task.initial`.
 
         Embeddings are uniform on ±0.05, weights Glorot uniform, those of the state orthogonal,
@@ -155,7 +168,9 @@ class Lstm(torch.nn.Module):
         yield (2 * random.random(shape, np.float32) - 1) * np.float32(0.05)
         yield _glorot_uniform(layer.weight_ih, random)
         yield _orthogonal(tuple(layer.weight_hh.shape), random)
-        yield np.repeat(np.array([0, 1, 0, 0], np.float32), layer.weight_hh.shape[1])
+        yield np.repeat(
+            np.array([0, 1, 0, 0], np.float32), layer.weight_hh.shape[1]
+        )
         for dense in (self.dense1, self.dense2):
             yield _glorot_uniform(dense.weight, random)
             yield _glorot_uniform(dense.bias, random)
@@ -176,7 +191,9 @@ class Lstm(torch.nn.Module):
         return cast(torch.Tensor, self.dense2(self.dense1(states)))
 
 
-def _glorot_uniform(parameter: torch.Tensor, random: np.random.Generator) -> np.ndarray:
+def _glorot_uniform(
+    parameter: torch.Tensor, random: np.random.Generator
+) -> np.ndarray:
     """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); a bias vector is zero."""
     shape = tuple(parameter.shape)
     if len(shape) < 2:
@@ -186,7 +203,9 @@ def _glorot_uniform(parameter: torch.Tensor, random: np.random.Generator) -> np.
     return (2 * random.random(shape, np.float32) - 1) * limit
 
 
-def _orthogonal(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def _orthogonal(
+    shape: tuple[int, ...], random: np.random.Generator
+) -> np.ndarray:
     """A uniform random matrix with orthonormal columns, float32 (Saxe et al. 2014)."""
     with one_blas_thread():  # the same bits with any number of threads
         q, r = np.linalg.qr(random.standard_normal(shape))

@@ -121,7 +121,9 @@ def staging(
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters with ``requires_grad``, in their order."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        parameter for parameter in model.parameters() if parameter.requires_grad
+    ]
 
 
 def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
@@ -138,7 +140,9 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
     sizes = [parameter.numel() for parameter in parameters]
     if flat.shape != (sum(sizes),):
         raise_invalid("flat.shape", tuple(flat.shape), f"== ({sum(sizes)},)")
-    for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
+    for parameter, part in zip(
+        parameters, torch.split(flat, sizes), strict=True
+    ):
         parameter.data = part.view(parameter.shape)
 
 
@@ -159,7 +163,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def prepared(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Module:
+def prepared(
+    build: Callable[[], torch.nn.Module], seed: int = 0
+) -> torch.nn.Module:
     """The model that ``build`` makes, with its random numbers drawn from ``seed``.
 
     Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks come from the client's own
@@ -180,7 +186,10 @@ def prepared(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Mo
 
 
 def _seed_dropouts(module: torch.nn.Module) -> None:
-    for name, child in module._modules.items():  # also a module that has two names
+    for (
+        name,
+        child,
+    ) in module._modules.items():  # also a module that has two names
         if child is None:
             continue
         if type(child) is torch.nn.Dropout and child.p < 1:
@@ -191,12 +200,16 @@ def _seed_dropouts(module: torch.nn.Module) -> None:
 
 def call_model(model: Callable[..., Any], inputs: Inputs) -> Any:
     """The outputs of ``model`` for one tensor, or for a mapping of keyword arguments."""
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(inputs)
 
 
 def batch_norms(model: torch.nn.Module) -> list[_BatchNorm]:
     """The layers that normalise with the statistics of a batch."""
-    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    return [
+        module for module in model.modules() if isinstance(module, _BatchNorm)
+    ]
 
 
 def model_notes(model: torch.nn.Module) -> list[str]:
@@ -211,9 +224,14 @@ def model_notes(model: torch.nn.Module) -> list[str]:
             "Expected a model with parameters that have requires_grad=True."
         )
     for name, parameter in model.named_parameters():
-        dense = parameter.dtype == torch.float32 and parameter.layout == torch.strided
+        dense = (
+            parameter.dtype == torch.float32
+            and parameter.layout == torch.strided
+        )
         if parameter.requires_grad and not dense:
-            kind = f"{parameter.dtype}, {parameter.layout}".replace("torch.", "")
+            kind = f"{parameter.dtype}, {parameter.layout}".replace(
+                "torch.", ""
+            )
             raise ValueError(
                 f"Expected the parameter {name!r} to be dense float32, got {kind}: convert the "
                 "model with model.float(), or freeze it with requires_grad_(False)."
@@ -230,7 +248,9 @@ def model_notes(model: torch.nn.Module) -> list[str]:
     return notes
 
 
-def draws_by_itself(model: torch.nn.Module, step: Callable[[], torch.Tensor]) -> bool:
+def draws_by_itself(
+    model: torch.nn.Module, step: Callable[[], torch.Tensor]
+) -> bool:
     """Whether training draws from torch's own generator.
 
     Args:
@@ -241,7 +261,10 @@ def draws_by_itself(model: torch.nn.Module, step: Callable[[], torch.Tensor]) ->
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     losses = set()
     for seed in range(_SEEDS):
-        for buffer, initial in buffers:  # a buffer that counts the calls is not random
+        for (
+            buffer,
+            initial,
+        ) in buffers:  # a buffer that counts the calls is not random
             buffer.copy_(initial)
         for module in model.modules():
             if isinstance(module, SeededDropout):
@@ -261,7 +284,9 @@ def training_notes(
     before = {name: buffer.clone() for name, buffer in _buffers(model).items()}
     notes = [_DRAWS_NOTE] if draws_by_itself(model, step) else []
     after = _buffers(model)
-    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    changed = [
+        name for name in before if not torch.equal(before[name], after[name])
+    ]
     if changed:
         notes.append(
             f"Buffers that change while a client trains ({', '.join(changed)}) are not shared: "

@@ -14,7 +14,9 @@ from fl_epe.noise.seen import NoiseSummary
 from fl_epe.noise.shape import on_a_grid, with_noise
 
 _HALF = 0.5  # of the noise: ε is twice the claim
-_LARGEST_SCALE = 1e3  # instead of an infinite one, of which no probability is computed
+_LARGEST_SCALE = (
+    1e3  # instead of an infinite one, of which no probability is computed
+)
 _LESS_NOISE = "Less noise hides less"
 
 
@@ -51,8 +53,12 @@ def scale_of_arrays(noise: NoiseSummary, level: float) -> Check:
     """The noise of each array against its claimed standard deviation."""
     counts = with_noise(noise)
     tested = np.maximum(counts, 1)
-    scales = np.where(counts > 0, noise.law.scales(noise.amounts, tested), np.inf)
-    chances = noise.law.below(tested, np.minimum(scales, _LARGEST_SCALE) + ROUNDING)
+    scales = np.where(
+        counts > 0, noise.law.scales(noise.amounts, tested), np.inf
+    )
+    chances = noise.law.below(
+        tested, np.minimum(scales, _LARGEST_SCALE) + ROUNDING
+    )
     worst = int(chances.argmin())
     arrays = len(counts)
     return judged(
@@ -132,4 +138,6 @@ def still_coordinates(noise: NoiseSummary, level: float) -> Check:
 
 def _name(noise: NoiseSummary, number: int) -> str:
     names = noise.layout.names
-    return names[number] if number < len(names) else "all arrays"
+    if number < len(names):
+        return names[number]
+    return "all arrays"

@@ -106,7 +106,11 @@ def told(
 
 def faults(checks: Sequence[Check]) -> list[Check]:
     """The checks that failed by more than is negligible, the critical ones first."""
-    failed = [c for c in checks if c.outcome == "failed" and c.severity != "negligible"]
+    failed = [
+        c
+        for c in checks
+        if c.outcome == "failed" and c.severity != "negligible"
+    ]
     return sorted(failed, key=lambda check: check.severity != "critical")
 
 
@@ -116,7 +120,10 @@ def fault(checks: Sequence[Check]) -> str:
     if not failed:
         return ""
     worst = failed[0]
-    more = f"; {len(failed) - 1} more checks of it failed" if len(failed) > 1 else ""
+    if len(failed) > 1:
+        more = f"; {len(failed) - 1} more checks of it failed"
+    else:
+        more = ""
     return f"the noise is not as claimed ({worst.name}): {worst.text}{more}"
 
 

@@ -23,9 +23,7 @@ _SAME = 0.01  # difference of equal noise: what rounding to a grid may make
 _NEAR = 0.05  # largest difference that is looked for
 _ALIKE = 2e-7  # relative difference of values that are the same but for float32
 _LAGS = 16  # rounds apart, for which all pairs are taken together
-_DIFFERENCE = (
-    "Whoever subtracts one {} from the other has less noise, or none where it is equal"
-)
+_DIFFERENCE = "Whoever subtracts one {} from the other has less noise, or none where it is equal"
 
 
 class _Dependence(NamedTuple):
@@ -69,7 +67,9 @@ def between_arrays(noise: NoiseSummary, level: float) -> Check:
     worst = np.unravel_index(int(log_chances.argmin()), log_chances.shape)
     names = " and ".join(layout.names[layout.compared[i]] for i in worst)
     is_equal = (
-        pairs & (differences <= _NEAR) & (log_equal + log_tests < math.log(level))
+        pairs
+        & (differences <= _NEAR)
+        & (log_equal + log_tests < math.log(level))
     )
     if is_equal.any():
         correlation = 1.0
@@ -130,7 +130,9 @@ def seed(noise: NoiseSummary, level: float) -> Check:
     measured = f"none of {len(texts):,}"
     reproduce = ""
     if len(heads):
-        distances, nearest = tree.query(heads, p=np.inf, distance_upper_bound=_NEAR)
+        distances, nearest = tree.query(
+            heads, p=np.inf, distance_upper_bound=_NEAR
+        )
         distance = max(distances.min(), on_a_grid(noise).step)
         log_chance = float(_log_near(distance, PREFIX, 2 * math.sqrt(2)))
         number = int(nearest[distances.argmin()])
@@ -192,7 +194,9 @@ def _log_near(distances: Any, counts: Any, factor: float) -> Floats:
 
 def _log_agreeing(sums: Any, counts: Any) -> Floats:
     """Logarithm of the probability of so large a sum of signs, on either side."""
-    return np.asarray(math.log(2) - np.square(sums) / (2 * np.maximum(counts, 1)))
+    return np.asarray(
+        math.log(2) - np.square(sums) / (2 * np.maximum(counts, 1))
+    )
 
 
 def _correlation(share: float) -> float:
@@ -222,7 +226,9 @@ def _equal_rounds(marks: Floats, step: float) -> _Dependence:
     # Of three or more equal rounds, neither of the two nearest need be the first one itself.
     equal = {first, *nearest[first].tolist()}
     pair = sorted(rounds[list(equal)])[:2]
-    log_chance = float(_log_near(max(distance, step), marks.shape[1], math.sqrt(2)))
+    log_chance = float(
+        _log_near(max(distance, step), marks.shape[1], math.sqrt(2))
+    )
     text = f"rounds {pair[0] + 1} and {pair[1] + 1} have the same noise"
     return _Dependence(log_chance, 1.0, text)
 
@@ -250,12 +256,16 @@ def _correlated_lag(signs: Floats32, noise: NoiseSummary) -> _Dependence:
         products = np.einsum("tk,tk->k", signs[:-lag], signs[lag:])
         sums = np.bincount(layout.groups, products, arrays)
         sums = np.append(sums, sums.sum())
-        counts = np.bincount(layout.groups, minlength=arrays) * (len(signs) - lag)
+        counts = np.bincount(layout.groups, minlength=arrays) * (
+            len(signs) - lag
+        )
         counts = np.append(counts, counts.sum())
         log_chances = _log_agreeing(sums, counts)
         worst = int(log_chances.argmin())
         correlation = _correlation(sums[worst] / counts[worst])
         place = "" if worst == arrays else f" in {layout.names[worst]}"
         text = f"correlation of rounds {lag} apart{place}: {correlation:.2g}"
-        dependences.append(_Dependence(float(log_chances[worst]), correlation, text))
+        dependences.append(
+            _Dependence(float(log_chances[worst]), correlation, text)
+        )
     return min(dependences)

@@ -45,7 +45,9 @@ _CHECKS: tuple[Callable[[NoiseSummary, float], Check], ...] = (
     shape.grid,
 )
 
-_AT_HAND = 1 << 18  # values that are kept of noise at hand, all releases together
+_AT_HAND = (
+    1 << 18
+)  # values that are kept of noise at hand, all releases together
 
 RUN_LEVEL = 5e-4
 """Probability that correct noise of an audited run fails a check, at most."""
@@ -91,7 +93,9 @@ class NoiseHealth:
         self._reason = ""
         self._summary: NoiseSummary | None = None
         if arrays is not None:
-            self._begin({name: int(np.prod(shape)) for name, shape in arrays.items()})
+            self._begin(
+                {name: int(np.prod(shape)) for name, shape in arrays.items()}
+            )
 
     def add(self, noise: Any, std: Std = None) -> None:
         """Take in a round: what was released less the exact clipped sum.
@@ -112,15 +116,23 @@ class NoiseHealth:
         is_flat = len(parts) == 1 < len(names)
         if is_flat and sum(sizes.values()) == sum(sizes_before.values()):
             (flat,) = parts.values()
-            parts = dict(zip(names, np.split(flat, layout.starts[1:]), strict=True))
+            parts = dict(
+                zip(names, np.split(flat, layout.starts[1:]), strict=True)
+            )
         elif sizes != sizes_before:
             raise_invalid(
-                "noise", sizes, f"to have the arrays and sizes of before, {names[:5]}…"
+                "noise",
+                sizes,
+                f"to have the arrays and sizes of before, {names[:5]}…",
             )
         if std is None:
             std = self._std
-        claims = [std.get(name) if isinstance(std, Mapping) else std for name in names]
-        is_claimed = all(claim is not None and 0 < claim < np.inf for claim in claims)
+        claims = [
+            std.get(name) if isinstance(std, Mapping) else std for name in names
+        ]
+        is_claimed = all(
+            claim is not None and 0 < claim < np.inf for claim in claims
+        )
         if not names or not is_claimed:
             self.skip("no standard deviation above 0 is claimed for its noise")
             return
@@ -169,7 +181,10 @@ class NoiseHealth:
 
     def state(self) -> dict[str, np.ndarray]:
         """What a run that is resumed needs, as named arrays."""
-        state = {"unusable": np.array(self._unusable), "reason": np.array(self._reason)}
+        state = {
+            "unusable": np.array(self._unusable),
+            "reason": np.array(self._reason),
+        }
         if self._summary is None:
             return state
         layout = self._summary.layout
@@ -225,7 +240,9 @@ def check_noise(
     else:
         releases = [noise]
     kept = max(_AT_HAND // max(len(releases), 1), SKETCH)
-    health = NoiseHealth(None, std, distribution=distribution, level=level, kept=kept)
+    health = NoiseHealth(
+        None, std, distribution=distribution, level=level, kept=kept
+    )
     for release in releases:
         health.add(release)
     return health.checks()

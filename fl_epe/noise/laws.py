@@ -34,7 +34,18 @@ PREFIX = 8
 """Values by which noise from a known seed is found."""
 
 _ROOT2 = math.sqrt(2)
-_POPULAR = (4242, 9999, 10000, 12345, 31337, 99999, 123456, 424242, 1234567, 12345678)
+_POPULAR = (
+    4242,
+    9999,
+    10000,
+    12345,
+    31337,
+    99999,
+    123456,
+    424242,
+    1234567,
+    12345678,
+)
 _LARGE = (123456789, 2**31 - 1, 0xDEADBEEF, 2**32 - 1)
 _SEEDS = (*range(2051), *_POPULAR, *_LARGE)
 
@@ -68,12 +79,16 @@ class Law:
 
     def amounts(self, values: Floats) -> Floats:
         """What each value adds to a scale, of the same shape."""
-        return np.square(values) if self.root else np.abs(values) * _ROOT2
+        if self.root:
+            return np.square(values)
+        return np.abs(values) * _ROOT2
 
     def scales(self, amounts: Any, counts: Any) -> Any:
         """The scales of ``counts`` values whose amounts add up to ``amounts``."""
         means = np.asarray(amounts) / np.maximum(counts, 1)
-        return np.sqrt(means) if self.root else means
+        if self.root:
+            return np.sqrt(means)
+        return means
 
     def below(self, counts: Any, scales: Any) -> Any:
         """Probability that so many values have no larger scale: χ² or gamma law, exact."""
@@ -85,14 +100,19 @@ class Law:
         """The scale that `below` has this probability for."""
         shape = self._shape(count)
         mean = float(scipy.special.gammaincinv(shape, chance) / shape)
-        return math.sqrt(mean) if self.root else mean
+        if self.root:
+            return math.sqrt(mean)
+        return mean
 
     def _shape(self, counts: Any) -> Any:
         """The shape parameter of the gamma law of a mean of so many values."""
         return np.asarray(counts) * (0.5 if self.root else 1.0)
 
 
-LAWS = {"gaussian": Law("Gaussian", root=True), "laplace": Law("Laplace", root=False)}
+LAWS = {
+    "gaussian": Law("Gaussian", root=True),
+    "laplace": Law("Laplace", root=False),
+}
 """By the name that a user gives."""
 
 _LEGACY_GENERATOR = np.random.RandomState(0)
@@ -131,7 +151,9 @@ def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
 
 
 @functools.cache
-def seeded(law: Law, with_torch: bool) -> "tuple[list[str], scipy.spatial.KDTree]":
+def seeded(
+    law: Law, with_torch: bool
+) -> "tuple[list[str], scipy.spatial.KDTree]":
     """How the first values from each known seed are made, and a tree of their sizes.
 
     Args:

@@ -91,7 +91,11 @@ class LocalDp:
     def std(self) -> float:
         """Standard deviation σ of the noise in each entry."""
         sensitivity = self.sensitivity or 2 * self.clip_norm
-        return sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+        return (
+            sensitivity
+            * math.sqrt(2 * math.log(1.25 / self.delta))
+            / self.epsilon
+        )
 
     def epsilon_of(self, std: float | None = None, replies: int = 1) -> float:
         """Exact ε at the claimed δ of two opposite updates of norm C, in so many replies.
@@ -114,8 +118,13 @@ class LocalDp:
 
     def fault(self) -> str:
         """The same where the sensitivity is below 2C, and ε above the claim; else ""."""
-        is_low = self.sensitivity is not None and self.sensitivity < 2 * self.clip_norm
-        return self.sentence() if is_low and self.epsilon_of() > self.epsilon else ""
+        is_low = (
+            self.sensitivity is not None
+            and self.sensitivity < 2 * self.clip_norm
+        )
+        if is_low and self.epsilon_of() > self.epsilon:
+            return self.sentence()
+        return ""
 
 
 @dataclasses.dataclass
@@ -223,7 +232,9 @@ class PromisedNoise:
         if fails[:, -1].any():
             if amounts[-1] <= longest**2 * (1 + ROUNDING):
                 return "no noise"
-            return f"noise of at most {scales[0, -1]:.2g} times the promised size"
+            return (
+                f"noise of at most {scales[0, -1]:.2g} times the promised size"
+            )
         if fails.any():
             arrays = np.flatnonzero(fails.any(axis=0))[:3]
             names = [self._arrays.names[number] for number in arrays]
@@ -236,7 +247,9 @@ class PromisedNoise:
         excess = amount / (1 + ROUNDING) ** 2 - self._dim - signal
         spread = self._dim + 2 * signal
         # The x for which excess = 2√(spread·x) + 2x; larger ones have a chance of at most exp(−x).
-        root = (math.sqrt(spread + 2 * max(excess, 0.0)) - math.sqrt(spread)) / 2
+        root = (
+            math.sqrt(spread + 2 * max(excess, 0.0)) - math.sqrt(spread)
+        ) / 2
         if root**2 < -math.log(level):
             return ""
         scale = math.sqrt(amount / self._dim)
@@ -257,7 +270,9 @@ class PromisedNoise:
         sender = self._senders[likest] if self._senders else None
         row = (self._replies - 1) % _COMPARED
         self._senders[row : row + 1] = [node]
-        self._directions[row] = sketch / max(float(np.linalg.norm(sketch)), _SHORTEST)
+        self._directions[row] = sketch / max(
+            float(np.linalg.norm(sketch)), _SHORTEST
+        )
         if chance >= level / _COMPARED:
             return ""
         if sender == node:
@@ -275,7 +290,10 @@ class PromisedNoise:
                 f"{history.texts[kind]} in {times} of {history.replies} replies"
                 for kind, times in history.failed.items()
             ]
-            sender = "the sum of the replies" if node is None else f"node {node}"
+            if node is None:
+                sender = "the sum of the replies"
+            else:
+                sender = f"node {node}"
             faults[node] = f"{sender}: {', '.join(texts)}"
         return faults
 
@@ -286,10 +304,14 @@ class PromisedNoise:
             ε of two opposite updates in all its replies, the ends of its interval, and how many
             replies those are. The interval holds for updates of any norm up to C.
         """
-        clients = [record for node, record in self._nodes.items() if node is not None]
+        clients = [
+            record for node, record in self._nodes.items() if node is not None
+        ]
         if not clients:
             return None
-        clients.sort(key=lambda client: float(client.amounts[-1]) / client.replies)
+        clients.sort(
+            key=lambda client: float(client.amounts[-1]) / client.replies
+        )
         median = clients[(len(clients) - 1) // 2]
         high, middle, low = [
             self.promise.epsilon_of(scale * self.promise.std, median.replies)
@@ -306,10 +328,16 @@ class PromisedNoise:
 
         def surplus(variance: float) -> float:
             """An amount that noise of this variance hardly exceeds, less the measured one."""
-            spread = math.sqrt(exponent * variance * (count * variance + 2 * signal))
-            return variance * (count + 2 * exponent) + signal + 2 * spread - amount
+            spread = math.sqrt(
+                exponent * variance * (count * variance + 2 * signal)
+            )
+            return (
+                variance * (count + 2 * exponent) + signal + 2 * spread - amount
+            )
 
-        high = amount / (2 * float(scipy.special.gammaincinv(count / 2, _OUTSIDE)))
+        high = amount / (
+            2 * float(scipy.special.gammaincinv(count / 2, _OUTSIDE))
+        )
         low = 0.0
         if surplus(0.0) < 0:
             low = float(scipy.optimize.brentq(surplus, 0.0, high))
@@ -323,13 +351,14 @@ class PromisedNoise:
             more = f"{len(faults) - _NAMED} more nodes do not add the noise that they promise"
             faults = (*faults[:_NAMED], more)
         outcome = "not as" if faults else "as"
-        sentence = (
-            f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
-        )
+        sentence = f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
         measured = self.measured()
         if not measured:
             return (sentence,), faults
-        return (sentence, f"{measured}. That updates are clipped is not seen."), faults
+        return (
+            sentence,
+            f"{measured}. That updates are clipped is not seen.",
+        ), faults
 
     def measured(self) -> str:
         """ε of a client whose noise is the median, as a clause; "" without replies of nodes."""
@@ -346,7 +375,8 @@ class PromisedNoise:
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
         nodes = [
-            [node, *vars(history).values()] for node, history in self._nodes.items()
+            [node, *vars(history).values()]
+            for node, history in self._nodes.items()
         ]
         state = [self._replies, nodes, self._senders]
         return {

@@ -46,11 +46,17 @@ class SketchLayout:
         self.names = [name for name, size in sizes.items() if size]
         self.sizes = np.array([sizes[name] for name in self.names], np.int64)
         self.starts = np.cumsum(self.sizes) - self.sizes
-        self.compared = np.sort(np.argsort(-self.sizes, kind="stable")[:_ARRAYS])
+        self.compared = np.sort(
+            np.argsort(-self.sizes, kind="stable")[:_ARRAYS]
+        )
         fewest = min(_FEWEST, max(kept // max(len(self.names), 1), 1))
-        counts = np.maximum(kept * self.sizes // max(self.sizes.sum(), 1), fewest)
+        counts = np.maximum(
+            kept * self.sizes // max(self.sizes.sum(), 1), fewest
+        )
         chosen = [np.empty(0, np.int64)]
-        for start, size, count in zip(self.starts, self.sizes, counts, strict=True):
+        for start, size, count in zip(
+            self.starts, self.sizes, counts, strict=True
+        ):
             chosen.append(start + _spread(size, count))
         self.chosen = np.concatenate(chosen)
         lengths = [len(entries) for entries in chosen[1:]]
@@ -115,11 +121,15 @@ class NoiseSummary:
             "marks": self._marked.shape,
             "heads": (compared + 1, PREFIX),
         }
-        self._rows: dict[str, list[Floats]] = {name: [] for name in self._shapes}
+        self._rows: dict[str, list[Floats]] = {
+            name: [] for name in self._shapes
+        }
 
     def rows(self, name: str) -> Floats:
         """The "sketch", "marks" or "heads" of all rounds that have them, one after another."""
-        return np.array(self._rows[name], np.float64).reshape(-1, *self._shapes[name])
+        return np.array(self._rows[name], np.float64).reshape(
+            -1, *self._shapes[name]
+        )
 
     def add(self, parts: Sequence[np.ndarray], claims: Floats) -> bool:
         """Take in a round, unless one of its values is not finite.
@@ -135,7 +145,9 @@ class NoiseSummary:
         amounts = np.zeros(len(sizes))
         largest = np.zeros(len(sizes))
         with np.errstate(all="ignore"):
-            for number, (part, claim) in enumerate(zip(parts, claims, strict=True)):
+            for number, (part, claim) in enumerate(
+                zip(parts, claims, strict=True)
+            ):
                 amounts[number], largest[number] = self._measured(part, claim)
         if not np.isfinite(amounts.sum() + largest.sum()):
             return False
@@ -176,13 +188,17 @@ class NoiseSummary:
                 zeros.append(np.flatnonzero(part == 0) + start)
         self.still = np.concatenate(zeros)[:_STILL]
 
-    def _entries(self, parts: Sequence[np.ndarray], numbers: Integers) -> Floats:
+    def _entries(
+        self, parts: Sequence[np.ndarray], numbers: Integers
+    ) -> Floats:
         """Entries of all arrays in a row, by their numbers in ascending order."""
         starts = self.layout.starts
         by_array = np.split(numbers, np.searchsorted(numbers, starts)[1:])
         entries = [
             np.asarray(part[of_array - start], np.float64)
-            for part, of_array, start in zip(parts, by_array, starts, strict=True)
+            for part, of_array, start in zip(
+                parts, by_array, starts, strict=True
+            )
         ]
         return np.concatenate(entries)
 
@@ -198,7 +214,9 @@ class NoiseSummary:
             row[: len(head)] = head / claims[number]
         if self.rounds < _SEEDED:
             prefixes = heads[:, :PREFIX]
-            in_a_row = prefixes[np.isfinite(prefixes)][:PREFIX]  # across short arrays
+            in_a_row = prefixes[np.isfinite(prefixes)][
+                :PREFIX
+            ]  # across short arrays
             last = np.full((1, PREFIX), np.nan)
             last[0, : len(in_a_row)] = in_a_row
             self._rows["heads"].append(np.concatenate([prefixes, last]))

@@ -78,7 +78,9 @@ def on_a_grid(noise: NoiseSummary) -> Grid:
     largest_step = 0.0
     if min(steps, default=0.0) > 0 and count < _MORE_PAIRS * expected_on_steps:
         largest_step = max(steps)
-    mass = max(_FINEST, 2.5 * count / max(pairs, 1.0), 2 * _DENSITY * largest_step)
+    mass = max(
+        _FINEST, 2.5 * count / max(pairs, 1.0), 2 * _DENSITY * largest_step
+    )
     return Grid(count, _FINEST * pairs, min(mass, 0.5), largest_step)
 
 
@@ -88,7 +90,9 @@ def _step(values: Floats) -> float:
     distances = np.diff(sizes, prepend=0.0)
     step = float(distances[distances > _LEAST_STEP].min(initial=np.inf))
     stray = np.abs(values / step - np.rint(values / step)).max(initial=0.0)
-    return step if stray < _STRAY and step < np.inf else 0.0
+    if stray < _STRAY and step < np.inf:
+        return step
+    return 0.0
 
 
 def evened(noise: NoiseSummary) -> Floats:
@@ -126,11 +130,11 @@ def distribution(noise: NoiseSummary, level: float) -> Check:
     steps = np.arange(count + 1) / max(count, 1)
     above = steps[1:] - law.cdf(values + step / 2)
     below = law.cdf(values - step / 2) - steps[:-1]
-    difference = max(float(above.max(initial=0.0)), float(below.max(initial=0.0)))
-    log_chance = math.log(2) - 2 * count * difference**2
-    measured = (
-        f"the distribution function of {count:,} values is up to {difference:.2g} off"
+    difference = max(
+        float(above.max(initial=0.0)), float(below.max(initial=0.0))
     )
+    log_chance = math.log(2) - 2 * count * difference**2
+    measured = f"the distribution function of {count:,} values is up to {difference:.2g} off"
     beyond = int(np.sum(np.abs(values) > _TAIL))
     share = float(law.beyond(np.array(_TAIL + step / 2 + ROUNDING)))
     log_chance_of_tail = float(scipy.stats.binom.logcdf(beyond, count, share))
@@ -156,8 +160,12 @@ def tails(noise: NoiseSummary, level: float) -> Check:
     counts = np.append(counts, counts.sum())
     amounts = np.append(noise.amounts, noise.amounts.sum())
     largest = np.append(noise.largest, noise.largest.max())
-    scales = np.clip(noise.law.scales(amounts, np.maximum(counts, 1)), 1e-9, 1.0)
-    beyond = noise.law.beyond(largest / scales + ROUNDING + on_a_grid(noise).step)
+    scales = np.clip(
+        noise.law.scales(amounts, np.maximum(counts, 1)), 1e-9, 1.0
+    )
+    beyond = noise.law.beyond(
+        largest / scales + ROUNDING + on_a_grid(noise).step
+    )
     log_inside = counts * np.log1p(-np.minimum(beyond, 1 - 1e-16))
     log_chances = np.where(beyond < _FAR, 0.0, log_inside)
     worst = int(log_chances.argmin())
@@ -190,7 +198,9 @@ def grid(noise: NoiseSummary, level: float) -> Check:
     claim = "the noise has a fine grid"
     log_chance = more_than(equal.count, equal.expected)
     if equal.step and log_chance < math.log(level):
-        measured = f"all values are multiples of {equal.step:.3g} standard deviations"
+        measured = (
+            f"all values are multiples of {equal.step:.3g} standard deviations"
+        )
         why = (
             "That is right where all that it is added to are multiples as well, or where what is"
             " released is rounded after noise is added, and leaks it anywhere else"

@@ -32,7 +32,9 @@ _LETTER = 0.045  # of the x-axis, beside the last point, for each of a label on 
 _APART = 0.2  # of the largest ε that is drawn, if two labels fit between both ε
 
 
-def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart | None:
+def epsilon_chart(
+    record: AuditRecord, answers: tuple[Answer, Answer]
+) -> Chart | None:
     """ε against participations; ε of the client alone where sampling hides its rounds.
 
     Returns:
@@ -41,7 +43,8 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     client = AuditedClient.of(record)
     times = how_often(client.participations)
     named = [
-        (charts.view_name(answer.adversary.sees, record), answer) for answer in answers
+        (charts.view_name(answer.adversary.sees, record), answer)
+        for answer in answers
     ]
     if client.secret is not None:
         return charts.answer_chart(
@@ -70,17 +73,23 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     end = min(largest_count, _FAR * client.participations)
     squares = end * np.linspace(0, 1, _STEPS) ** 2  # curves are steep near 0
     grid = np.union1d(squares, [client.participations])
-    drawn = [_adversary_traces(record, client, answer, grid) for answer in answers]
+    drawn = [
+        _adversary_traces(record, client, answer, grid) for answer in answers
+    ]
     drawn = [traces for traces in drawn if traces]
     areas_first = itertools.chain.from_iterable(zip(*drawn, strict=True))
     highest = max(y or 0.0 for area, *_ in drawn for y in area["y"])
     median_client = _median_client_traces(answers[1], estimates, grid, highest)
     traces = [*areas_first, *median_client]
-    panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
+    panels: list[tuple[str, float, JSON]] = [
+        ("ε", 6.0, {"rangemode": "tozero"})
+    ]
     if len(client_counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         traces.append(_bars(client_counts[client_counts <= end], end))
-    letters = max(len(number(estimate.epsilon)) for estimate in estimates.values())
+    letters = max(
+        len(number(estimate.epsilon)) for estimate in estimates.values()
+    )
     step = next(
         digit * 10**power
         for power in range(9)
@@ -90,7 +99,9 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     return Chart(
         name="epsilon",
         title=f"ε at δ = {first_estimate.delta:.2g} of one client, by how often it takes part",
-        caption=" ".join(_caption(times, answers, estimates, client_counts, end)),
+        caption=" ".join(
+            _caption(times, answers, estimates, client_counts, end)
+        ),
         alternative=f"A client that takes part {times}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(traces),
         layout=charts.axes(
@@ -135,7 +146,9 @@ def _client_counts(record: AuditRecord) -> Integers:
     ids = record.clients.ids
     if ids is None or not len(ids):
         return np.empty(0, np.int64)
-    return np.asarray(np.bincount(ids, minlength=record.design.num_clients or 0))
+    return np.asarray(
+        np.bincount(ids, minlength=record.design.num_clients or 0)
+    )
 
 
 def _bars(counts: Integers, end: float) -> JSON:
@@ -166,7 +179,9 @@ def _median_client_traces(
     limit = charts.drawable(answer.analytical.epsilon)
     if math.isfinite(limit):
         growth = np.sqrt(grid / answer.participations)
-        allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * growth, delta)
+        allowed = epsilon_of_shift(
+            shift_of_epsilon(limit, delta) * growth, delta
+        )
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
     epsilons = [estimate.epsilon for estimate in estimates.values()]
     larger = max(epsilons)
@@ -186,7 +201,8 @@ def _median_client_traces(
         size=7,
         text=[number(epsilon) for epsilon in epsilons],
         textposition=[
-            smaller_place if epsilon < larger else larger_place for epsilon in epsilons
+            smaller_place if epsilon < larger else larger_place
+            for epsilon in epsilons
         ],
         meta=list(estimates),
     )
@@ -241,7 +257,11 @@ def _adversary_traces(
     }
     traces = (
         charts.band(
-            grid, epsilon(fit.low, grid), epsilon(fit.high, grid), "interval", color
+            grid,
+            epsilon(fit.low, grid),
+            epsilon(fit.high, grid),
+            "interval",
+            color,
         ),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,

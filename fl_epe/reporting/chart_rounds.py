@@ -17,7 +17,11 @@ from fl_epe.reporting.summary import Summary
 from fl_epe.wording import counted, number, signed
 
 _MOST_ROUNDS = 200  # of a curve
-_LOOKS = {"held out": (FINAL, "solid"), "training": (PLAIN, "dash"), "": (PLAIN, "dot")}
+_LOOKS = {
+    "held out": (FINAL, "solid"),
+    "training": (PLAIN, "dash"),
+    "": (PLAIN, "dot"),
+}
 
 
 def run_charts(summary: Summary) -> list[Chart]:
@@ -39,16 +43,23 @@ def rounds_chart(
     record: AuditRecord, answer: Answer, delta: float, confidence: float = 0.95
 ) -> Chart | None:
     """ε so far after each round, its interval that holds at every round at once, and theory's."""
-    by_round = epsilon_by_round(record, delta, confidence=confidence, most=_MOST_ROUNDS)
+    by_round = epsilon_by_round(
+        record, delta, confidence=confidence, most=_MOST_ROUNDS
+    )
     if not by_round:
         return None
     rounds = np.array([after.round for after in by_round])
     estimates = [after.estimate for after in by_round]
-    ends = [(estimate.epsilon, estimate.low, estimate.high) for estimate in estimates]
+    ends = [
+        (estimate.epsilon, estimate.low, estimate.high)
+        for estimate in estimates
+    ]
     middle, low, high = np.array(ends).T
     bounded = np.isfinite(high)
     traces = [
-        charts.band(rounds[bounded], low[bounded], high[bounded], "interval", EVERY),
+        charts.band(
+            rounds[bounded], low[bounded], high[bounded], "interval", EVERY
+        ),
         scatter("lines", rounds, middle, "ε so far", EVERY, "solid"),
     ]
     last = estimates[-1]
@@ -65,7 +76,9 @@ def rounds_chart(
             name = "theory, at the end"
             shifts = np.full(len(rounds), shift)
         theory = epsilon_of_shift(shifts, last.delta)
-        traces.append(scatter("lines", rounds, theory, name, charts.THEORY, "dot"))
+        traces.append(
+            scatter("lines", rounds, theory, name, charts.THEORY, "dot")
+        )
     later = high[len(high) // 2 :]  # the first intervals may be far wider
     highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
     return Chart(
@@ -78,7 +91,9 @@ def rounds_chart(
         alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "
         f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
         traces=tuple(trace | {"meta": charts.SEEN["all"]} for trace in traces),
-        layout=charts.axes("round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})),
+        layout=charts.axes(
+            "round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})
+        ),
         may_be_logarithmic=True,
     )
 
@@ -126,7 +141,11 @@ def _series(record: AuditRecord) -> Iterator[tuple[str, str, Floats, Floats]]:
     rounds = np.arange(1.0, record.rounds + 1)
     evaluated = metrics.get("eval_round", missing)
     metric = record.design.metric.replace("_", " ")
-    for title, key in (("loss", "loss"), (metric, "accuracy"), ("ROC AUC", "auc")):
+    for title, key in (
+        ("loss", "loss"),
+        (metric, "accuracy"),
+        ("ROC AUC", "auc"),
+    ):
         yield title, "training", rounds, metrics.get(f"train_{key}", missing)
         yield title, "held out", evaluated, metrics.get(f"eval_{key}", missing)
     yield "clip norm", "", rounds, record.mechanism.clip_norms

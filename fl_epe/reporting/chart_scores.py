@@ -9,11 +9,15 @@ from fl_epe.reporting.charts import Chart, scatter
 from fl_epe.reporting.numbers import JSON
 from fl_epe.wording import number, signed
 
-_WIDE = 1.96  # deviations about an expected score, within which 95% of scores are
+_WIDE = (
+    1.96  # deviations about an expected score, within which 95% of scores are
+)
 _MOST_NULL = 100  # scores of canaries that took no part
 
 
-def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart | None:
+def scores_chart(
+    record: AuditRecord, answers: tuple[Answer, Answer]
+) -> Chart | None:
     """Score against expected score of each canary; ``None`` if nothing was measured."""
     traces = list[JSON]()
     null_traces = []
@@ -33,11 +37,14 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         label = f"{name}, κ = {signed(fit.scale)}"
         chosen = charts.spread_out(len(sizes))
         counts = scored_participations(record, len(sizes))
-        hover = (
-            "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
-        )
+        hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
         points = scatter(
-            "markers", sizes[chosen], scores.observed[chosen], name, color, symbol
+            "markers",
+            sizes[chosen],
+            scores.observed[chosen],
+            name,
+            color,
+            symbol,
         )
         points |= {
             "customdata": [[int(counts[canary])] for canary in chosen],
@@ -45,7 +52,8 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
             "hovertemplate": f"{hover}<extra>{name}</extra>",
         }
         traces += [
-            charts.band(ends, line - _WIDE, line + _WIDE, "band", color) | of_adversary,
+            charts.band(ends, line - _WIDE, line + _WIDE, "band", color)
+            | of_adversary,
             scatter("lines", ends, line, label, color, dash) | of_adversary,
             points | of_adversary,
         ]
@@ -53,7 +61,13 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
             drawn = charts.spread_out(len(scores.unobserved), _MOST_NULL)
             null = scores.unobserved[drawn]
             null_trace = scatter(
-                "markers", 0 * null, null, "took no part", charts.PLAIN, "x", size=6
+                "markers",
+                0 * null,
+                null,
+                "took no part",
+                charts.PLAIN,
+                "x",
+                size=6,
             )
             null_traces.append(null_trace | of_adversary)
         clauses.append(

@@ -19,7 +19,10 @@ from fl_epe.checks import Integers
 from fl_epe.reporting.numbers import JSON, interval
 from fl_epe.wording import number
 
-FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
+FINAL = "@final"
+EVERY = "@every"
+THEORY = "@theory"
+PLAIN = "@plain"
 """Roles of colors: of one adversary, of the other one, of theory, and of none of these."""
 
 SEEN = {"final": "final model", "all": "every round"}
@@ -90,7 +93,9 @@ class Chart:
                 bars = trace.get(f"error_{letter}")
                 if bars:
                     middle = trace[letter]
-                    columns["from"] = plain(np.subtract(middle, bars["arrayminus"]))
+                    columns["from"] = plain(
+                        np.subtract(middle, bars["arrayminus"])
+                    )
                     columns["to"] = plain(np.add(middle, bars["array"]))
             rows += [
                 {
@@ -104,7 +109,9 @@ class Chart:
     @property
     def columns(self) -> list[str]:
         """Names of all columns of `points`."""
-        return list(dict.fromkeys(name for point in self.points for name in point))
+        return list(
+            dict.fromkeys(name for point in self.points for name in point)
+        )
 
 
 def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
@@ -116,9 +123,15 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
         x_axis: further properties of the x-axis.
     """
     layout: JSON = {
-        "xaxis": {"title": {"text": x}, "anchor": panel(len(panels) - 1), **x_axis}
+        "xaxis": {
+            "title": {"text": x},
+            "anchor": panel(len(panels) - 1),
+            **x_axis,
+        }
     }
-    unit = (1 - _GAP * (len(panels) - 1)) / sum(height for _, height, _ in panels)
+    unit = (1 - _GAP * (len(panels) - 1)) / sum(
+        height for _, height, _ in panels
+    )
     top = 1.0
     for place, (title, height, properties) in enumerate(panels):
         low = max(top - unit * height, 0.0)
@@ -133,11 +146,19 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
 
 def panel(place: int) -> str:
     """Name of the y-axis of a panel, from 0 at the top."""
-    return f"y{place + 1}" if place else "y"
+    if place:
+        return f"y{place + 1}"
+    return "y"
 
 
 def scatter(
-    mode: str, x: ArrayLike, y: ArrayLike, name: str, color: str, look: str, **more: Any
+    mode: str,
+    x: ArrayLike,
+    y: ArrayLike,
+    name: str,
+    color: str,
+    look: str,
+    **more: Any,
 ) -> JSON:
     """Curves ("lines"; the look is a dash) or markers ("markers"; it is a symbol)."""
     if mode == "lines":
@@ -157,7 +178,9 @@ def scatter(
     }
 
 
-def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str) -> JSON:
+def band(
+    x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str
+) -> JSON:
     """The area between two curves, which the legend does not name."""
     there_and_back = np.append(np.ravel(x), np.ravel(x)[::-1])
     upper_and_lower = np.append(high, np.ravel(low)[::-1])
@@ -188,7 +211,9 @@ def in_legend_once(traces: Iterable[JSON]) -> tuple[JSON, ...]:
     return tuple(marked)
 
 
-def error_bars(middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str) -> JSON:
+def error_bars(
+    middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str
+) -> JSON:
     """Intervals about points; an end that is not finite is not drawn."""
     above = plain(np.ravel(np.subtract(high, middle)))
     below = plain(np.ravel(np.subtract(middle, low)))
@@ -203,7 +228,9 @@ def error_bars(middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str) -
     }
 
 
-def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | None:
+def answer_chart(
+    named: Sequence[tuple[str, Answer]], **about: Any
+) -> Chart | None:
     """ε of each answer: estimate, interval, lower bound and theory, a row each.
 
     Args:
@@ -229,7 +256,9 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
     middle, low, high = np.maximum(ends, _FLOOR).T
     is_far = middle.max() > _FAR * middle.min()
     x_axis = {"type": "log"} if is_far else {"rangemode": "tozero"}
-    epsilons = scatter("markers", middle, [], "ε, interval", PLAIN, "circle", size=11)
+    epsilons = scatter(
+        "markers", middle, [], "ε, interval", PLAIN, "circle", size=11
+    )
     traces = (
         epsilons | {"error_x": error_bars(middle, low, high, PLAIN)},
         scatter("markers", proved, [], "at least", PLAIN, "triangle-right"),
@@ -238,7 +267,9 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
     return Chart(
         alternative=answers_in_words(named),
         traces=tuple(trace | {"y": names} for trace in traces),
-        layout=axes("ε", ("", 1.0, {"range": [len(names) - 0.5, -0.5]}), **x_axis),
+        layout=axes(
+            "ε", ("", 1.0, {"range": [len(names) - 0.5, -0.5]}), **x_axis
+        ),
         **about,
     )
 
@@ -254,7 +285,9 @@ def finite_estimate(answer: Answer) -> EpsilonEstimate | None:
 def answers_in_words(named: Iterable[tuple[str, Answer]]) -> str:
     """ε, interval, lower bound and theory of each answer, in a sentence."""
     words = "{}: ε {}, interval {}, at least {}, theory allows {}"
-    clauses = [words.format(name, *answer_cells(answer)) for name, answer in named]
+    clauses = [
+        words.format(name, *answer_cells(answer)) for name, answer in named
+    ]
     return "; ".join(clauses) + "."
 
 
@@ -271,12 +304,17 @@ def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
 
 def drawable(value: float | None) -> float:
     """A value to draw, or NaN, which is not drawn, for one that is unknown, infinite or 0."""
-    return value if value and math.isfinite(value) else math.nan
+    if value and math.isfinite(value):
+        return value
+    return math.nan
 
 
 def plain(values: Iterable[float]) -> list[float | None]:
     """Five significant digits of each value, as JSON; ``None`` for one that is not finite."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+    return [
+        float(f"{value:.5g}") if math.isfinite(value) else None
+        for value in values
+    ]
 
 
 def spread_out(count: int, limit: int = MOST_POINTS) -> Integers:
@@ -289,6 +327,4 @@ def left_out(count: int, plural: str, limit: int = MOST_POINTS) -> str:
     """A sentence on what `spread_out` leaves out; empty if that is nothing."""
     if count <= limit:
         return ""
-    return (
-        f" Drawn are {limit:,} of {count:,} {plural}, evenly spread over their numbers."
-    )
+    return f" Drawn are {limit:,} of {count:,} {plural}, evenly spread over their numbers."

@@ -54,7 +54,8 @@ def client_leakage(summary: Summary) -> ClientLeakage:
     participations = np.zeros(kinds, np.int64)
     weights = np.zeros(kinds)
     shifts = {
-        answer.adversary.sees: np.full(kinds, np.nan) for answer in summary.answers
+        answer.adversary.sees: np.full(kinds, np.nan)
+        for answer in summary.answers
     }
     for start in range(0, kinds, _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -88,7 +89,9 @@ def _kinds(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
     rows = np.stack([rounds, weights], axis=1)[order]
     keys = [part.tobytes() for part in np.split(rows, starts[1:])]
     kinds: dict[bytes, int] = {}
-    kind_of_client = np.array([kinds.setdefault(key, len(kinds)) for key in keys])
+    kind_of_client = np.array(
+        [kinds.setdefault(key, len(kinds)) for key in keys]
+    )
     _, first_clients = np.unique(kind_of_client, return_index=True)
     return ids, ids[first_clients], kind_of_client
 
@@ -110,6 +113,7 @@ def write_clients(summary: Summary, path: Path) -> Path:
     }
     for sees, epsilons in leakage.epsilon.items():
         columns[f"epsilon_{sees}_rounds_known"] = [
-            "" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in epsilons
+            "" if np.isnan(epsilon) else f"{epsilon:.5g}"
+            for epsilon in epsilons
         ]
     return write_text(path, columns_text(columns), private=True)

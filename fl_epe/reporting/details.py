@@ -21,7 +21,9 @@ _PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
 
 def details(summary: Summary) -> list[tuple[str, list[str]]]:
     """Each question with its sentences; questions without sentences are left out."""
-    sections = [(question, list(say(summary))) for question, say in _QUESTIONS.items()]
+    sections = [
+        (question, list(say(summary))) for question, say in _QUESTIONS.items()
+    ]
     return [(question, lines) for question, lines in sections if lines]
 
 
@@ -160,7 +162,10 @@ def _clients(summary: Summary) -> Iterator[str]:
 
 
 def _of_client(
-    summary: Summary, leakage: ClientLeakage, place: int, answer: auditing.Answer
+    summary: Summary,
+    leakage: ClientLeakage,
+    place: int,
+    answer: auditing.Answer,
 ) -> str:
     """ε of a client by κ of the canaries, its interval, and the limit of theory."""
     record = summary.record
@@ -168,8 +173,12 @@ def _of_client(
     view = answer.view
     assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
     shares = record.clients.shares_of(leakage.ids[place : place + 1])
-    client = auditing.AuditedClient(float(leakage.participations[place]), shares)
-    theory = auditing.analytical(record.mechanism, client, summary.delta).epsilon
+    client = auditing.AuditedClient(
+        float(leakage.participations[place]), shares
+    )
+    theory = auditing.analytical(
+        record.mechanism, client, summary.delta
+    ).epsilon
     allowed = "no theory is known"
     if theory is not None:
         allowed = f"theory allows {number(theory)}"

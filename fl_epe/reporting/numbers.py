@@ -26,13 +26,17 @@ def as_json(value: Any) -> Any:
         return {name: as_json(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(part) for part in value]
-    return finite(value) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return finite(value)
+    return value
 
 
 def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
     """Numbers as JSON; ``unbounded`` names those of them that are infinite."""
     values: JSON = {name: finite(value) for name, value in numbers.items()}
-    values["unbounded"] = [name for name, value in numbers.items() if value == math.inf]
+    values["unbounded"] = [
+        name for name, value in numbers.items() if value == math.inf
+    ]
     return values
 
 

@@ -22,7 +22,9 @@ from fl_epe.reporting.still import FIGURE_FORMATS, picture
 from fl_epe.reporting.summary import Summary
 
 # Where a spreadsheet may take the text that follows for a formula.
-_FORMULA = re.compile(r"(?:\A(?=[\t\r])|(?:\A|(?<=[;\t\r\n]))(?=[=+\-@＝＋－＠]))")
+_FORMULA = re.compile(
+    r"(?:\A(?=[\t\r])|(?:\A|(?<=[;\t\r\n]))(?=[=+\-@＝＋－＠]))"
+)
 
 
 def write_figures(
@@ -45,7 +47,9 @@ def write_figures(
     """
     for name in formats:
         if name not in FIGURE_FORMATS:
-            raise_invalid("formats", name, f"to be among {', '.join(FIGURE_FORMATS)}")
+            raise_invalid(
+                "formats", name, f"to be among {', '.join(FIGURE_FORMATS)}"
+            )
     record = summary.record
     if record is None:
         raise ValueError("Expected the summary of a record.")
@@ -60,7 +64,10 @@ def write_figures(
     directory.mkdir(parents=True, exist_ok=True)
     return [
         *(write_text(directory / name, text) for name, text in texts.items()),
-        *(write_bytes(directory / name, file) for name, file in pictures.items()),
+        *(
+            write_bytes(directory / name, file)
+            for name, file in pictures.items()
+        ),
     ]
 
 
@@ -92,14 +99,18 @@ def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
             expected[:observed] = np.nan
         else:
             all_have_scores = len(answer.scores.observed) == observed
-            scored = np.flatnonzero(record.presence.any(axis=0) | all_have_scores)
+            scored = np.flatnonzero(
+                record.presence.any(axis=0) | all_have_scores
+            )
             expected[scored] = seen_by(record, Adversary(sees)).sizes.observed
             scores[scored] = answer.scores.observed
             if answer.scores.unobserved is not None:
                 scores[observed:] = answer.scores.unobserved
         columns[f"expected_score_{sees}"] = expected
         columns[f"score_{sees}"] = scores
-    return columns_text({name: values.tolist() for name, values in columns.items()})
+    return columns_text(
+        {name: values.tolist() for name, values in columns.items()}
+    )
 
 
 def columns_text(columns: Mapping[str, Sequence[Any]]) -> str:

@@ -38,7 +38,9 @@ SEES = {"final": "the final model", "all": "every round's model"}
 def what_is_seen(answer: Answer, record: AuditRecord | None) -> str:
     """As `SEES`, for a record after which there may be more rounds."""
     sees = answer.adversary.sees
-    return SEES[sees] if sees == "all" else f"the {view_name(sees, record)}"
+    if sees == "all":
+        return SEES[sees]
+    return f"the {view_name(sees, record)}"
 
 
 CODES: dict[str, Status] = {
@@ -66,13 +68,25 @@ CODES: dict[str, Status] = {
 LEAST_PARAMETERS = 100
 """With fewer, random directions overlap, so that scores need not follow their law."""
 
-_TOO_FEW_PARAMETERS = 20  # 95% intervals of every round hold in 80% of runs with 12
-_OF_LAW = ("doubts", "contradicted", "null", "width", "number", "time", "strength")
+_TOO_FEW_PARAMETERS = (
+    20  # 95% intervals of every round hold in 80% of runs with 12
+)
+_OF_LAW = (
+    "doubts",
+    "contradicted",
+    "null",
+    "width",
+    "number",
+    "time",
+    "strength",
+)
 _FEW = "the model has {} parameters, in which random directions overlap more than scores assume"
 
 # Confidence of a result that says an implementation is wrong, as of `assert_private`.
 _CONFIDENCE = 0.99
-_CONFIDENCE_UNCLAIMED = 0.999  # the same for an adversary for whom nothing is claimed
+_CONFIDENCE_UNCLAIMED = (
+    0.999  # the same for an adversary for whom nothing is claimed
+)
 _FAR = 1.5  # of κ or its inverse: more than training takes back in sound runs of small models
 _CAUSES = (
     "the server's learning rate decays or its momentum or optimizer is another one than the audit "
@@ -82,9 +96,7 @@ _TAKEN_BACK = (
     "training takes back a part of what a client adds, "
     "most of all in a small model, or where"
 )
-_NEXT = (
-    "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
-)
+_NEXT = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
 _LEVEL = 0.01  # of the tests of κ of a report together
 
 
@@ -167,8 +179,12 @@ def _of_proof(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
     proved = f"the least ε that is proved of {view} ({number(answer.proved)})"
     level = _CONFIDENCE
     if answer.adversary.sees_final:
-        level = _CONFIDENCE_UNCLAIMED  # the accounting is for every round's model
-    evidence = evidence_against_theory(record, answer.adversary, estimate.delta, level)
+        level = (
+            _CONFIDENCE_UNCLAIMED  # the accounting is for every round's model
+        )
+    evidence = evidence_against_theory(
+        record, answer.adversary, estimate.delta, level
+    )
     if evidence is not None and evidence.violated:
         yield ReportWarning(
             "exceeds-theory",
@@ -250,12 +266,15 @@ def _of_tests(
         fit = answer.fit
         if fit is not None:
             view = what_is_seen(answer, record)
-            growth = (
-                f"{view} do not grow with the number of participations as is assumed"
-            )
+            growth = f"{view} do not grow with the number of participations as is assumed"
             tests.append(("number", fit.number, growth, fit.ratio))
             tests.append(
-                ("time", fit.time, f"{view} depend on when canaries took part", 1.0)
+                (
+                    "time",
+                    fit.time,
+                    f"{view} depend on when canaries took part",
+                    1.0,
+                )
             )
     level = _LEVEL / max(sum(test is not None for _, test, _, _ in tests), 1)
     for code, test, fault, ratio in tests:

@@ -50,7 +50,9 @@ def write_report(summary: Summary, directory: Path) -> None:
     charts = run_charts(summary)
     values = as_report(summary)
     page = _report_page(summary, charts)
-    pictures = [picture(chart, "png") for chart in charts if chart.name == "epsilon"]
+    pictures = [
+        picture(chart, "png") for chart in charts if chart.name == "epsilon"
+    ]
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "report.json", values)
     epsilon_png = directory / "epsilon.png"
@@ -69,7 +71,11 @@ def as_text(summary: Summary, *, details: bool = False) -> str:
 
 
 def print_report(
-    console: Console, summary: Summary, bullet: str = "•", *, details: bool = False
+    console: Console,
+    summary: Summary,
+    bullet: str = "•",
+    *,
+    details: bool = False,
 ) -> None:
     """Print the answer on one screen; red at the top if it is not to be relied on.
 
@@ -105,7 +111,9 @@ def print_report(
                 say(f"{bullet} {text}", "dim")
 
 
-def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> list[str]:
+def _fitting(
+    extra: list[str], above: str, rows: Sequence[Sequence[str]]
+) -> list[str]:
     """Of warnings those that fit on the screen, and how many do not."""
     words = len(above.split()) + _HEADING_WORDS
     words += sum(len(cell.split()) for row in rows for cell in row)
@@ -122,9 +130,12 @@ def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> lis
 def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
     record = summary.record
     drawn = {
-        chart.name: {"data": chart.traces, "layout": chart.layout} for chart in charts
+        chart.name: {"data": chart.traces, "layout": chart.layout}
+        for chart in charts
     }
-    text = json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     return render_page(
         "report.html.j2",
         summary=summary,
@@ -135,7 +146,9 @@ def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
         # JSON that may stand between two tags.
         drawn=text.replace("<", "\\u003c").replace("&", "\\u0026"),
         plotly=plotly_script() if charts else "",
-        config=in_words(summary.settings) if record is None else settings_of(record),
+        config=in_words(summary.settings)
+        if record is None
+        else settings_of(record),
     )
 
 
@@ -144,4 +157,6 @@ def plotly_script() -> str:
     """The script of the installed plotly, compressed with gzip and in base64."""
     from plotly.offline import get_plotlyjs
 
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+    return base64.b64encode(
+        gzip.compress(get_plotlyjs().encode(), 9, mtime=0)
+    ).decode()

@@ -17,8 +17,13 @@ def as_report(summary: Summary) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
     record = summary.record
 
-    def values(answers: Iterable[Answer], delta: float = summary.delta) -> list[JSON]:
-        return [answer_values(answer, delta, summary.confidence) for answer in answers]
+    def values(
+        answers: Iterable[Answer], delta: float = summary.delta
+    ) -> list[JSON]:
+        return [
+            answer_values(answer, delta, summary.confidence)
+            for answer in answers
+        ]
 
     return {
         "schema": SCHEMA,
@@ -37,7 +42,9 @@ def as_report(summary: Summary) -> JSON:
             "fault_counts": summary.fault_counts,
             "settings": as_json(summary.settings),
             "versions": (
-                installed_versions() if record is None else record.provenance.versions
+                installed_versions()
+                if record is None
+                else record.provenance.versions
             ),
         },
     }
@@ -66,14 +73,27 @@ def answer_values(answer: Answer, delta: float, confidence: float) -> JSON:
 
 def _run(summary: Summary) -> JSON:
     record = summary.record
-    held_out = {name.replace(" ", "_"): value for name, value in summary.held_out()}
-    values: JSON = {"task": summary.task, "unit": summary.unit, "held_out": held_out}
+    held_out = {
+        name.replace(" ", "_"): value for name, value in summary.held_out()
+    }
+    values: JSON = {
+        "task": summary.task,
+        "unit": summary.unit,
+        "held_out": held_out,
+    }
     if record is None:
-        return values | {"rounds": None, "started": None, "ended": None, "commands": []}
+        return values | {
+            "rounds": None,
+            "started": None,
+            "ended": None,
+            "commands": [],
+        }
     provenance = record.provenance
     return values | {
         "rounds": record.rounds,
-        "stopped_by": record.design.stop_when if record.findings.stopped else None,
+        "stopped_by": record.design.stop_when
+        if record.findings.stopped
+        else None,
         "dim": record.dim,
         "clients": record.design.num_clients,
         "canaries": record.num_canaries,

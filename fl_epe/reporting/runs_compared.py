@@ -136,8 +136,12 @@ def compare_runs(
         delta = min(record.delta for record in records.values())
     check_probability("delta", delta)
     runs = tuple(
-        ComparedRun(letter, name, summarize(record, delta), record, settings_of(record))
-        for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
+        ComparedRun(
+            letter, name, summarize(record, delta), record, settings_of(record)
+        )
+        for letter, (name, record) in zip(
+            _LETTERS, records.items(), strict=False
+        )
     )
     different = dict[str, list[str]]()
     for name in dict.fromkeys(name for run in runs for name in run.settings):
@@ -188,7 +192,9 @@ def _differences(
             level = 1 - error / (1 if are_independent else 2)
             for run in pair:
                 if (run.letter, level) not in by_level:
-                    by_level[run.letter, level] = answers(run.record, delta, level)
+                    by_level[run.letter, level] = answers(
+                        run.record, delta, level
+                    )
             first, second = (by_level[run.letter, level][place] for run in pair)
             if (
                 first.estimate is not None
@@ -208,11 +214,15 @@ def _differences(
 
 
 def _notes(
-    runs: Sequence[ComparedRun], delta: float, differences: Sequence[PairDifference]
+    runs: Sequence[ComparedRun],
+    delta: float,
+    differences: Sequence[PairDifference],
 ) -> list[str]:
     lines = list[str]()
     if {run.record.delta for run in runs} != {delta}:
-        deltas = ", ".join(f"{run.letter} {run.record.delta:.2g}" for run in runs)
+        deltas = ", ".join(
+            f"{run.letter} {run.record.delta:.2g}" for run in runs
+        )
         lines.append(
             f"The runs were made for another δ ({deltas}). Every ε here was computed again at δ = "
             f"{delta:.2g}; --delta chooses another."
@@ -220,11 +230,15 @@ def _notes(
     letters_by_question = dict[str, list[str]]()
     for run in runs:
         for warning in run.summary.warnings[:1]:
-            lines.append(f"Run {run.letter} ({warning.status}): {warning.text}.")
+            lines.append(
+                f"Run {run.letter} ({warning.status}): {warning.text}."
+            )
         answer = run.summary.answers[1]
         knows = "knows" if answer.adversary.knows_rounds else "does not know"
         adjacency = answer.analytical.adjacency
-        question = f"the adversary {knows} the client's rounds, {adjacency} adjacency"
+        question = (
+            f"the adversary {knows} the client's rounds, {adjacency} adjacency"
+        )
         letters_by_question.setdefault(question, []).append(run.letter)
     if len(letters_by_question) > 1:
         questions = "; ".join(

@@ -80,7 +80,9 @@ def result(compared: RunsCompared) -> str:
     """The result in a sentence or two, for non-experts."""
     if not compared.differences:
         measured = [
-            run for run in compared.runs if run.summary.answers[1].estimate is not None
+            run
+            for run in compared.runs
+            if run.summary.answers[1].estimate is not None
         ]
         if len(measured) > 1:
             return "These runs do not answer one question, so their ε are not compared."
@@ -88,15 +90,15 @@ def result(compared: RunsCompared) -> str:
     clauses = []
     any_leak = False
     for adversary, view in SEES.items():
-        pairs = [pair for pair in compared.differences if pair.adversary == adversary]
+        pairs = [
+            pair for pair in compared.differences if pair.adversary == adversary
+        ]
         if not pairs:
             continue
         leaks = [leak for leak in [pair.leak() for pair in pairs] if leak]
         any_leak = any_leak or bool(leaks)
         if len(pairs) > 1:
-            clause = (
-                f"{len(leaks)} of {len(pairs)} pairs of runs differ by more than chance"
-            )
+            clause = f"{len(leaks)} of {len(pairs)} pairs of runs differ by more than chance"
         elif leaks:
             clause = f"run {leaks[0][0]} leaks more than run {leaks[0][1]}"
         else:

@@ -26,10 +26,14 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
     if evidence is not None and evidence.violated:
         text = f"{refutation(evidence)}, claimed {number(evidence.claimed)}"
         warnings.append(
-            ReportWarning("exceeds-theory", f"more leaks than is claimed ({text})")
+            ReportWarning(
+                "exceeds-theory", f"more leaks than is claimed ({text})"
+            )
         )
     if estimate is None:
-        warnings.append(ReportWarning("not-measured", f"no estimate: {scores.refused}"))
+        warnings.append(
+            ReportWarning("not-measured", f"no estimate: {scores.refused}")
+        )
     else:
         if (scores.proved or 0.0) > estimate.high:
             text = (
@@ -52,7 +56,9 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
 def score_status(scores: ScoreSummary) -> Status:
     """The status of the most important warning, or "ok"."""
     warnings = score_warnings(scores)
-    return warnings[0].status if warnings else "ok"
+    if warnings:
+        return warnings[0].status
+    return "ok"
 
 
 def score_sentences(scores: ScoreSummary) -> list[str]:
@@ -88,9 +94,7 @@ def _of_claim(scores: ScoreSummary) -> str:
     if evidence.violated:
         return f"The claim of {claim} is refuted at {scores.confidence:.0%} confidence."
     if not evidence.undecided:
-        return (
-            f"The claim of {claim} is not refuted; an ε twice as large would have been."
-        )
+        return f"The claim of {claim} is not refuted; an ε twice as large would have been."
     reason = evidence.laws.objection or evidence.undecided
     return f"Whether {claim} holds is undecided, as {reason}."
 
@@ -100,11 +104,19 @@ def score_values(scores: ScoreSummary) -> JSON:
     estimate = scores.estimate
     evidence = scores.evidence
     numbers = {
-        name: getattr(estimate, name, None) for name in ("epsilon", "low", "high")
+        name: getattr(estimate, name, None)
+        for name in ("epsilon", "low", "high")
     }
     numbers["proved"] = scores.proved
     numbers["claimed"] = getattr(evidence, "claimed", None)
-    details = ("dim", "observed", "unobserved", "estimates", "bounds", "gaussian")
+    details = (
+        "dim",
+        "observed",
+        "unobserved",
+        "estimates",
+        "bounds",
+        "gaussian",
+    )
     return {
         "status": score_status(scores),
         "warnings": as_json(score_warnings(scores)),

@@ -31,13 +31,19 @@ SOME = 0.95
 def size_of_updates(summary: Summary) -> str:
     """How large the canaries' updates are, in words."""
     record = summary.record
-    clips = record is not None and np.isfinite(record.mechanism.clip_norms).any()
-    return "as large as clipping allows" if clips else "of a client's size"
+    clips = (
+        record is not None and np.isfinite(record.mechanism.clip_norms).any()
+    )
+    if clips:
+        return "as large as clipping allows"
+    return "of a client's size"
 
 
 def scope(summary: Summary) -> str:
     """What is and what is not measured about the data of clients, without its full stop."""
-    views = [answer.view for answer in summary.answers if answer.view is not None]
+    views = [
+        answer.view for answer in summary.answers if answer.view is not None
+    ]
     rare = ""
     if not all(view.noise_prevails() for view in views):
         rare = (
@@ -105,9 +111,7 @@ _ADVICE = {
 }
 ADVISE = "fl-epe advise noise"
 _DECIDES = "whoever answers for the data decides"
-_RELY = (
-    "Rely on the least ε that is proved, and on no estimate, until the reason is found."
-)
+_RELY = "Rely on the least ε that is proved, and on no estimate, until the reason is found."
 
 
 def guess_limit(epsilon: float, delta: float) -> float:
@@ -140,7 +144,9 @@ def first_sentence(summary: Summary) -> str:
         caveat = f" {CAVEAT}"
         limit = finite(summary.answers[1].analytical.epsilon)
         if limit is not None and status != "faulty":
-            caveat += f": theory allows {number(limit)} if implemented as claimed"
+            caveat += (
+                f": theory allows {number(limit)} if implemented as claimed"
+            )
         caveat += "."
     if status == "ok":
         return sentence(clause) + caveat
@@ -148,9 +154,7 @@ def first_sentence(summary: Summary) -> str:
     text = textwrap.shorten(warning.text, _LONGEST, placeholder=" …")
     unit = summary.full_unit
     if status == "diverged":
-        clause = (
-            f"the numbers below, of one {unit}, are not those of a model that learned"
-        )
+        clause = f"the numbers below, of one {unit}, are not those of a model that learned"
     elif warning.code == "steps":
         clause = f"ε of one {unit} is not that of the mechanism whose privacy is accounted for"
     elif not clause:
@@ -167,8 +171,13 @@ def exposure(summary: Summary) -> str:
             continue
         upper = _upper_end(answer)
         how_right = share(guess_limit(upper, summary.delta))
-        if how_right == ALWAYS and guess_limit(estimate.low, summary.delta) < LITTLE:
-            how_right = f"between a blind guess and {how_right}"  # too wide to say more
+        if (
+            how_right == ALWAYS
+            and guess_limit(estimate.low, summary.delta) < LITTLE
+        ):
+            how_right = (
+                f"between a blind guess and {how_right}"  # too wide to say more
+            )
         source = what_is_seen(answer, summary.record)
         if not answer.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
@@ -206,7 +215,9 @@ def rounds_of(answer: Answer, summary: Summary) -> str:
     if not answer.adversary.knows_rounds:
         return f"{rounds} on average, drawn in secret"
     ids = summary.record.clients.ids if summary.record else None
-    return rounds if ids is None or not len(ids) else f"{rounds} (the median)"
+    if ids is None or not len(ids):
+        return rounds
+    return f"{rounds} (the median)"
 
 
 def what_to_do(summary: Summary) -> str:
@@ -214,7 +225,8 @@ def what_to_do(summary: Summary) -> str:
     if summary.status != "ok":
         return _ADVICE.get(summary.warnings[0].code, _RELY)
     final, every = (
-        guess_limit(_upper_end(answer), summary.delta) for answer in summary.answers
+        guess_limit(_upper_end(answer), summary.delta)
+        for answer in summary.answers
     )
     has_noise = summary.record and summary.record.mechanism.noise_multiplier
     noise = "raise the noise" if has_noise else "add noise"
@@ -249,7 +261,10 @@ def headings(summary: Summary) -> tuple[str, ...]:
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
     """The cells of the table, as text: a row for each adversary."""
     return [
-        (view_name(answer.adversary.sees, summary.record), *marked_cells(answer))
+        (
+            view_name(answer.adversary.sees, summary.record),
+            *marked_cells(answer),
+        )
         for answer in summary.answers
     ]
 
@@ -268,7 +283,9 @@ def marked_cells(answer: Answer) -> tuple[str, str, str, str]:
 
 def table_title(summary: Summary) -> str:
     """The title above the table."""
-    return f"How much leaks about one {summary.unit}: ε at δ = {summary.delta:.2g}"
+    return (
+        f"How much leaks about one {summary.unit}: ε at δ = {summary.delta:.2g}"
+    )
 
 
 def table_note(summary: Summary) -> str:
@@ -277,16 +294,24 @@ def table_note(summary: Summary) -> str:
     every_round = answers[1]
     if not math.isfinite(every_round.participations):
         return ""
-    of_client = "" if summary.unit in ("example", "record") else " (not one record's)"
+    if summary.unit in ("example", "record"):
+        of_client = ""
+    else:
+        of_client = " (not one record's)"
     rounds = rounds_of(every_round, summary)
     instead = _INSTEAD[every_round.analytical.adjacency]
-    knows = " and rounds" if every_round.adversary.knows_rounds else ", not its rounds"
+    if every_round.adversary.knows_rounds:
+        knows = " and rounds"
+    else:
+        knows = ", not its rounds"
     text = (
         f"ε compares one {summary.unit}'s random updates{of_client} in {rounds}, "
         f"{size_of_updates(summary)}, with {instead}. The adversary knows its updates{knows}."
     )
     measured = [
-        (answer, answer.estimate) for answer in answers if answer.estimate is not None
+        (answer, answer.estimate)
+        for answer in answers
+        if answer.estimate is not None
     ]
     if any(
         estimate.epsilon > (answer.analytical.epsilon or math.inf)
@@ -304,9 +329,7 @@ def table_note(summary: Summary) -> str:
     if extrapolated and summary.record is not None:
         largest = int(summary.record.presence.sum(axis=0).max())
         rounds = counted(largest, "round")
-        text += (
-            f" † Extrapolated from canaries (synthetic clients) in at most {rounds}."
-        )
+        text += f" † Extrapolated from canaries (synthetic clients) in at most {rounds}."
     if summary.at_small_delta and measured:
         final, every = map(answer_cells, summary.at_small_delta)
         text += (
@@ -333,7 +356,9 @@ def fault_lines(summary: Summary) -> list[str]:
         line += ": " + ", ".join(f"{count} {kind}" for kind, count in kinds[:3])
     lines = [f"{line}."]
     if summary.faults:
-        fault = textwrap.shorten(summary.faults[0], _LONGEST_FAULT, placeholder=" …")
+        fault = textwrap.shorten(
+            summary.faults[0], _LONGEST_FAULT, placeholder=" …"
+        )
         lines.append(f"The first fault: {fault}")
     return lines
 
@@ -347,7 +372,9 @@ def meaning(summary: Summary) -> list[str]:
     assumes = ""
     proof = summary.answers[1].proof
     if proof is not None:
-        assumes = f"; it assumes {BOUNDS[proof].assumption} ({BOUNDS[proof].theorem})"
+        assumes = (
+            f"; it assumes {BOUNDS[proof].assumption} ({BOUNDS[proof].theorem})"
+        )
     return [
         f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "

@@ -60,14 +60,18 @@ _NUMBERS = ("epsilon", "low", "high", "proved", "theory", "linear_limit")
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")  # of metrics
 
 
-def silos_text(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> str:
+def silos_text(
+    answers: Sequence[SiloAnswer], faults: Sequence[str] = ()
+) -> str:
     """The report as plain text.
 
     Args:
         answers: of silos with different names.
         faults: what else went wrong, in sentences without a full stop.
     """
-    console = Terminal(file=io.StringIO(), width=80, color_system=None, highlight=False)
+    console = Terminal(
+        file=io.StringIO(), width=80, color_system=None, highlight=False
+    )
     report = silos_json(answers, faults)
     for text in (*report["answer"], *report["faults"]):
         console.print(text)
@@ -100,10 +104,13 @@ def write_silos_report(
     write_text(directory / "report.html", page)
 
 
-def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSON:
+def silos_json(
+    answers: Sequence[SiloAnswer], faults: Sequence[str] = ()
+) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
     answers = [
-        dataclasses.replace(answer, silo=answer.silo or UNNAMED) for answer in answers
+        dataclasses.replace(answer, silo=answer.silo or UNNAMED)
+        for answer in answers
     ]
     lines = [(answer.silo, line) for answer in answers for line in answer.lines]
     defects = [
@@ -112,7 +119,9 @@ def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSO
         if line.exceeds_theory
     ]
     defects += [
-        f"{answer.silo}: {fault}" for answer in answers for fault in answer.faults
+        f"{answer.silo}: {fault}"
+        for answer in answers
+        for fault in answer.faults
     ]
     status = "ok"
     if defects:
@@ -161,7 +170,9 @@ def _values(answer: SiloAnswer) -> JSON:
     for name in ("faults", "notes", "records"):
         del values[name]
     for line_values, line in zip(values["lines"], answer.lines, strict=True):
-        line_values |= finite_numbers({name: getattr(line, name) for name in _NUMBERS})
+        line_values |= finite_numbers(
+            {name: getattr(line, name) for name in _NUMBERS}
+        )
     return values
 
 
@@ -179,13 +190,17 @@ def _lines(
 
 def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
     """For each unit and δ: the limit of theory, and the silo with the largest ε by adversary."""
-    for unit, delta in dict.fromkeys((answer.unit, answer.delta) for answer in answers):
+    for unit, delta in dict.fromkeys(
+        (answer.unit, answer.delta) for answer in answers
+    ):
         alike = [
             answer
             for answer in answers
             if answer.unit == unit and answer.delta == delta
         ]
-        yield sentence(f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(alike)}")
+        yield sentence(
+            f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(alike)}"
+        )
         for adversary, view in SEEN_OF_SILOS.items():
             lines = _lines(alike, adversary)
             if lines:
@@ -202,7 +217,9 @@ def _allowed(answers: Sequence[SiloAnswer]) -> str:
     limits = {}
     unknown = []
     for answer in answers:
-        theories = [line.theory for line in answer.lines if line.theory is not None]
+        theories = [
+            line.theory for line in answer.lines if line.theory is not None
+        ]
         if theories:
             limits[answer.silo] = max(theories)
         else:
@@ -241,7 +258,9 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
     """ε with its interval, lower bound, theory and the linear limit, as text."""
     epsilon = "not measured"
     if line.epsilon is not None:
-        epsilon = f"{number(line.epsilon)} ({number(line.low)} – {number(line.high)})"
+        epsilon = (
+            f"{number(line.epsilon)} ({number(line.low)} – {number(line.high)})"
+        )
     proved = number(line.proved) if line.proved else "–"
     theory = "none known" if line.theory is None else number(line.theory)
     limit = "–" if line.linear_limit is None else number(line.linear_limit)
@@ -251,7 +270,10 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
 def silo_title(answer: SiloAnswer) -> str:
     """The title of a silo's table: the unit, δ, and what it was measured with."""
     silo = answer.silo or UNNAMED
-    canaries = "" if answer.canaries is None else f", {answer.canaries} canaries"
+    if answer.canaries is None:
+        canaries = ""
+    else:
+        canaries = f", {answer.canaries} canaries"
     return (
         f"{silo}: one {answer.unit}, δ = {answer.delta:.2g}, {100 * answer.confidence:.3g}%"
         f" intervals, {counted(answer.rounds, 'round')}{canaries}"

@@ -80,7 +80,9 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
+        figure = Figure(
+            figsize=(_WIDTH, height), dpi=_DPI, layout="constrained"
+        )
         grid = figure.subplots(
             len(y_axes),
             sharex=True,
@@ -99,7 +101,9 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
         if titled:
             figure.suptitle(chart.title, fontsize=10.5)
         labels = [
-            label for panel in panels for label in panel.get_legend_handles_labels()[1]
+            label
+            for panel in panels
+            for label in panel.get_legend_handles_labels()[1]
         ]
         figure.legend(
             loc="outside lower center",
@@ -128,7 +132,13 @@ def _draw(axes: Axes, trace: JSON) -> None:
         axes.bar(x, y, trace["width"], color=PALETTE[trace["marker"]["color"]])
         return
     if "fill" in trace:
-        axes.fill(x, y, color=PALETTE[trace["fillcolor"]], alpha=trace["opacity"], lw=0)
+        axes.fill(
+            x,
+            y,
+            color=PALETTE[trace["fillcolor"]],
+            alpha=trace["opacity"],
+            lw=0,
+        )
         return
     for letter in "xy":
         bars = trace.get(f"error_{letter}")
@@ -142,7 +152,9 @@ def _draw(axes: Axes, trace: JSON) -> None:
     if trace["mode"] == "lines":
         curve = trace["line"]
         color = PALETTE[curve["color"]]
-        axes.plot(x, y, color=color, linestyle=_DASHES[curve["dash"]], label=label)
+        axes.plot(
+            x, y, color=color, linestyle=_DASHES[curve["dash"]], label=label
+        )
         return
     marker = trace["marker"]
     color = PALETTE[marker["color"]]
@@ -171,7 +183,9 @@ def _draw(axes: Axes, trace: JSON) -> None:
         )
 
 
-def _finish_axis(axes: Axes, letter: Literal["x", "y"], properties: JSON) -> None:
+def _finish_axis(
+    axes: Axes, letter: Literal["x", "y"], properties: JSON
+) -> None:
     """Label, limits and ticks of one axis."""
     changes = {f"{letter}label": properties["title"]["text"]}
     if properties.get("type") == "log":

@@ -69,12 +69,16 @@ class Summary:
     @property
     def status(self) -> Status:
         """The status of the most important warning, or "ok"."""
-        return self.warnings[0].status if self.warnings else "ok"
+        if self.warnings:
+            return self.warnings[0].status
+        return "ok"
 
     @property
     def exit_status(self) -> int:
         """Exit status of a command that reports it: 0 if the status is "ok", else 3."""
-        return 0 if self.status == "ok" else 3
+        if self.status == "ok":
+            return 0
+        return 3
 
     @property
     def unit(self) -> str:
@@ -84,22 +88,30 @@ class Summary:
     @property
     def full_unit(self) -> str:
         """The unit of privacy: "hospital", "client (node)", "example" if a canary is one."""
-        return self.record.mechanism.participation.unit if self.record else "client"
+        if self.record:
+            return self.record.mechanism.participation.unit
+        return "client"
 
     @property
     def task(self) -> str | None:
         """What was trained, in words; ``None`` if it is not known."""
-        return self.record.design.task if self.record else self.settings.get("task")
+        if self.record:
+            return self.record.design.task
+        return self.settings.get("task")
 
     def metrics(self) -> dict[str, float | str]:
         """The status, and the finite numbers of the answers by their names in a run's metrics."""
         metrics = answer_metrics(self.answers).items()
-        finite = {name: value for name, value in metrics if math.isfinite(value)}
+        finite = {
+            name: value for name, value in metrics if math.isfinite(value)
+        }
         return {"status": self.status, **finite}
 
     def faults_by_kind(self) -> list[tuple[str, int]]:
         """Kinds of faults that happened and how often, the most frequent first."""
-        kinds = [(kind, count) for kind, count in self.fault_counts.items() if count]
+        kinds = [
+            (kind, count) for kind, count in self.fault_counts.items() if count
+        ]
         return sorted(kinds, key=lambda pair: (-pair[1], pair[0]))
 
     def held_out(self) -> list[tuple[str, str]]:
@@ -131,7 +143,10 @@ class Summary:
         ]
         if lines and self.record is not None:
             chance = self.record.design.chance_accuracy
-            if chance and self.record.metrics["eval_accuracy"][-1] < (1 + chance) / 2:
+            if (
+                chance
+                and self.record.metrics["eval_accuracy"][-1] < (1 + chance) / 2
+            ):
                 lines[0] += f" (majority class: {chance:.1%})"
         return lines
 
@@ -234,7 +249,9 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
 def in_words(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings as text, without those that were not set."""
     return {
-        str(name): _words(value) for name, value in values.items() if value is not None
+        str(name): _words(value)
+        for name, value in values.items()
+        if value is not None
     }
 
 

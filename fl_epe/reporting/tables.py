@@ -26,7 +26,9 @@ class Terminal(Console):
         # A notebook's stream claims to be a terminal: rich would write HTML past any file.
         if type(sys.stdout).__module__.startswith("ipykernel"):
             options.setdefault("force_terminal", False)
-        super().__init__(markup=False, emoji=False, force_jupyter=False, **options)
+        super().__init__(
+            markup=False, emoji=False, force_jupyter=False, **options
+        )
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Each text is one line, folded where it is long: text cannot begin a line of its own."""
@@ -45,7 +47,9 @@ class Terminal(Console):
 
 
 def _one_line(value: Any) -> Any:
-    return on_one_line(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return on_one_line(value)
+    return value
 
 
 class PlainTable(Table):

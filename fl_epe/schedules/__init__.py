@@ -37,7 +37,13 @@ from fl_epe.schedules.by_name import (
     replays_log,
     schedule_maker,
 )
-from fl_epe.schedules.composed import Capped, Composed, basis_of, clients_of, trace_of
+from fl_epe.schedules.composed import (
+    Capped,
+    Composed,
+    basis_of,
+    clients_of,
+    trace_of,
+)
 from fl_epe.schedules.contract import Cohort, Schedule, presence
 from fl_epe.schedules.law import (
     Adjacency,

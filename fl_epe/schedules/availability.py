@@ -35,7 +35,9 @@ class DeviceClasses(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.rates) != len(self.shares):
-            raise_invalid("rates", self.rates, f"to be as many as shares={self.shares}")
+            raise_invalid(
+                "rates", self.rates, f"to be as many as shares={self.shares}"
+            )
         for name in ("rates", "shares"):
             if not all(0 <= value <= 1 for value in getattr(self, name)):
                 raise_invalid(name, getattr(self, name), "in [0, 1]")
@@ -45,18 +47,25 @@ class DeviceClasses(Schedule):
     def participations(self) -> float:
         """Expected participations: ``rounds`` times the mean rate."""
         return self.rounds * sum(
-            rate * share for rate, share in zip(self.rates, self.shares, strict=True)
+            rate * share
+            for rate, share in zip(self.rates, self.shares, strict=True)
         )
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        members = rng.multinomial(population, np.array(self.shares) / sum(self.shares))
+        members = rng.multinomial(
+            population, np.array(self.shares) / sum(self.shares)
+        )
         clients = rng.permutation(population)  # class after class
         starts = np.cumsum(members) - members
         for _ in range(self.rounds):
             sizes = rng.binomial(members, self.rates)
             classes = zip(starts, members, sizes, strict=True)
-            places = [start + draw(rng, count, size) for start, count, size in classes]
+            places = [
+                start + draw(rng, count, size) for start, count, size in classes
+            ]
             yield np.sort(clients[np.concatenate(places)])
 
     def law(self, population: int) -> ParticipationLaw:
@@ -66,6 +75,9 @@ class DeviceClasses(Schedule):
             coins=Coins(self.rounds, max(self.rates), ", in the busiest class"),
             events=Events.mixed(
                 np.array(self.shares) / sum(self.shares),
-                [Events.coins(np.full(self.rounds, rate)) for rate in self.rates],
+                [
+                    Events.coins(np.full(self.rounds, rate))
+                    for rate in self.rates
+                ],
             ),
         )

@@ -87,7 +87,9 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     values = _json(spec, text) if text.startswith("{") else _pairs(spec, text)
     values |= options
     # The first two parameters are rounds and participations, or a rate.
-    parameters = list(signature(schedule_maker(kind), eval_str=True).parameters.items())
+    parameters = list(
+        signature(schedule_maker(kind), eval_str=True).parameters.items()
+    )
     parameter_of = dict(parameters[2:])
     for name, value in values.items():
         if name not in parameter_of:
@@ -97,9 +99,12 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
             )
     for name, parameter in parameter_of.items():
         if parameter.default is parameter.empty and name not in values:
-            raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)
+            raise ArgumentError(
+                f"Expected option {name!r} for {{kind}}.", kind=kind
+            )
     checked = {
-        name: _checked(parameter_of[name], value) for name, value in values.items()
+        name: _checked(parameter_of[name], value)
+        for name, value in values.items()
     }
     return kind, checked
 
@@ -115,7 +120,9 @@ def schedule_maker(kind: str) -> Callable[..., Schedule]:
 def replays_log(spec: str) -> bool:
     """Whether a schedule replays a log, which is not read; the errors of `parse_schedule`."""
     kind, options = parse_schedule(spec)
-    return kind == Trace.kind or ("of" in options and replays_log(options["of"]))
+    return kind == Trace.kind or (
+        "of" in options and replays_log(options["of"])
+    )
 
 
 def log_of(spec: str) -> tuple[Trace, float] | None:
@@ -142,7 +149,10 @@ def log_of(spec: str) -> tuple[Trace, float] | None:
 def _json(spec: str, text: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text))
-    except (ValueError, RecursionError) as error:  # not JSON, or nested too deep
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not JSON, or nested too deep
         kind = spec.partition(":")[0]
         raise ArgumentError(
             f"Expected {spec!r} to hold a JSON object after {kind}:."
@@ -156,7 +166,8 @@ def _pairs(spec: str, text: str) -> dict[str, Any]:
         if not equals or not name or name in options:
             expected = "an option once" if name in options else "name=value"
             raise ArgumentError(
-                f"Expected {expected}, got {part!r} in {{schedule}}.", schedule=spec
+                f"Expected {expected}, got {part!r} in {{schedule}}.",
+                schedule=spec,
             )
         try:
             options[name] = json.loads(value)
@@ -181,7 +192,11 @@ def _checked(option: Parameter, value: Any) -> Any:
 
 
 def _device_classes(
-    rounds: int, participations: float, *, rates: list[float], shares: list[float]
+    rounds: int,
+    participations: float,
+    *,
+    rates: list[float],
+    shares: list[float],
 ) -> Schedule:
     """Rates are relative to each other.
 
@@ -190,9 +205,13 @@ def _device_classes(
     """
     mean = sum(rate * share for rate, share in zip(rates, shares, strict=False))
     if not 0 < mean < math.inf:
-        raise_invalid("rates", rates, f"to have a mean > 0 over shares={shares}")
+        raise_invalid(
+            "rates", rates, f"to have a mean > 0 over shares={shares}"
+        )
     scale = participations / rounds / mean
-    return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
+    return DeviceClasses(
+        rounds, tuple(scale * rate for rate in rates), tuple(shares)
+    )
 
 
 def _trace(rounds: int, participations: float, *, path: str) -> Trace:
@@ -212,7 +231,9 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     return trace
 
 
-def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Schedule:
+def _drop_out(
+    rounds: int, participations: float, *, of: str, rate: float
+) -> Schedule:
     """As many participations, after those who drop out.
 
     Options:
@@ -225,7 +246,9 @@ def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Sc
         before = nearest  # the quotient 1 / (1 - 0.9) is a little above 10
     if before > rounds:
         raise_invalid(
-            "participations", participations, f"<= (1 - rate={rate}) * rounds={rounds}"
+            "participations",
+            participations,
+            f"<= (1 - rate={rate}) * rounds={rounds}",
         )
     return DropOut(make_schedule(of, rounds, before), rate)
 

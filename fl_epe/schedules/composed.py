@@ -63,7 +63,9 @@ class DropOut(Composed):
         """As many as the other schedule allows."""
         return self.schedule.most_participations()
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round more than the other schedule."""
         for cohort in self.schedule.cohorts(population, rng):
             yield cohort[rng.random(len(cohort)) >= self.rate]
@@ -83,7 +85,8 @@ class DropOut(Composed):
             regular=False,
             coins=dataclasses.replace(coins, rate=coins.rate * keep),
             events=law.events and law.events.thinned(keep),
-            events_at_most=law.events_at_most and law.events_at_most.thinned(keep),
+            events_at_most=law.events_at_most
+            and law.events_at_most.thinned(keep),
             dominating=law.dominating and law.dominating.thinned(keep),
         )
 
@@ -116,7 +119,9 @@ class Capped(Composed):
             raise_invalid("per_run", None, "or per_window=None to be a cap")
         if (self.per_window is None) != (self.window is None):
             raise_invalid(
-                "per_window", self.per_window, f"and window={self.window} together"
+                "per_window",
+                self.per_window,
+                f"and window={self.window} together",
             )
         for name in ("per_run", "window", "per_window"):
             if getattr(self, name) is not None:
@@ -149,7 +154,9 @@ class Capped(Composed):
         in_windows = windows * per_window + min(rounds_after, per_window)
         return min(self.schedule.most_participations(), per_run, in_windows)
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round more than the other schedule."""
         per_run, per_window, window = self._caps()
         in_run = np.zeros(population, np.int32)
@@ -158,7 +165,9 @@ class Capped(Composed):
         for cohort in self.schedule.cohorts(population, rng):
             if len(recent) == window:
                 in_window[recent.popleft()] -= 1
-            in_caps = (in_run[cohort] < per_run) & (in_window[cohort] < per_window)
+            in_caps = (in_run[cohort] < per_run) & (
+                in_window[cohort] < per_window
+            )
             accepted = cohort[in_caps]
             in_run[accepted] += 1
             in_window[accepted] += 1
@@ -195,8 +204,14 @@ class Capped(Composed):
             sizes = [len(cohort) for cohort in cohorts]
             rounds = np.repeat(np.arange(self.rounds), sizes)
             events = Events.certain(np.concatenate(cohorts), rounds, clients)
-        elif inner is not None and self.per_run is not None and self.per_window is None:
-            has_coins = inner.keep == 1 and inner.rest == 1 and inner.exactly is None
+        elif (
+            inner is not None
+            and self.per_run is not None
+            and self.per_window is None
+        ):
+            has_coins = (
+                inner.keep == 1 and inner.rest == 1 and inner.exactly is None
+            )
             events = inner.capped(self.per_run) if has_coins else None
         return ParticipationLaw(
             self.rounds,
@@ -226,10 +241,14 @@ def basis_of(schedule: Schedule) -> Schedule:
 def trace_of(schedule: Schedule) -> Trace | None:
     """The trace that a schedule or a composition replays; ``None`` if it replays none."""
     basis = basis_of(schedule)
-    return basis if isinstance(basis, Trace) else None
+    if isinstance(basis, Trace):
+        return basis
+    return None
 
 
 def clients_of(schedule: Schedule, clients: int) -> int:
     """How many clients there are: those of the trace that it replays, else ``clients``."""
     trace = trace_of(schedule)
-    return clients if trace is None else trace.population
+    if trace is None:
+        return clients
+    return trace.population

@@ -14,7 +14,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, Booleans, Integers, check_rate, raise_invalid
+from fl_epe.checks import (
+    ArgumentError,
+    Booleans,
+    Integers,
+    check_rate,
+    raise_invalid,
+)
 from fl_epe.schedules.law import ParticipationLaw
 
 Cohort = Integers
@@ -57,7 +63,9 @@ class Schedule(abc.ABC):
         return self.rounds
 
     @abc.abstractmethod
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """The cohort of every round: sorted, distinct numbers in ``[0, population)``.
 
         A generator with the same seed gives the same cohorts in every process.
@@ -73,7 +81,10 @@ class Schedule(abc.ABC):
         Each kind of schedule adds its own guarantees, by `dataclasses.replace`.
         """
         return ParticipationLaw(
-            self.rounds, self.participations(), self.most_participations(), self.kind
+            self.rounds,
+            self.participations(),
+            self.most_participations(),
+            self.kind,
         )
 
 
@@ -127,7 +138,9 @@ class Rated(Schedule, abc.ABC):
 
     def _sizes(self, population: int) -> Integers:
         """Sizes of cohorts that together have ``rate`` times the population, spread evenly."""
-        return even_sizes(round(self.rate * population * self.rounds), self.rounds)
+        return even_sizes(
+            round(self.rate * population * self.rounds), self.rounds
+        )
 
 
 def even_sizes(total: int, rounds: int) -> Integers:
@@ -136,7 +149,9 @@ def even_sizes(total: int, rounds: int) -> Integers:
     The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
     So sizes differ by at most one.
     """
-    ends = [t * total // rounds for t in range(rounds + 1)]  # would overflow in NumPy
+    ends = [
+        t * total // rounds for t in range(rounds + 1)
+    ]  # would overflow in NumPy
     return np.asarray(np.diff(np.array(ends)), np.int64)
 
 
@@ -175,6 +190,8 @@ def presence(
     """
     shown = population if first is None else first
     present = np.zeros((schedule.rounds, shown), bool)
-    for row, cohort in zip(present, schedule.cohorts(population, rng), strict=True):
+    for row, cohort in zip(
+        present, schedule.cohorts(population, rng), strict=True
+    ):
         row[cohort[: np.searchsorted(cohort, shown)]] = True
     return present

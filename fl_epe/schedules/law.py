@@ -106,7 +106,9 @@ class LocalSteps:
 
     def first(self, releases: int) -> LocalSteps:
         """The steps of the first releases."""
-        return LocalSteps(self.counts[:releases], self.rates[:releases], self.records)
+        return LocalSteps(
+            self.counts[:releases], self.rates[:releases], self.records
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,7 +148,9 @@ class Event:
     @property
     def is_uniform(self) -> bool:
         """Whether the unit is in one of several rounds, once, each as likely as any other."""
-        return self.is_spread and bool(np.ptp(self.chances) <= 1e-12 * self.chances[0])
+        return self.is_spread and bool(
+            np.ptp(self.chances) <= 1e-12 * self.chances[0]
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -267,7 +271,9 @@ class Events:
     def blocks(cls, chances: Sequence[tuple[int, Floats]]) -> Self:
         """One event a block of rounds: its first round and the chances of its rounds."""
         lengths = [len(of_block) for _, of_block in chances]
-        rounds = [start + np.arange(len(of_block)) for start, of_block in chances]
+        rounds = [
+            start + np.arange(len(of_block)) for start, of_block in chances
+        ]
         return cls._of_one_type(
             np.repeat(np.arange(len(chances)), lengths),
             np.concatenate(rounds),
@@ -277,7 +283,9 @@ class Events:
     @classmethod
     def mixed(cls, shares: ArrayLike, parts: Sequence[Events]) -> Self:
         """Units of types, each with events of one type that have neither counts, cap nor rest."""
-        types = np.repeat(np.arange(len(parts)), [len(part.rounds) for part in parts])
+        types = np.repeat(
+            np.arange(len(parts)), [len(part.rounds) for part in parts]
+        )
         return cls(
             np.asarray(shares, np.float64),
             types,
@@ -299,7 +307,11 @@ class Events:
         types = units[order]
         events = np.arange(len(types)) - np.searchsorted(types, types)
         return cls(
-            np.full(count, 1 / count), types, events, rounds[order], np.ones(len(types))
+            np.full(count, 1 / count),
+            types,
+            events,
+            rounds[order],
+            np.ones(len(types)),
         )
 
     def of_types(self) -> Iterator[tuple[float, Events]]:
@@ -308,12 +320,17 @@ class Events:
         for number, share in enumerate(self.shares.tolist()):
             rows = self._rows(slice(ends[number], ends[number + 1]))
             types = np.zeros_like(rows.types)
-            yield share, dataclasses.replace(rows, shares=np.ones(1), types=types)
+            yield (
+                share,
+                dataclasses.replace(rows, shares=np.ones(1), types=types),
+            )
 
     def first(self, rounds: int) -> Events:
         """The events of the first rounds of a run."""
         inside = self.rounds < rounds
-        return self if inside.all() else self._rows(inside)
+        if inside.all():
+            return self
+        return self._rows(inside)
 
     def thinned(self, keep: float) -> Events:
         """The events when each participation counts with probability ``keep``."""
@@ -333,7 +350,9 @@ class Events:
     @property
     def depend(self) -> bool:
         """Whether a cap, a rest or a fixed number makes events depend on each other."""
-        return self.most is not None or self.rest > 1 or self.exactly is not None
+        return (
+            self.most is not None or self.rest > 1 or self.exactly is not None
+        )
 
     @functools.cached_property
     def independent(self) -> tuple[Event, ...]:
@@ -347,7 +366,10 @@ class Events:
             return ()
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
         ends = np.append(starts, len(self.events))[1:]
-        counts = np.ones(len(self.rounds)) if self.counts is None else self.counts
+        if self.counts is None:
+            counts = np.ones(len(self.rounds))
+        else:
+            counts = self.counts
         events = []
         spread = [np.empty(0, np.int64)]  # rounds of events with several
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
@@ -364,14 +386,18 @@ class Events:
         return tuple(events)
 
     def __eq__(self, other: object) -> bool:
-        return self._key == other._key if isinstance(other, Events) else NotImplemented
+        if isinstance(other, Events):
+            return self._key == other._key
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
-        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        values = [
+            getattr(self, field.name) for field in dataclasses.fields(self)
+        ]
         return tuple(
             value.tobytes() if isinstance(value, np.ndarray) else value
             for value in values
@@ -407,7 +433,9 @@ def _law_of_release(
     return added[likely], chances[likely]
 
 
-def _sum_of_steps(weights: Floats, rate: float, records: int) -> tuple[Floats, Floats]:
+def _sum_of_steps(
+    weights: Floats, rate: float, records: int
+) -> tuple[Floats, Floats]:
     """The law of Σ w_s·Binomial(records, rate): values with 0, and their chances."""
     cell = float(weights.max()) / _CELLS_OF_A_STEP
     times = np.arange(records + 1.0)
@@ -426,10 +454,14 @@ def _sum_of_steps(weights: Floats, rate: float, records: int) -> tuple[Floats, F
 
 def _split(values: Floats, chances: Floats, points: Floats) -> Floats:
     """Chances of the points between which values are split, with probability and mean unchanged."""
-    after = np.clip(np.searchsorted(points, values, side="right"), 1, len(points) - 1)
+    after = np.clip(
+        np.searchsorted(points, values, side="right"), 1, len(points) - 1
+    )
     upper = (values - points[after - 1]) / (points[after] - points[after - 1])
     of_lower = np.bincount(after - 1, (1 - upper) * chances, len(points))
-    return np.asarray(of_lower + np.bincount(after, upper * chances, len(points)))
+    return np.asarray(
+        of_lower + np.bincount(after, upper * chances, len(points))
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -509,12 +541,19 @@ class ParticipationLaw:
         Raises:
             ValueError: if an argument is out of range.
         """
-        if len(steps) != len(rates) or not all(0 <= rate <= 1 for rate in rates):
+        if len(steps) != len(rates) or not all(
+            0 <= rate <= 1 for rate in rates
+        ):
             raise_invalid(
-                "rates", rates, f"in [0, 1], one for each of {len(steps)} releases"
+                "rates",
+                rates,
+                f"in [0, 1], one for each of {len(steps)} releases",
             )
         for weights in steps:
-            if np.min(weights, initial=0) != 0 or not np.sum(weights) < math.inf:
+            if (
+                np.min(weights, initial=0) != 0
+                or not np.sum(weights) < math.inf
+            ):
                 raise_invalid("steps", steps, "to be finite and >= 0")
         check_count("records", records)
         counts = tuple(len(weights) for weights in steps)
@@ -527,7 +566,9 @@ class ParticipationLaw:
             unit=unit_of_records(records),
             hidden=min(local.rates, default=1.0) < 1,
             adjacency="add-or-remove",
-            coins=Coins(local.total, max(rates, default=0.0)) if records == 1 else None,
+            coins=Coins(local.total, max(rates, default=0.0))
+            if records == 1
+            else None,
             events=Events.steps(steps, rates, records),
             local=local,
         )
@@ -542,7 +583,9 @@ class ParticipationLaw:
     @property
     def limit(self) -> int:
         """The most rounds that a unit can have."""
-        return self.rounds if self.most is None else self.most
+        if self.most is None:
+            return self.rounds
+        return self.most
 
     @property
     def secret_events(self) -> Events | None:
@@ -565,7 +608,9 @@ class ParticipationLaw:
         if rounds >= self.rounds:
             return self
         blocks = tuple(
-            (start, min(end, rounds)) for start, end in self.blocks if start < rounds
+            (start, min(end, rounds))
+            for start, end in self.blocks
+            if start < rounds
         )
         coins = self.coins
         local = self.local and self.local.first(rounds)
@@ -581,10 +626,13 @@ class ParticipationLaw:
             participations=participations,
             most=min(self.limit, len(blocks) if blocks else limit),
             blocks=blocks,
-            coins=coins and dataclasses.replace(coins, rounds=min(coins.rounds, limit)),
-            cohorts=self.cohorts and dataclasses.replace(self.cohorts, rounds=rounds),
+            coins=coins
+            and dataclasses.replace(coins, rounds=min(coins.rounds, limit)),
+            cohorts=self.cohorts
+            and dataclasses.replace(self.cohorts, rounds=rounds),
             events=self.events and self.events.first(rounds),
-            events_at_most=self.events_at_most and self.events_at_most.first(rounds),
+            events_at_most=self.events_at_most
+            and self.events_at_most.first(rounds),
             dominating=self.dominating and self.dominating.first(rounds),
             local=local,
         )

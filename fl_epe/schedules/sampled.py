@@ -10,7 +10,14 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import Floats, Integers, check_count, raise_invalid
-from fl_epe.schedules.contract import Cohort, Epochs, Rated, by_round, draw, even_sizes
+from fl_epe.schedules.contract import (
+    Cohort,
+    Epochs,
+    Rated,
+    by_round,
+    draw,
+    even_sizes,
+)
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
 
@@ -29,10 +36,14 @@ class Poisson(Rated):
     kind: ClassVar[str] = "poisson"
     drawn_by_clients: ClassVar[bool] = True
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
         for _ in range(self.rounds):
-            yield np.sort(draw(rng, population, rng.binomial(population, self.rate)))
+            yield np.sort(
+                draw(rng, population, rng.binomial(population, self.rate))
+            )
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: independent coins."""
@@ -61,7 +72,9 @@ class FixedSize(Rated):
 
     kind: ClassVar[str] = "fixed-size"
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
         for size in self._sizes(population):
             yield np.sort(draw(rng, population, size))
@@ -122,7 +135,9 @@ class MinSeparation(Separated):
 
     kind: ClassVar[str] = "min-separation"
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
         pool = np.arange(population)  # the first `rested` entries may be drawn
         rested = population
@@ -143,7 +158,9 @@ class MinSeparation(Separated):
         before = np.concatenate(
             [[0], np.cumsum(sizes)]
         )  # participations before each round
-        rested_from = np.maximum(np.arange(self.rounds) - self.separation + 1, 0)
+        rested_from = np.maximum(
+            np.arange(self.rounds) - self.separation + 1, 0
+        )
         resting = before[:-1] - before[rested_from]
         chances = sizes / np.maximum(population - resting, 1)
         return dataclasses.replace(
@@ -178,7 +195,9 @@ class BMinSep(Separated):
     kind: ClassVar[str] = "b-min-sep"
     drawn_by_clients: ClassVar[bool] = True
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a round."""
         rested_from = np.zeros(population, np.int64)
         for t, chance in enumerate(self._chances()):
@@ -194,7 +213,9 @@ class BMinSep(Separated):
         block's first head counts. Proof: docs/notes/unknown-rounds.md.
         """
         blocks = []
-        (chance,) = self._chances_after(np.array([self.separation - 1]))  # once rested
+        (chance,) = self._chances_after(
+            np.array([self.separation - 1])
+        )  # once rested
         for first in range(0, self.rounds, self.separation):
             length = min(self.separation, self.rounds - first)
             tails = np.arange(length, dtype=np.float64)
@@ -250,7 +271,9 @@ class ShuffledEpochs(Epochs):
 
     kind: ClassVar[str] = "epochs"
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
         queue = np.empty(0, np.int64)
         for size in even_sizes(round(self.epochs * population), self.rounds):
@@ -279,7 +302,9 @@ class ShuffledEpochs(Epochs):
             blocks.append((first, last))
             chances.append((first, (ends - starts) / length))
         return dataclasses.replace(
-            super().law(population), blocks=tuple(blocks), events=Events.blocks(chances)
+            super().law(population),
+            blocks=tuple(blocks),
+            events=Events.blocks(chances),
         )
 
 
@@ -314,13 +339,17 @@ class Cyclic(Epochs):
 
     kind: ClassVar[str] = "cyclic"
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
         order = rng.permutation(population)
         start = 0
         for size in even_sizes(round(self.epochs * population), self.rounds):
             end = start + size
-            repeated = max(end - population, 0)  # from the start of the order again
+            repeated = max(
+                end - population, 0
+            )  # from the start of the order again
             yield np.sort(np.concatenate([order[start:end], order[:repeated]]))
             start = repeated or end
 
@@ -331,7 +360,9 @@ class Cyclic(Epochs):
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
         when = np.repeat(np.arange(self.rounds), sizes)
-        place = np.arange(len(when)) % places  # one after another, again and again
+        place = (
+            np.arange(len(when)) % places
+        )  # one after another, again and again
         return dataclasses.replace(
             super().law(population),
             separation=max(distance, 1),
@@ -365,7 +396,9 @@ class RandomAllocation(WholeEpochs):
     kind: ClassVar[str] = "k-out-of-t"
     drawn_by_clients: ClassVar[bool] = True
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a round."""
         remaining = np.full(population, int(self.epochs), np.int32)
         for t in range(self.rounds):
@@ -406,7 +439,9 @@ class BallsInBins(WholeEpochs):
     kind: ClassVar[str] = "balls-in-bins"
     drawn_by_clients: ClassVar[bool] = True
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
         for start, end in self._blocks():
             length = end - start

@@ -74,7 +74,11 @@ class Trace(Schedule):
             raise ValueError(
                 f"Expected client_id={client!r} once, got it twice in round {number}."
             )
-        columns = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
+        columns = {
+            "round_ids": round_ids,
+            "client_ids": client_ids,
+            "clients": clients,
+        }
         for name, values in columns.items():
             values.flags.writeable = False
             object.__setattr__(self, name, values)
@@ -108,7 +112,8 @@ class Trace(Schedule):
             return NotImplemented
         names = ("round_ids", "client_ids", "clients")
         return all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in names
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in names
         )
 
     def __hash__(self) -> int:
@@ -124,10 +129,14 @@ class Trace(Schedule):
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: each of the trace's clients is a type of its own."""
-        events = Events.certain(self.client_ids, self.round_ids, self.population)
+        events = Events.certain(
+            self.client_ids, self.round_ids, self.population
+        )
         return dataclasses.replace(super().law(population), events=events)
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""
         size = self.population
         # The participants who stand for each client of the trace, a row a copy; -1 for nobody.
@@ -163,7 +172,9 @@ def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
         is_sequence = isinstance(clients, list | tuple)
         if is_sequence and all(type(client) is int for client in clients):
             clients = _integers(clients)
-        return np.unique(_vector("client_ids", clients, "iuU"), return_inverse=True)
+        return np.unique(
+            _vector("client_ids", clients, "iuU"), return_inverse=True
+        )
     ids, places = np.unique(clients.ids, return_inverse=True)
     return ids, places[clients.codes]
 
@@ -175,7 +186,9 @@ def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
         raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
     if vector.dtype.kind not in kinds:
         expected = "integers or strings" if "U" in kinds else "integers"
-        raise ValueError(f"Expected {name} to be {expected}, got {vector.dtype}.")
+        raise ValueError(
+            f"Expected {name} to be {expected}, got {vector.dtype}."
+        )
     return vector
 
 
@@ -190,7 +203,9 @@ def _read(path: Path) -> Trace:
             clients.append(codes.setdefault(_client(client), len(codes)))
         except ValueError as error:
             raise ValueError(f"{table.place(number)}: {error}") from error
-    return _trace(np.asarray(rounds), _Coded(_ids(list(codes)), np.asarray(clients)))
+    return _trace(
+        np.asarray(rounds), _Coded(_ids(list(codes)), np.asarray(clients))
+    )
 
 
 def _round(cell: Any) -> int:
@@ -207,7 +222,9 @@ def _round(cell: Any) -> int:
 def _client(cell: Any) -> str:
     """The id in a cell as text; a number keeps all its digits, but may not have a point."""
     if cell is not None and type(cell) not in (int, str):
-        raise ValueError(f"{CLIENT}={shown(cell)} is neither an integer nor text")
+        raise ValueError(
+            f"{CLIENT}={shown(cell)} is neither an integer nor text"
+        )
     text = "" if cell is None else str(cell).strip()
     if not text:
         raise ValueError(f"{CLIENT} is empty")
@@ -223,7 +240,9 @@ def _ids(texts: list[str]) -> np.ndarray:
     except ValueError:
         return np.array(texts)
     is_exact = [str(number) for number in numbers.tolist()] == texts
-    return numbers if is_exact else np.array(texts)
+    if is_exact:
+        return numbers
+    return np.array(texts)
 
 
 def _integers(values: Sequence[int]) -> np.ndarray:
@@ -243,7 +262,9 @@ def _trace(round_ids: Integers, client_ids: Any) -> Trace:
         raise ValueError("there is no row")
     used = np.unique(round_ids)
     rounds = int(used[-1]) - int(used[0]) + 1
-    has_gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds follow each other
+    has_gaps = (
+        np.gcd.reduce(np.diff(used)) > 1
+    )  # no two rounds follow each other
     if has_gaps or 2 * len(used) < rounds:
         raise ValueError(
             f"from {used[0]} to {used[-1]} are {rounds:,} rounds, and {len(used):,} of them have "

@@ -33,7 +33,9 @@ from fl_epe.wording import amount, counted, unit_of_records
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
-logger = logging.getLogger("flwr.fl_epe.silos")  # shown where Flower's own messages are
+logger = logging.getLogger(
+    "flwr.fl_epe.silos"
+)  # shown where Flower's own messages are
 
 _CANARY_SHARE = 0.1  # of the silo's records, and so of a batch
 _MAX_CANARIES = 200  # by default: they determine ε of uploads to some percent
@@ -216,7 +218,9 @@ class SiloAudit:
             people = steps.batch_size / rate / options["records"]
             count = min(int(_CANARY_SHARE * people), _MAX_CANARIES)
             if count < _MIN_CANARIES:
-                too_small = "a tenth of its records is too few canaries to measure by"
+                too_small = (
+                    "a tenth of its records is too few canaries to measure by"
+                )
                 count = 2  # which never join
         if options["unobserved"] is None:
             options["unobserved"] = max(LEAST_FOR_NULL, count // 4)
@@ -253,7 +257,9 @@ class SiloAudit:
 
     def _stand_back(self, error: Exception) -> None:
         text = reason_of(error)
-        logger.warning("Audit: %s; training goes on without it", error_text(error))
+        logger.warning(
+            "Audit: %s; training goes on without it", error_text(error)
+        )
         logger.debug("Where it happened", exc_info=error)
         if text not in self._history.stood_back:
             self._history.stood_back.append(text)
@@ -306,7 +312,10 @@ class SiloAudit:
         try:
             self.sent(arrays_of(content))
             memory = self._memory
-            answer = self._unmeasured() if memory is None else brief_answer(memory)
+            if memory is None:
+                answer = self._unmeasured()
+            else:
+                answer = brief_answer(memory)
             content[RECORDS] = ConfigRecord({"answer": answer.to_leave()})
         except Exception as error:  # noqa: BLE001 - the reply is sent in any case
             self._stand_back(error)
@@ -314,16 +323,23 @@ class SiloAudit:
 
     def answer(self) -> SiloAnswer:
         """The silo's answer so far; `final_answer` is the one after the last model."""
-        return self._unmeasured() if self._memory is None else answer_of(self._memory)
+        if self._memory is None:
+            return self._unmeasured()
+        return answer_of(self._memory)
 
     def _unmeasured(self) -> SiloAnswer:
         options = self._options
         unit = unit_of_records(options["records"])
-        return unmeasured(options["silo"], unit, options["delta"], self._history)
+        return unmeasured(
+            options["silo"], unit, options["delta"], self._history
+        )
 
     def report(self, directory: str | Path | None = None) -> str:
         """`answer` as text; with a ``directory`` also as report.json and report.html there."""
-        from fl_epe.reporting import silos_text, write_silos_report  # slow to import
+        from fl_epe.reporting import (
+            silos_text,
+            write_silos_report,
+        )  # slow to import
 
         answers = [self.answer()]
         if directory is not None:
@@ -334,7 +350,9 @@ class SiloAudit:
 def describe(plan: SiloPlan) -> str:
     """What canaries do to a silo, in a sentence."""
     if plan.too_small:
-        return f"{plan.too_small}; its steps are looked at, and none joins them."
+        return (
+            f"{plan.too_small}; its steps are looked at, and none joins them."
+        )
     joining = plan.num_canaries * plan.rate * plan.records
     return (
         f"{counted(plan.num_canaries, f'canary {unit_of_records(plan.records)}')}, of which about"

@@ -58,13 +58,17 @@ def final_answer(
     return answer_of(memory, facts)
 
 
-def _flat(memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]) -> Vector:
+def _flat(
+    memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]
+) -> Vector:
     tensors: Iterable[Any] = model
     if isinstance(model, Mapping):
         names = memory.history.names
         if not names or any(name not in model for name in names):
             raise_invalid(
-                "model", sorted(model), f"to have the arrays that were sent, {names}"
+                "model",
+                sorted(model),
+                f"to have the arrays that were sent, {names}",
             )
         tensors = [model[name] for name in names]
     parts = [np.empty(0, np.float32)]
@@ -75,7 +79,9 @@ def _flat(memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]) -> Vecto
         parts.append(np.asarray(array).reshape(-1))
     vector = np.concatenate(parts).astype(np.float32)
     if vector.shape != (memory.plan.dim,):
-        raise_invalid("model", vector.shape, f"to have {memory.plan.dim:,} parameters")
+        raise_invalid(
+            "model", vector.shape, f"to have {memory.plan.dim:,} parameters"
+        )
     return vector
 
 

@@ -50,7 +50,10 @@ _FOREIGN = 1.5
 
 def brief_answer(memory: SiloMemory) -> SiloAnswer:
     """The answer after each round: the number of rounds, and what is wrong at first sight."""
-    reason = memory.plan.too_small or "ε is computed once the silo has the last model"
+    reason = (
+        memory.plan.too_small
+        or "ε is computed once the silo has the last model"
+    )
     return SiloAnswer(
         silo=memory.plan.silo,
         unit=unit_of_records(memory.plan.records),
@@ -58,12 +61,16 @@ def brief_answer(memory: SiloMemory) -> SiloAnswer:
         confidence=CONFIDENCE,
         rounds=memory.rounds,
         canaries=memory.uploads.canaries_seen,
-        lines=tuple(SiloLine(adversary, reason=reason) for adversary in _MEASURES),
+        lines=tuple(
+            SiloLine(adversary, reason=reason) for adversary in _MEASURES
+        ),
         faults=tuple(_faults(memory, StepFindings())),
     )
 
 
-def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloAnswer:
+def answer_of(
+    memory: SiloMemory, facts: FederationFacts | None = None
+) -> SiloAnswer:
     """The answer so far.
 
     Args:
@@ -94,7 +101,9 @@ def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloA
     )
 
 
-def unmeasured(silo: str, unit: str, delta: float, history: SiloHistory) -> SiloAnswer:
+def unmeasured(
+    silo: str, unit: str, delta: float, history: SiloHistory
+) -> SiloAnswer:
     """The answer of a silo that no canary could join, with the reason."""
     faults = [f"{name} trained without DP-SGD" for name in history.not_private]
     reason = [*faults, *history.stood_back, "no round was audited"][0]
@@ -107,7 +116,8 @@ def unmeasured(silo: str, unit: str, delta: float, history: SiloHistory) -> Silo
         rounds=sum(history.not_private.values()),
         canaries=0,
         lines=tuple(
-            SiloLine(adversary, theory=theory, reason=reason) for adversary in _MEASURES
+            SiloLine(adversary, theory=theory, reason=reason)
+            for adversary in _MEASURES
         ),
         faults=tuple(faults),
     )
@@ -152,9 +162,13 @@ def _energy_ratio(memory: SiloMemory) -> float | None:
     ratio = max(float(np.sum(energies - canaries)) / claimed, 0.0)
     # Of the noise's own energy, of its products with canaries, and of those among canaries.
     squares = np.sum(2 * noise**2 + 4 * noise * canaries) / dim
-    error = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(canaries.sum())
+    error = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(
+        canaries.sum()
+    )
     tolerance = _ENERGY_TOLERANCE + _STANDARD_ERRORS * error / claimed
-    return ratio if abs(ratio - 1) > tolerance else None
+    if abs(ratio - 1) > tolerance:
+        return ratio
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,7 +197,9 @@ class _Averages:
         Args:
             remaining: the share in each average, ``(T,)``.
         """
-        norms = np.sqrt(self.residual_norms**2 + remaining * self.other_energies)
+        norms = np.sqrt(
+            self.residual_norms**2 + remaining * self.other_energies
+        )
         factors = np.sqrt(remaining)
 
         def means(cosines: CanaryCosines) -> Floats:
@@ -204,7 +220,9 @@ class _Averages:
 class _Silo:
     """The views of a silo's adversaries."""
 
-    def __init__(self, memory: SiloMemory, facts: FederationFacts | None) -> None:
+    def __init__(
+        self, memory: SiloMemory, facts: FederationFacts | None
+    ) -> None:
         self.memory = memory
         self.plan = memory.plan
         self.history = memory.history
@@ -212,16 +230,22 @@ class _Silo:
         self.findings = StepFindings()
         if memory.steps is not None:
             self.findings = SeenSteps.of_state(memory.steps).findings(
-                self.plan.rate, self.plan.batch, tells_sizes=self.plan.share_design
+                self.plan.rate,
+                self.plan.batch,
+                tells_sizes=self.plan.share_design,
             )
         self.energy_ratio = _energy_ratio(memory)
-        self.shares = np.array([average.share for average in self.history.averages])
+        self.shares = np.array(
+            [average.share for average in self.history.averages]
+        )
         trained = self.history.with_steps
         self.noise = min((z for _, _, z in trained), default=0.0)
         self.theory: float | None = None
         if self.history.not_private or self.findings.unbounded:
             self.theory = math.inf
-        elif trained and not self.history.stood_back:  # which leaves steps uncounted
+        elif (
+            trained and not self.history.stood_back
+        ):  # which leaves steps uncounted
             weights = [np.ones(steps) for steps, _, _ in trained]
             rates = [rate for _, rate, _ in trained]
             law = ParticipationLaw.of_records(weights, rates, self.plan.records)
@@ -258,7 +282,11 @@ class _Silo:
             yield f"the audit stood back: {history.stood_back[0]}"
         if not history.uploads:
             yield "the silo has uploaded nothing so far"
-        if any(weight < 0 for upload in history.uploads for weight in upload.weights):
+        if any(
+            weight < 0
+            for upload in history.uploads
+            for weight in upload.weights
+        ):
             yield (
                 "some steps move the model the other way by the end of a round, as momentum with "
                 "weight decay does"
@@ -317,7 +345,9 @@ class _Silo:
             remaining = np.zeros(count)
         elif self.plan.silos is not None:
             remaining = np.full(count, (silos - 1 - allies) / (silos - 1))
-            doubts.append("the other silos are taken to add as much to an average each")
+            doubts.append(
+                "the other silos are taken to add as much to an average each"
+            )
         else:
             raise NotMeasured(
                 "how much each of the other silos adds to an average is not known (silos=… takes "
@@ -331,7 +361,9 @@ class _Silo:
         if self.facts is None:
             raise NotMeasured("the silo has not seen the last model")
         if self.history.rewound:
-            raise NotMeasured("the server went back to an earlier model during the run")
+            raise NotMeasured(
+                "the server went back to an earlier model during the run"
+            )
         adversary = dataclasses.replace(_SECRET, sees="final")
         limit = self._limit_of_last_model()
         return self._measured(line, self._averages.record, adversary, limit, [])
@@ -385,7 +417,10 @@ class _Silo:
         record = averages.record
         if np.any(remaining < 1):
             record = averages.in_residual(remaining)
-        noise = averages.variances + remaining * averages.other_energies / self.plan.dim
+        noise = (
+            averages.variances
+            + remaining * averages.other_energies / self.plan.dim
+        )
         limit = self._limit(self._law_of_averages(), averages.units, noise)
         return self._measured(line, record, _SECRET, limit, doubts)
 
@@ -404,7 +439,8 @@ class _Silo:
             other_energies=np.maximum(record.norms.means**2 - energies, 0.0),
             dots=self.shares[:, None] * upload_dots[indices],
             units=self.shares * np.array([upload.unit for upload in uploads]),
-            variances=squares * np.array([upload.variance for upload in uploads]),
+            variances=squares
+            * np.array([upload.variance for upload in uploads]),
         )
 
     def _rounds_of_averages(self) -> np.ndarray:
@@ -444,7 +480,9 @@ class _Silo:
             "num_canaries": self.plan.num_canaries,
         }
 
-    def _limit(self, law: ParticipationLaw, units: Floats, variances: Floats) -> float:
+    def _limit(
+        self, law: ParticipationLaw, units: Floats, variances: Floats
+    ) -> float:
         """The linear limit.
 
         Args:
@@ -462,7 +500,8 @@ class _Silo:
         indices = np.flatnonzero(self.shares)
         shares = self.shares[indices]
         uploads = [
-            self.history.uploads[self.history.averages[i].upload] for i in indices
+            self.history.uploads[self.history.averages[i].upload]
+            for i in indices
         ]
         units = averages.units[indices]
         if np.ptp(shares) < _EQUAL_SHARES * shares.mean():
@@ -479,7 +518,9 @@ class _Silo:
         law = ParticipationLaw.of_records(
             [weights / weights.mean()], [rate], self.plan.records
         )
-        return self._limit(law, weights.mean(keepdims=True), np.array([variance]))
+        return self._limit(
+            law, weights.mean(keepdims=True), np.array([variance])
+        )
 
     def _measured(
         self,
@@ -501,7 +542,9 @@ class _Silo:
         proved = result.proved or None
         if line.theory is not None and (proved or 0.0) > line.theory:
             # With the usual confidence that happens by chance in 5% of lines.
-            proved = answer(record, adversary, confidence=_ACCUSING).proved or None
+            proved = (
+                answer(record, adversary, confidence=_ACCUSING).proved or None
+            )
         if result.contradicted:
             doubts.append(
                 "what is proved is above the interval, which is not to be trusted"

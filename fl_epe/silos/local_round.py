@@ -123,7 +123,9 @@ class LocalRound:
         else:
             clip()
 
-    def _step(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _step(
+        self, step: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
         outcome = step(*args, **options)
         was_checked = self.steps % _CHECK_EVERY == 1
         if self._active and was_checked:
@@ -187,14 +189,18 @@ class LocalRound:
             return None
         if not linear_step.is_plain and self._waiting.any():
             self.reason = (
-                self.reason or "the optimizer became another one during the round"
+                self.reason
+                or "the optimizer became another one during the round"
             )
             return None
         scale = facts.scale / optimizer.batch_size
         for response, p in zip(self._real, optimizer.parameters, strict=True):
             response.step(linear_step, p.summed_grad, scale)
         chance = min(1.0, facts.batches * self._rate)
-        drawn = self._rng.binomial(self._records, chance, self._count) * facts.clip_norm
+        drawn = (
+            self._rng.binomial(self._records, chance, self._count)
+            * facts.clip_norm
+        )
         self._base.step(linear_step, np.zeros(1))
         self._impulses.append_zero()
         impulse = np.zeros(len(self._impulses.position))
@@ -229,7 +235,9 @@ class LocalRound:
         chosen = np.flatnonzero(times)
         if not len(chosen):
             return None
-        total = self._canaries.combine(-times[None, chosen], numbers=chosen.tolist())
+        total = self._canaries.combine(
+            -times[None, chosen], numbers=chosen.tolist()
+        )
         return np.asarray(total[0])
 
     def end(self) -> Upload | None:
@@ -246,7 +254,9 @@ class LocalRound:
         real = flat(response.position for response in self._real)
         real = real + np.float32(self._base.position[0] - 1) * self._start
         clip_norms = np.array([facts.clip_norm for facts in self._facts])
-        multipliers = np.array([facts.sum_noise_multiplier for facts in self._facts])
+        multipliers = np.array(
+            [facts.sum_noise_multiplier for facts in self._facts]
+        )
         moved = self._impulses.position * clip_norms
         unit = float(moved.mean())
         if not unit > 0:

@@ -14,12 +14,19 @@ from typing import Any, Self
 import numpy as np
 
 from fl_epe.archive import digest, packed_json, put_under, under, unpacked_json
-from fl_epe.auditing import AuditRecord, RoundCorrelation, RoundFacts, RunAuditor
+from fl_epe.auditing import (
+    AuditRecord,
+    RoundCorrelation,
+    RoundFacts,
+    RunAuditor,
+)
 from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.silos.upload import Upload
 
-_MAX_COMPARED = 1 << 16  # entries of an upload by which it is detected in an average
+_MAX_COMPARED = (
+    1 << 16
+)  # entries of an upload by which it is detected in an average
 _STANDARD_ERRORS = 5.0  # of an upload's share of an average
 _LAGGED_ERRORS = 6.0  # and of the share of the upload before
 
@@ -98,7 +105,9 @@ class SiloHistory:
         stood_back: what ended the audit of a round.
     """
 
-    trained: list[tuple[int, float, float]] = dataclasses.field(default_factory=list)
+    trained: list[tuple[int, float, float]] = dataclasses.field(
+        default_factory=list
+    )
     accounted: int | None = None
     uploads: list[UploadFacts] = dataclasses.field(default_factory=list)
     averages: list[AverageFacts] = dataclasses.field(default_factory=list)
@@ -124,8 +133,12 @@ class SiloHistory:
     def of_state(cls, state: NamedArrays) -> Self:
         """The history that was in `state`, among other arrays."""
         values = unpacked_json(state["told"])
-        values["uploads"] = [UploadFacts(**facts) for facts in values["uploads"]]
-        values["averages"] = [AverageFacts(**facts) for facts in values["averages"]]
+        values["uploads"] = [
+            UploadFacts(**facts) for facts in values["uploads"]
+        ]
+        values["averages"] = [
+            AverageFacts(**facts) for facts in values["averages"]
+        ]
         for name in ("received", "trained"):
             values[name] = [tuple(facts) for facts in values[name]]
         return cls(**values)
@@ -146,7 +159,9 @@ class SiloMemory:
         steps: state of `SeenSteps`; ``None`` before the first round.
     """
 
-    def __init__(self, plan: SiloPlan, state: NamedArrays | None = None) -> None:
+    def __init__(
+        self, plan: SiloPlan, state: NamedArrays | None = None
+    ) -> None:
         state = state or {}
         self.plan = plan
         self.history = SiloHistory.of_state(state) if state else SiloHistory()
@@ -196,14 +211,18 @@ class SiloMemory:
         rate = np.float32(server.learning_rate)
         momentum = np.float32(server.momentum)
         if momentum:
-            vectors["velocity"], mean = server.undo(vectors["velocity"], difference)
+            vectors["velocity"], mean = server.undo(
+                vectors["velocity"], difference
+            )
         else:
             mean = np.asarray(difference / rate)
         share = self._share(mean)
         removed: Vector = np.float32(share) * vectors["real"]
         facts = RoundFacts((), 0.0)
         if share:
-            facts = _round_facts(share * history.uploads[-1].unit, vectors["times"])
+            facts = _round_facts(
+                share * history.uploads[-1].unit, vectors["times"]
+            )
         self.averages.observe(None, facts, released={"mean": mean - removed})
         history.averages.append(AverageFacts(len(history.uploads) - 1, share))
         if momentum:
@@ -218,7 +237,9 @@ class SiloMemory:
         lagged, lagged_error = _slope(entries, self._vectors["hidden before"])
         if abs(lagged) > _LAGGED_ERRORS * lagged_error:
             self.history.momentum = True
-        return share if share > _STANDARD_ERRORS * error else 0.0
+        if share > _STANDARD_ERRORS * error:
+            return share
+        return 0.0
 
     @property
     def last(self) -> Vector:
@@ -228,7 +249,9 @@ class SiloMemory:
     @property
     def rounds(self) -> int:
         """Rounds in which the silo trained."""
-        return len(self.history.trained) + sum(self.history.not_private.values())
+        return len(self.history.trained) + sum(
+            self.history.not_private.values()
+        )
 
     @functools.cached_property
     def _compared(self) -> np.ndarray:
@@ -261,10 +284,14 @@ class SiloMemory:
         if averages:
             vectors = self._vectors
             # The last model less the first one and the silo's own records.
-            final = np.asarray(vectors["last"] - vectors["first"] - vectors["removed"])
+            final = np.asarray(
+                vectors["last"] - vectors["first"] - vectors["removed"]
+            )
             return self.averages.record(final=final, **facts)
         record = self.uploads.record(**facts)
-        fresh = RoundCorrelation(np.ones((record.rounds, 1)))  # the noise of steps
+        fresh = RoundCorrelation(
+            np.ones((record.rounds, 1))
+        )  # the noise of steps
         return dataclasses.replace(record, correlation=fresh)
 
     def state(self) -> NamedArrays:

@@ -52,7 +52,9 @@ class InFolder:
 
     def save(self, state: NamedArrays) -> None:
         """See `Place`."""
-        write_archive(self.folder / _FILE, state, {}, schema=_SCHEMA, compress=False)
+        write_archive(
+            self.folder / _FILE, state, {}, schema=_SCHEMA, compress=False
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +83,17 @@ class InContext:
         if RECORDS not in self.context.state:
             return None
         return {
-            name: array.numpy() for name, array in self.context.state[RECORDS].items()
+            name: array.numpy()
+            for name, array in self.context.state[RECORDS].items()
         }
 
     def save(self, state: NamedArrays) -> None:
         """See `Place`."""
         from flwr.app import Array, ArrayRecord  # a silo may have no Flower
 
-        arrays = {name: Array(np.asarray(value)) for name, value in state.items()}
+        arrays = {
+            name: Array(np.asarray(value)) for name, value in state.items()
+        }
         self.context.state[RECORDS] = ArrayRecord(arrays)
 
 

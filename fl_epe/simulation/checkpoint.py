@@ -119,7 +119,9 @@ def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
     options = [flat[name] for name in flat if name.startswith("options.")]
     names = []
     for text in [*options, flat.get("config.mechanism")]:
-        if not isinstance(text, str) or not (Path(text).suffix or os.sep in text):
+        if not isinstance(text, str) or not (
+            Path(text).suffix or os.sep in text
+        ):
             continue
         path = Path(text).expanduser()
         is_outside = path.exists() and not _is_in(path, folder)
@@ -136,7 +138,9 @@ def _is_in(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
-def load_job(path: Path, task: str | None = None, reads: Collection[Path] = ()) -> Job:
+def load_job(
+    path: Path, task: str | None = None, reads: Collection[Path] = ()
+) -> Job:
     """The job of an unfinished run, from the newest checkpoint that is not broken.
 
     Args:
@@ -152,7 +156,9 @@ def load_job(path: Path, task: str | None = None, reads: Collection[Path] = ()) 
             is another one than ``task``.
     """
     # `run_on_grid` warns
-    return from_newest(path, lambda place: _job_in(place, task, reads), go_on=False)
+    return from_newest(
+        path, lambda place: _job_in(place, task, reads), go_on=False
+    )
 
 
 def _job_in(path: Path, task: str | None, reads: Collection[Path]) -> Job:
@@ -184,7 +190,9 @@ def _job_in(path: Path, task: str | None, reads: Collection[Path]) -> Job:
         return Job.from_dict(values)
 
 
-def write_checkpoint(path: Path, job: Mapping[str, Any], state: NamedArrays) -> None:
+def write_checkpoint(
+    path: Path, job: Mapping[str, Any], state: NamedArrays
+) -> None:
     """Write an unfinished run, in one step; the file that was there becomes `previous_of` it.
 
     Args:
@@ -233,7 +241,9 @@ def remove_checkpoint(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) -> T:
+def from_newest(
+    path: Path, read: Callable[[Path], T], *, go_on: bool = True
+) -> T:
     """The result of ``read`` for the newest checkpoint, or the one before it if that is broken.
 
     Args:
@@ -260,7 +270,9 @@ def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) ->
             ) from error
         if go_on:
             logger.warning(
-                "%s The run goes on from the checkpoint before it, %s.", error, older
+                "%s The run goes on from the checkpoint before it, %s.",
+                error,
+                older,
             )
             # It may be missing, or the folder cannot be written.
             with contextlib.suppress(OSError):

@@ -123,7 +123,9 @@ def _ladder_presence(config: RunConfig, rng: np.random.Generator) -> Booleans:
     # In cohorts of a fixed size that had no clients, the places would depend on one another, which
     # would leak something of secret rounds.
     clients = config.clients if load.secret else 0
-    places = schedules.presence(schedule, load.places + clients, rng, load.places)
+    places = schedules.presence(
+        schedule, load.places + clients, rng, load.places
+    )
     return load.presence(places, rng)
 
 
@@ -189,8 +191,12 @@ def next_round(
 
     voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
     rng = noise_generator(seeds.noise, t, 1, kind=config.noise_generator)
-    clip_norm = config.clip_rule().update(state.clip_norm, sums.unclipped, voters, rng)
-    del sums  # if the caller does not keep them, their memory serves the next model
+    clip_norm = config.clip_rule().update(
+        state.clip_norm, sums.unclipped, voters, rng
+    )
+    del (
+        sums
+    )  # if the caller does not keep them, their memory serves the next model
 
     optimizer = config.optimizer()
     if not isinstance(optimizer, ServerSGD):

@@ -31,7 +31,9 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Message:
+def with_own_records(
+    message: Message, decoded: dict[int, DecodedArray]
+) -> Message:
     """A copy of the message with copies of its records, and its arrays decoded.
 
     Args:
@@ -43,7 +45,10 @@ def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Mess
         records[name] = type(item)()  # an ArrayRecord copies what it is made of
         for key, value in item.items():
             if isinstance(value, Array) and value.stype == "numpy.ndarray":
-                if not isinstance(value, DecodedArray) and id(value) not in decoded:
+                if (
+                    not isinstance(value, DecodedArray)
+                    and id(value) not in decoded
+                ):
                     decoded[id(value)] = DecodedArray(value)
                 value = decoded.get(id(value), value)
             records[name][key] = value
@@ -61,14 +66,19 @@ def quiet_flower() -> None:
     if "FLWR_TELEMETRY_ENABLED" not in os.environ:
         from flwr.supercore import telemetry
 
-        telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+        telemetry.FLWR_TELEMETRY_ENABLED = os.environ[
+            "FLWR_TELEMETRY_ENABLED"
+        ] = "0"
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
 def simulate_with_ray(
-    server_app: ServerApp, client_app: ClientApp, nodes: int, backend: Mapping[str, Any]
+    server_app: ServerApp,
+    client_app: ClientApp,
+    nodes: int,
+    backend: Mapping[str, Any],
 ) -> None:
     """Run both apps in Flower's Ray simulation.
 
@@ -85,6 +95,8 @@ def simulate_with_ray(
     logger = logging.getLogger("flwr")
     logger.setLevel(logging.ERROR)  # hides that the entry point is deprecated
     try:
-        run_simulation(server_app, client_app, nodes, backend_config=dict(backend))
+        run_simulation(
+            server_app, client_app, nodes, backend_config=dict(backend)
+        )
     finally:
         logger.setLevel(logging.WARNING)

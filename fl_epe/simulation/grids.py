@@ -64,7 +64,9 @@ class InProcessGrid(Grid):
                 state=RecordDict(),
                 run_config={},
             )
-        self._threads = {node: _NodeThread(self._answer) for node in self._contexts}
+        self._threads = {
+            node: _NodeThread(self._answer) for node in self._contexts
+        }
         self._numbers = itertools.count(1)
         self._replies: dict[str, Future[Message]] = {}
 
@@ -98,7 +100,9 @@ class InProcessGrid(Grid):
         ttl: float | None = None,
     ) -> Message:
         """A message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+        return Message(
+            content, dst_node_id, message_type, ttl=ttl, group_id=group_id
+        )
 
     def get_node_ids(self) -> Iterable[int]:
         """All nodes."""
@@ -108,7 +112,9 @@ class InProcessGrid(Grid):
         """Start to process each message; returns their ids."""
         ids = []
         decoded: dict[int, DecodedArray] = {}
-        messages = list(messages)  # keeps every array alive, so that no two have one id
+        messages = list(
+            messages
+        )  # keeps every array alive, so that no two have one id
         for original in messages:
             number = str(next(self._numbers))
             message = flower_internals.with_own_records(original, decoded)
@@ -178,9 +184,9 @@ class _NodeThread:
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
-        self._work: queue.SimpleQueue[tuple[Message, Future[Message]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._work: queue.SimpleQueue[
+            tuple[Message, Future[Message]] | None
+        ] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, args=(answer,), daemon=True, name=NODE_THREAD
         )
@@ -205,10 +211,16 @@ class _NodeThread:
                 reply.set_result(answer(message))
             except BaseException as error:  # noqa: BLE001 - as an executor: `result` raises it
                 reply.set_exception(error)
-            del task, message, reply  # large, and the next task may come much later
+            del (
+                task,
+                message,
+                reply,
+            )  # large, and the next task may come much later
 
 
-_PULL = 0.1  # seconds between looks for replies while a request to stop may come
+_PULL = (
+    0.1  # seconds between looks for replies while a request to stop may come
+)
 
 
 class EndedError(Exception):
@@ -226,7 +238,9 @@ class RunStoppedError(Exception):
 
     def __init__(self, rounds_done: int, rounds: int, *, kept: bool) -> None:
         how = "kept in the checkpoint" if kept else "not kept: see the warning"
-        super().__init__(f"stopped after round {rounds_done} of {rounds}, {how}")
+        super().__init__(
+            f"stopped after round {rounds_done} of {rounds}, {how}"
+        )
         self.rounds_done = rounds_done
         self.rounds = rounds
         self.kept = kept
@@ -278,7 +292,11 @@ class WatchedGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        **newer: Any,
     ) -> Iterable[Message]:
         """Send, and wait until the replies came, the time is up or the run is asked to stop.
 

@@ -27,7 +27,9 @@ class RefusedError(ValueError):
         kind: of the fault.
     """
 
-    def __init__(self, text: str, kind: FaultKind = FaultKind.ANSWER_REFUSED) -> None:
+    def __init__(
+        self, text: str, kind: FaultKind = FaultKind.ANSWER_REFUSED
+    ) -> None:
         super().__init__(text)
         self.kind = kind
 
@@ -71,13 +73,18 @@ class TrainInstruction:
         for name in _SEEDS:  # wider than the 64 bits of an integer in a message
             values[name] = str(values[name])
         return RecordDict(
-            {"model": model or share(theta=theta), "order": ConfigRecord(values)}
+            {
+                "model": model or share(theta=theta),
+                "order": ConfigRecord(values),
+            }
         )
 
     @classmethod
     def decode(cls, content: RecordDict) -> TrainInstruction:
         """The inverse of `encode`."""
-        values: dict[str, Any] = dict(records_of(content, ConfigRecord)["order"])
+        values: dict[str, Any] = dict(
+            records_of(content, ConfigRecord)["order"]
+        )
         for name in _SEEDS:
             values[name] = int(values[name])
         theta = records_of(content, ArrayRecord)["model"]["theta"]
@@ -95,7 +102,9 @@ class PartialAggregate(ClippedSums):
         faults: one for each update that was lost.
     """
 
-    __pydantic_config__: ClassVar = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    __pydantic_config__: ClassVar = pydantic.ConfigDict(
+        arbitrary_types_allowed=True
+    )
 
     examples: int = 0
     loss_sum: float = 0.0
@@ -110,7 +119,9 @@ class PartialAggregate(ClippedSums):
         counts["kinds"] = [str(fault.kind) for fault in self.faults]
         if self.clients_total is None:
             del sums["clients_total"]
-        return RecordDict({"sums": share(**sums), "counts": ConfigRecord(counts)})
+        return RecordDict(
+            {"sums": share(**sums), "counts": ConfigRecord(counts)}
+        )
 
     @classmethod
     def decode(cls, content: RecordDict) -> PartialAggregate:
@@ -121,7 +132,9 @@ class PartialAggregate(ClippedSums):
         """
         try:
             sums = records_of(content, ArrayRecord)["sums"]
-            values: dict[str, Any] = dict(records_of(content, ConfigRecord)["counts"])
+            values: dict[str, Any] = dict(
+                records_of(content, ConfigRecord)["counts"]
+            )
             kinds = values.pop("kinds")
             values["faults"] = list(zip(kinds, values["faults"], strict=True))
             values |= {name: read_only(array) for name, array in sums.items()}
@@ -160,9 +173,13 @@ class PartialAggregate(ClippedSums):
     def _check_count(self, name: str, largest: int) -> None:
         count = getattr(self, name)
         if not 0 <= count <= largest:
-            raise RefusedError(f"Expected {name}={count} >= 0 and <= {largest}.")
+            raise RefusedError(
+                f"Expected {name}={count} >= 0 and <= {largest}."
+            )
 
-    def _check_sum(self, name: str, count: int, instruction: TrainInstruction) -> None:
+    def _check_sum(
+        self, name: str, count: int, instruction: TrainInstruction
+    ) -> None:
         """Refuse a sum of ``count`` clipped updates that has another type, shape or norm."""
         total = getattr(self, name)
         wanted = f"float64 {instruction.theta.shape}"
@@ -188,7 +205,14 @@ class PartialAggregate(ClippedSums):
 
 _SEEDS = ("canary_seed", "local_seed")
 _SUMS = ("total", "clients_total")
-_NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
+_NUMBERS = (
+    "clients",
+    "canaries",
+    "unclipped",
+    "examples",
+    "loss_sum",
+    "correct",
+)
 _AGGREGATE = pydantic.TypeAdapter(PartialAggregate)
 
 
@@ -211,7 +235,9 @@ def collect(
     parts: dict[int, PartialAggregate] = {}
     # An in-process grid numbers copies of the messages.
     node_of = {
-        about.message_id: about.dst_node_id for about in sent if about.message_id
+        about.message_id: about.dst_node_id
+        for about in sent
+        if about.message_id
     }
     replied: set[int] = set()
     for reply in replies:
@@ -254,7 +280,9 @@ def add_up(
 
     The sums are taken out of the parts, so that their memory ends as they are added.
     """
-    values = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+    values = {
+        name: sum(getattr(part, name) for part in parts) for name in _NUMBERS
+    }
     for name in _SUMS if separate else _SUMS[:1]:
         sums = [vars(part).pop(name) for part in parts] or [np.zeros(dim)]
         total = sums.pop(0)

@@ -43,7 +43,9 @@ class NodeRegistry:
         self._wait = wait
         self._sizes = sizes or np.ones_like
         self._clients_of: dict[int, Integers] = {}
-        self._waits: dict[int, int] = {}  # refreshes until a node is asked again
+        self._waits: dict[
+            int, int
+        ] = {}  # refreshes until a node is asked again
 
     def refresh(self, grid: Grid) -> Iterator[Fault]:
         """Forget nodes that left and ask new ones.
@@ -60,12 +62,16 @@ class NodeRegistry:
             yield Fault(FaultKind.NODE_LEFT, f"node {node}: it left")
         unknown = sorted(present - self._clients_of.keys())
         queried = [node for node in unknown if not self._waits.get(node)]
-        self._waits = {node: max(0, self._waits.get(node, 0) - 1) for node in present}
+        self._waits = {
+            node: max(0, self._waits.get(node, 0) - 1) for node in present
+        }
         if not queried:
             return
         for node in queried:  # until it answers
             self._waits[node] = _REFRESHES_TO_WAIT
-        queries = [Message(RecordDict(), node, MessageType.QUERY) for node in queried]
+        queries = [
+            Message(RecordDict(), node, MessageType.QUERY) for node in queried
+        ]
         for reply in grid.send_and_receive(queries, timeout=self._wait):
             node = reply.metadata.src_node_id
             try:
@@ -85,7 +91,9 @@ class NodeRegistry:
             time.sleep(1)
             yield from self.refresh(grid)
 
-    def _replace_nodes(self, new_node: int, clients: Integers) -> Iterator[Fault]:
+    def _replace_nodes(
+        self, new_node: int, clients: Integers
+    ) -> Iterator[Fault]:
         """Forget nodes that hold a client of ``new_node``, unless both hold all clients."""
         for node, older in list(self._clients_of.items()):
             shared = np.intersect1d(clients, older)
@@ -173,8 +181,13 @@ class NodeRegistry:
         except UNREADABLE as error:
             raise RefusedError(f"it names no clients: {error}") from error
         if clients.dtype.kind != "i":
-            raise RefusedError(f"its clients are {clients.dtype} {clients.shape}")
-        if len(clients) and not 0 <= clients[0] <= clients[-1] < self._num_clients:
+            raise RefusedError(
+                f"its clients are {clients.dtype} {clients.shape}"
+            )
+        if (
+            len(clients)
+            and not 0 <= clients[0] <= clients[-1] < self._num_clients
+        ):
             raise RefusedError(
                 f"Expected client ids in [0, clients={self._num_clients}), got {clients[0]} to "
                 f"{clients[-1]}"

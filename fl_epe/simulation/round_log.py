@@ -54,7 +54,9 @@ class RoundLog:
         """Whether each observed canary has taken part so far, ``(k,)``."""
         return np.asarray(self.presence[: self.rounds_done].any(axis=0))
 
-    def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:
+    def fault(
+        self, kind: FaultKind, text: str, number: int | None = None
+    ) -> None:
         """Record a fault, and log it; the first of a kind is a warning.
 
         Args:

@@ -158,7 +158,8 @@ class _Session:
         if t == self._saved_rounds:
             return True
         series = {
-            f"series.{name}": np.array(values) for name, values in self._series.items()
+            f"series.{name}": np.array(values)
+            for name, values in self._series.items()
         }
         state = {**series, **self.strategy.state()}
         try:
@@ -210,7 +211,8 @@ class _Session:
         """The record after the last round."""
         if self._record is None:
             series = {
-                name: np.array(values, float) for name, values in self._series.items()
+                name: np.array(values, float)
+                for name, values in self._series.items()
             }
             self._record = self.strategy.record(arrays, series)
         return self._record
@@ -232,7 +234,9 @@ class _Session:
             "chance_loss": task.chance_loss(),
         }
         design = Design.of({**about, **record.design.to_settings()})
-        return record.with_values(design=design, stopped=stopped, unit=task.unit)
+        return record.with_values(
+            design=design, stopped=stopped, unit=task.unit
+        )
 
 
 def run_on_grid(
@@ -308,7 +312,9 @@ def _train(
     finally:
         stop.listens = False
         stop.waits_in = None
-    return result.arrays if remaining else arrays
+    if remaining:
+        return result.arrays
+    return arrays
 
 
 def simulate(
@@ -358,9 +364,16 @@ def _simulate_with_ray(
     ray: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
     if "RAY_ADDRESS" not in os.environ:  # a running cluster knows its CPUs
         ray["num_cpus"] = workers
-    gpus = torch.cuda.device_count() / workers  # workers may share one, or have several
-    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": gpus}}
-    simulate_with_ray(server_app, worker_app(job.task, everyone=True), workers, backend)
+    gpus = (
+        torch.cuda.device_count() / workers
+    )  # workers may share one, or have several
+    backend = {
+        "init_args": ray,
+        "client_resources": {"num_cpus": 1, "num_gpus": gpus},
+    }
+    simulate_with_ray(
+        server_app, worker_app(job.task, everyone=True), workers, backend
+    )
     if stops:
         raise stops[0]
     if not records:

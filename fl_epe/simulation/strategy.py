@@ -32,7 +32,9 @@ from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 
-_WAIT_FOR_NODES = 600.0  # seconds until nodes that hold all clients have to be there
+_WAIT_FOR_NODES = (
+    600.0  # seconds until nodes that hold all clients have to be there
+)
 
 
 class DPFedAvg(Strategy):
@@ -65,22 +67,29 @@ class DPFedAvg(Strategy):
     ) -> None:
         self.config = config
         self.seeds = seeds or Seeds.derive(None)
-        self._nodes = NodeRegistry(config.clients, _WAIT_FOR_NODES, client_sizes)
+        self._nodes = NodeRegistry(
+            config.clients, _WAIT_FOR_NODES, client_sizes
+        )
         self.log = RoundLog(dp_fedavg.draw_plan(config, self.seeds))
         self._instructions: dict[int, TrainInstruction] = {}
-        self._sent: list[Metadata] = []  # their ids are known once they are sent
+        self._sent: list[
+            Metadata
+        ] = []  # their ids are known once they are sent
         self._state: dp_fedavg.ServerState | None = None
         self._start: Floats32 = np.empty(0, np.float32)
         self._noise = NoiseHealth(level=RUN_LEVEL)
         self._law = config.client_schedule().law(config.clients)
-        if self._law.hidden:  # ε is that of a client that takes part like a canary
+        if (
+            self._law.hidden
+        ):  # ε is that of a client that takes part like a canary
             self._law = config.canary_schedule().law(config.clients)
         # Without canaries two are scored, as the auditor needs them; none takes part.
         self._canaries = max(self.log.canaries, 2)
         self.auditor = self._new_auditor()
 
     def _new_auditor(self) -> auditing.RunAuditor:
-        config, log = self.config, self.log
+        config = self.config
+        log = self.log
         observed = log.canaries if config.by_coin else len(log.observed_ids)
         observed = max(observed, 2)
         server = config.optimizer()
@@ -92,7 +101,9 @@ class DPFedAvg(Strategy):
             self._canaries - observed,
             seed=self.seeds.canary,
             delta=config.target_delta,
-            server=server if isinstance(server, ServerSGD) else config.server_optimizer,
+            server=server
+            if isinstance(server, ServerSGD)
+            else config.server_optimizer,
             planned=float(log.presence.sum()) or None,
             client=self._law,
             kind=config.canary_kind,
@@ -129,7 +140,11 @@ class DPFedAvg(Strategy):
         logger.info("DP-FedAvg with canaries: %s", self.config)
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         """One instruction to each node that holds a client of this round's cohort."""
         theta = read_only(arrays["theta"])
@@ -141,7 +156,9 @@ class DPFedAvg(Strategy):
         if server_round == 1:
             self._nodes.wait_for_all(grid)
         else:
-            for fault in self._nodes.refresh_until(grid, 1):  # no round is noise alone
+            for fault in self._nodes.refresh_until(
+                grid, 1
+            ):  # no round is noise alone
                 self.log.fault(*fault)
         t = self.rounds_done
         group = str(t + 1)
@@ -167,7 +184,9 @@ class DPFedAvg(Strategy):
             )
             self._instructions[node] = instruction
             content = instruction.encode(model)
-            messages.append(Message(content, node, MessageType.TRAIN, group_id=group))
+            messages.append(
+                Message(content, node, MessageType.TRAIN, group_id=group)
+            )
         self._sent = [message.metadata for message in messages]
         return messages
 
@@ -180,8 +199,12 @@ class DPFedAvg(Strategy):
         assert self._state is not None  # noqa: S101 - configure_train came first
         t = self._state.rounds_done
         clip_norm = self._state.clip_norm
-        parts = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
-        total = add_up(parts.values(), len(self._start), separate=config.full_knowledge)
+        parts = collect(
+            replies, self._instructions, self._sent, t + 1, self.log.fault
+        )
+        total = add_up(
+            parts.values(), len(self._start), separate=config.full_knowledge
+        )
         # No variable holds the state before, so that its memory ends with it.
         self._state, released = dp_fedavg.next_round(
             config, self.seeds, self._state, total.take(), self._noise
@@ -201,7 +224,11 @@ class DPFedAvg(Strategy):
         return self.model(), metrics
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         """Nothing: the model is evaluated on the server."""
         return []
@@ -228,7 +255,9 @@ class DPFedAvg(Strategy):
             raise ValueError("Expected a record after at least one round.")
         config = self.config
         observed = self.log.observed_ids
-        is_early = config.stop_when is not None and self.rounds_done < config.rounds
+        is_early = (
+            config.stop_when is not None and self.rounds_done < config.rounds
+        )
         if is_early and not self._law.hidden:
             # A canary whose first round did not come is unobserved.
             observed = observed[self.log.canaries_seen()]
@@ -243,7 +272,9 @@ class DPFedAvg(Strategy):
             clients=self.log.clients(),
             metrics={**(metrics or {}), **series},
             design=auditing.Design.of(settings),
-            findings=auditing.Findings(plan=plan, step_faults=faults, noise=noise),
+            findings=auditing.Findings(
+                plan=plan, step_faults=faults, noise=noise
+            ),
             seeds=dataclasses.asdict(self.seeds),
         )
 
@@ -251,7 +282,10 @@ class DPFedAvg(Strategy):
         config = self.config
         rounds = self.rounds_done
         strategy = config.strategy()
-        matrix = None if strategy is None else strategy.matrix()[:rounds, :rounds]
+        if strategy is None:
+            matrix = None
+        else:
+            matrix = strategy.matrix()[:rounds, :rounds]
         return auditing.Mechanism(
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
@@ -261,7 +295,9 @@ class DPFedAvg(Strategy):
             server=auditing.ServerStep(
                 config.server_optimizer,
                 np.full(rounds, config.server_learning_rate),
-                config.server_momentum if config.server_optimizer == "sgd" else 0.0,
+                config.server_momentum
+                if config.server_optimizer == "sgd"
+                else 0.0,
             ),
             clip_norms=self.log.series("clip_norm"),
             inclusion=config.inclusion,
@@ -272,7 +308,9 @@ class DPFedAvg(Strategy):
         """The expected participations of a canary in the rounds done."""
         schedule = self.config.canary_schedule()
         if self._law.hidden:
-            return float(schedule.participations() * self.rounds_done / schedule.rounds)
+            return float(
+                schedule.participations() * self.rounds_done / schedule.rounds
+            )
         if self.config.on_ladder:
             presence = self.log.presence
             return float(presence.sum() / max(presence.shape[1], 1))
@@ -286,7 +324,10 @@ class DPFedAvg(Strategy):
             "theta": self._state.theta,
             "start": self._start,
             "clip_norm": np.array(self._state.clip_norm),
-            **{f"noise.{i}": vector for i, vector in enumerate(self._state.noise)},
+            **{
+                f"noise.{i}": vector
+                for i, vector in enumerate(self._state.noise)
+            },
             **self.log.state(),
             **put_under("optimizer.", self._state.optimizer),
             **put_under("auditor.", self.auditor.state(keep_waiting=True)),
@@ -307,5 +348,8 @@ class DPFedAvg(Strategy):
             rounds_done=self.rounds_done,
         )
         self.auditor.restore(
-            under(state, "auditor."), self.rounds_done, start=self._start, last=theta
+            under(state, "auditor."),
+            self.rounds_done,
+            start=self._start,
+            last=theta,
         )

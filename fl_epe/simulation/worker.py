@@ -63,7 +63,9 @@ def held_clients(num_clients: int, context: Context) -> range:
         partition = int(config["partition-id"])
         partitions = int(config["num-partitions"])
     except KeyError as error:
-        raise ValueError(f"Expected {error} in the node's configuration.") from error
+        raise ValueError(
+            f"Expected {error} in the node's configuration."
+        ) from error
     if not 0 <= partition < partitions:
         raise ValueError(
             f"Expected partition-id={partition} in [0, num-partitions={partitions})."
@@ -72,7 +74,9 @@ def held_clients(num_clients: int, context: Context) -> range:
 
 
 def execute(
-    task: Task, instruction: TrainInstruction, execution: Execution | None = None
+    task: Task,
+    instruction: TrainInstruction,
+    execution: Execution | None = None,
 ) -> PartialAggregate:
     """Train the clients, clip each update and add it up; likewise for the canaries."""
     dim = len(instruction.theta)
@@ -115,7 +119,9 @@ def execute(
 
 def _trainer(task: Task, execution: Execution | None) -> CohortTrainer:
     """This thread's trainer for the task; a trainer serves one thread at a time."""
-    trainers: dict[Any, CohortTrainer] = _thread.__dict__.setdefault("trainers", {})
+    trainers: dict[Any, CohortTrainer] = _thread.__dict__.setdefault(
+        "trainers", {}
+    )
     if (task, execution) not in trainers:
         trainers[task, execution] = CohortTrainer(task, execution)
     return trainers[task, execution]

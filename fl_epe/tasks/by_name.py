@@ -83,16 +83,20 @@ class FoundTask:
 
     def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         kinds = typing.get_type_hints(self.settings)
-        fields = {field.name: field for field in dataclasses.fields(self.settings)}
+        fields = {
+            field.name: field for field in dataclasses.fields(self.settings)
+        }
         task = f"of task {self.reference!r}"
         values = {}
         for name, value in options.items():
             if name not in fields:
-                names = (
-                    f"expected one of {', '.join(fields)}" if fields else "it has none"
-                )
+                if fields:
+                    names = f"expected one of {', '.join(fields)}"
+                else:
+                    names = "it has none"
                 raise ArgumentError(
-                    f"Unknown option {{{name}}} {task}: {names}.", **{name: value}
+                    f"Unknown option {{{name}}} {task}: {names}.",
+                    **{name: value},
                 )
             try:
                 values[name] = _converted(value, kinds[name])
@@ -100,7 +104,9 @@ class FoundTask:
                 text = f"Option {{{name}}} {task}: {error}."
                 raise ArgumentError(text, **{name: value}) from error
         for name, field in fields.items():
-            is_required = field.default is field.default_factory is dataclasses.MISSING
+            is_required = (
+                field.default is field.default_factory is dataclasses.MISSING
+            )
             if is_required and name not in values:
                 text = f"Expected option {{{name}}} {task} to be given."
                 raise ArgumentError(text, **{name: None})
@@ -158,10 +164,14 @@ def find_task(reference: str) -> FoundTask:
     if inspect.isfunction(make):
         return FoundTask(reference, make, _settings_of(make, reference))
     if not inspect.isclass(make):
-        return FoundTask(reference, make, dataclasses.make_dataclass("_NoOptions", []))
+        return FoundTask(
+            reference, make, dataclasses.make_dataclass("_NoOptions", [])
+        )
     missing = sorted(getattr(make, "__abstractmethods__", ()))
     if missing:
-        _refuse(reference, f"to define {', '.join(missing)}: see fl_epe.tasks.Task")
+        _refuse(
+            reference, f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
+        )
     return FoundTask(reference, make, make)
 
 
@@ -221,7 +231,10 @@ def _import(module: str, reference: str) -> Any:
             f"{error.name.partition('.')[0]}.py is in, or put that folder into PYTHONPATH.",
             name=error.name,
         ) from error
-    except (Exception, SystemExit) as error:  # anything that a user's module may do
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # anything that a user's module may do
         raise ImportError(
             f"Importing {module} for task name={reference!r} failed with "
             f"{type(error).__name__}: {error}{place_of(error)}",
@@ -244,7 +257,9 @@ def _settings_of(function: Callable[..., Any], reference: str) -> type:
             fields.append((name, kind))
         elif not isinstance(default, list | dict | set):
             fields.append((name, kind, dataclasses.field(default=default)))
-    settings = dataclasses.make_dataclass(function.__name__, fields, kw_only=True)
+    settings = dataclasses.make_dataclass(
+        function.__name__, fields, kw_only=True
+    )
     settings.__doc__ = inspect.getdoc(function)
     return settings
 

@@ -121,7 +121,9 @@ def _date_format(texts: Any) -> str | None:
     import pandas
 
     for date_format in _DATE_FORMATS:
-        dates = pandas.to_datetime(texts, format=date_format, errors="coerce", utc=True)
+        dates = pandas.to_datetime(
+            texts, format=date_format, errors="coerce", utc=True
+        )
         if not dates.isna().any():
             return date_format
     return None
@@ -154,9 +156,13 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
         raise_invalid("targets", targets.name, wanted)
     if kind == "floating" and not targets.hasnans:
         return None
-    if kind in _NUMBERS and (distinct > CLEAR_CLASSES or (values % 1 != 0).any()):
+    if kind in _NUMBERS and (
+        distinct > CLEAR_CLASSES or (values % 1 != 0).any()
+    ):
         return None
     if distinct > CLEAR_CLASSES and distinct > _DISTINCT_TEXTS * len(values):
         counts = f"found {distinct:,} different ones in {len(values):,} rows"
-        raise_invalid("targets", targets.name, f"to have classes that repeat, {counts}")
+        raise_invalid(
+            "targets", targets.name, f"to have classes that repeat, {counts}"
+        )
     return int(distinct)

@@ -55,7 +55,9 @@ class Task(abc.ABC):
     @property
     def reference(self) -> str:
         """The reference for `load_task`: the name of its class, or ``"module:name"``."""
-        return self.name if self._loader is None else str(self._loader.args[0])
+        if self._loader is None:
+            return self.name
+        return str(self._loader.args[0])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a task that was found by name as that name: the other process loads it anew."""
@@ -173,7 +175,9 @@ class Task(abc.ABC):
                 model.train()
                 notes += models.training_notes(model, lambda: loss().detach())
                 notes += _loss_notes(loss())
-        except Exception as error:  # anything that a user's model and loss may do
+        except (
+            Exception
+        ) as error:  # anything that a user's model and loss may do
             reason = f"{error_text(error)}{place_of(error)}"
             text = f"The model or the loss fails on two held-out examples: {reason}."
             raise ValueError(f"{text} {_shapes(examples)}.") from error
@@ -206,7 +210,9 @@ class Task(abc.ABC):
         examples = max(1, sum(int(part.examples) for part in sums))
         scores = {"loss": sum(part.loss.item() for part in sums) / examples}
         if self.metric:
-            scores[self.metric] = sum(float(part.correct) for part in sums) / examples
+            scores[self.metric] = (
+                sum(float(part.correct) for part in sums) / examples
+            )
         if outputs:
             area = losses.area_under_curve(outputs, data.targets)
             if area is not None:
@@ -247,7 +253,9 @@ class Task(abc.ABC):
         with whole_file(path, private=False) as file:
             try:
                 state = self._trained(theta).state_dict()
-                torch.save({name: part.clone() for name, part in state.items()}, file)
+                torch.save(
+                    {name: part.clone() for name, part in state.items()}, file
+                )
             except RuntimeError as error:  # torch's error for a full disk
                 raise OSError(str(error).partition("\n")[0]) from error
 
@@ -271,7 +279,9 @@ class Task(abc.ABC):
         fails.
         """
         data = self.held_out()
-        is_one_each = data.targets.dim() == 1 or data.targets.is_floating_point()
+        is_one_each = (
+            data.targets.dim() == 1 or data.targets.is_floating_point()
+        )
         if type(self).batch_loss is not Task.batch_loss or not is_one_each:
             return None
         try:
@@ -279,7 +289,9 @@ class Task(abc.ABC):
                 loss = self._least_constant_loss(data)
         except Exception:  # noqa: BLE001 (anything that a user's loss may do: the run goes on)
             return None
-        return loss if math.isfinite(loss) else None
+        if math.isfinite(loss):
+            return loss
+        return None
 
     def _least_constant_loss(self, data: ClientData) -> float:
         """The least mean loss that one output for all examples has, by L-BFGS from zero."""
@@ -320,7 +332,9 @@ def _loss_notes(loss: torch.Tensor) -> list[str]:
             "Expected the loss to depend on the parameters that are trained"
         )
     text = f"The loss of the initial model on two held-out examples is {loss.item()}."
-    return [] if torch.isfinite(loss) else [text]
+    if torch.isfinite(loss):
+        return []
+    return [text]
 
 
 def _shapes(examples: ClientData) -> str:

@@ -111,7 +111,9 @@ def from_datasets(
     arguments.defaults = dict(defaults)  # a mapping proxy cannot be pickled
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
-        raise_invalid("held_out", held_out, "in (0, 1), a split's name or a data set")
+        raise_invalid(
+            "held_out", held_out, "in (0, 1), a split's name or a data set"
+        )
     check_not_negative("data_seed", data_seed)
     if not isinstance(model, torch.nn.Module) and not callable(model):
         raise_invalid("model", model, "to be a torch.nn.Module, or to make one")
@@ -120,7 +122,9 @@ def from_datasets(
     return DatasetTask(arguments)
 
 
-def check_partition(partition: str | Partitioner, num_clients: int | None) -> None:
+def check_partition(
+    partition: str | Partitioner, num_clients: int | None
+) -> None:
     """Refuse an invalid partition; reads no data and imports nothing.
 
     Raises:
@@ -144,7 +148,9 @@ def check_partition(partition: str | Partitioner, num_clients: int | None) -> No
             "num_clients", num_clients, f">= 1 beside partition={partition!r}"
         )
     if kind != "dirichlet" and num_clients is not None:
-        raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
+        raise_invalid(
+            "num_clients", num_clients, "only beside 'dirichlet:ALPHA'"
+        )
 
 
 def _is_positive(text: str) -> bool:
@@ -169,7 +175,9 @@ class DatasetTask(Task):
         """The arguments in words, or the options by which `load_task` made the task."""
         if self._loader is not None:
             return super().options()
-        values = {name: _words(value) for name, value in vars(self.arguments).items()}
+        values = {
+            name: _words(value) for name, value in vars(self.arguments).items()
+        }
         del values["defaults"]
         return values
 
@@ -179,7 +187,9 @@ class DatasetTask(Task):
         metric = self.arguments.metric
         if metric is not None:
             return str(getattr(metric, "__name__", type(metric).__name__))
-        return "" if self.held_out().targets.is_floating_point() else "accuracy"
+        if self.held_out().targets.is_floating_point():
+            return ""
+        return "accuracy"
 
     @functools.cached_property
     def unit(self) -> str:  # type: ignore[override]
@@ -222,7 +232,9 @@ class DatasetTask(Task):
         rows = self._parts[0]
         row = self._read(rows.select([0]))
         row_size = sum(part.nbytes for part in row.tensors().values())
-        return self._read(rows) if row_size * len(rows) <= _MEMORY else None
+        if row_size * len(rows) <= _MEMORY:
+            return self._read(rows)
+        return None
 
     def _read(self, rows: Dataset) -> losses.ClientData:
         return losses.ClientData(
@@ -239,11 +251,15 @@ class DatasetTask(Task):
         """A copy of the model, or a fresh one; its output is one tensor."""
         source: Any = self.arguments.model
         model: Any = source if isinstance(source, torch.nn.Module) else source()
-        if not inspect.isclass(source):  # a function may return one module again
+        if not inspect.isclass(
+            source
+        ):  # a function may return one module again
             model = copy.deepcopy(model)
         if not isinstance(model, torch.nn.Module):
             kind = type(model).__name__
-            raise TypeError(f"Expected model to make a torch.nn.Module, got {kind}.")
+            raise TypeError(
+                f"Expected model to make a torch.nn.Module, got {kind}."
+            )
         model.register_forward_hook(_one_tensor)
         return model
 
@@ -258,7 +274,9 @@ class DatasetTask(Task):
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`."""
-        return np.array([len(self._rows[client]) for client in client_ids], np.int64)
+        return np.array(
+            [len(self._rows[client]) for client in client_ids], np.int64
+        )
 
     def held_out(self) -> losses.ClientData:
         """The rows that no client has."""
@@ -281,12 +299,16 @@ class DatasetTask(Task):
         if self.arguments.loss is None and not classes.is_floating_point():
             with torch.no_grad():
                 example = self.held_out().map(lambda part: part[:1])
-                outputs = call_model(prepared(self.model).eval(), example.inputs)
+                outputs = call_model(
+                    prepared(self.model).eval(), example.inputs
+                )
             logits, _ = losses.by_class(outputs, example.targets)
             losses.check_classes(classes, logits.shape[-1], column)
         return notes
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.LossSum:
+    def loss(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> losses.LossSum:
         """The user's or the default loss and metric, each times the number of predictions."""
         mean_loss = self.arguments.loss
         mean_metric = self.arguments.metric
@@ -296,7 +318,9 @@ class DatasetTask(Task):
             parts = losses.default_by_example(outputs, targets)
             loss, correct, count = (part.sum() for part in parts)
         else:
-            loss = _one_number("loss", mean_loss(outputs, targets)) * len(targets)
+            loss = _one_number("loss", mean_loss(outputs, targets)) * len(
+                targets
+            )
         if mean_metric is not None:
             with torch.no_grad():
                 mean = _one_number("metric", mean_metric(outputs, targets))
@@ -315,7 +339,9 @@ class DatasetTask(Task):
         return losses.default_by_example(outputs, targets)
 
 
-def _one_tensor(_model: torch.nn.Module, _inputs: Any, outputs: Any) -> torch.Tensor:
+def _one_tensor(
+    _model: torch.nn.Module, _inputs: Any, outputs: Any
+) -> torch.Tensor:
     """A model's output as one tensor: its ``logits``, or the first of several."""
     if hasattr(outputs, "logits"):
         outputs = outputs.logits
@@ -337,7 +363,9 @@ def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"Expected the {what} to be one number, the mean of the batch, got shape {shape}"
         )
-    return value.reshape(()) if shape else value
+    if shape:
+        return value.reshape(())
+    return value
 
 
 def _unit_of(column: str) -> str:

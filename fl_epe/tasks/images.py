@@ -16,7 +16,12 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
-from fl_epe.checks import check_count, check_not_negative, check_positive, raise_invalid
+from fl_epe.checks import (
+    check_count,
+    check_not_negative,
+    check_positive,
+    raise_invalid,
+)
 from fl_epe.data import absolute
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
@@ -56,7 +61,9 @@ class SplitImages(Classes, Task, abc.ABC):
         check_not_negative("data_seed", self.data_seed)
 
     @abc.abstractmethod
-    def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
+    def _examples(
+        self, random: np.random.Generator
+    ) -> tuple[Examples, Examples]:
         """The clients' examples, and the held-out ones."""
 
     def client(self, client_id: int) -> ClientData:
@@ -89,7 +96,11 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
     training, held_out = task._examples(random)
     _, labels = training
     parts = dirichlet_partition(
-        labels, task.num_clients, alpha=task.alpha, minimum=task._fewest, random=random
+        labels,
+        task.num_clients,
+        alpha=task.alpha,
+        minimum=task._fewest,
+        random=random,
     )
     return training, held_out, parts
 
@@ -119,7 +130,9 @@ class Digits(SplitImages):
     _fewest: ClassVar[int] = 4
     num_clients: int = 120
 
-    def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
+    def _examples(
+        self, random: np.random.Generator
+    ) -> tuple[Examples, Examples]:
         bunch = load_digits()
         small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
         scaled = functional.interpolate(
@@ -155,7 +168,9 @@ class FashionMnist(SplitImages):
         super().__post_init__()
         object.__setattr__(self, "data_dir", absolute(self.data_dir))
 
-    def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
+    def _examples(
+        self, random: np.random.Generator
+    ) -> tuple[Examples, Examples]:
         arrays = [read_idx(_find(self.data_dir, file)) for file in _FILES]
         return self._checked(*arrays[:2]), self._checked(*arrays[2:])
 
@@ -173,7 +188,9 @@ class FashionMnist(SplitImages):
         return images[:, None], labels
 
 
-_LARGEST = 256 << 20  # bytes of an IDX file; those of the task have up to 47 million
+_LARGEST = (
+    256 << 20
+)  # bytes of an IDX file; those of the task have up to 47 million
 
 
 def read_idx(path: pathlib.Path) -> np.ndarray:
@@ -202,7 +219,10 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 def _find(data_dir: str, name: str) -> pathlib.Path:
-    for path in (pathlib.Path(data_dir, f"{name}.gz"), pathlib.Path(data_dir, name)):
+    for path in (
+        pathlib.Path(data_dir, f"{name}.gz"),
+        pathlib.Path(data_dir, name),
+    ):
         if path.is_file():
             return path
     raise FileNotFoundError(
@@ -251,8 +271,12 @@ def dirichlet_partition(
         shares = random.dirichlet(np.full(len(stock), alpha))
         available = np.array([len(rows) for rows in stock])
         counts = _take(int(size), shares, available, random)
-        drawn = [rows[:count] for rows, count in zip(stock, counts, strict=True)]
-        stock = [rows[count:] for rows, count in zip(stock, counts, strict=True)]
+        drawn = [
+            rows[:count] for rows, count in zip(stock, counts, strict=True)
+        ]
+        stock = [
+            rows[count:] for rows, count in zip(stock, counts, strict=True)
+        ]
         parts.append(np.sort(np.concatenate(drawn)))
     # The last clients took the remaining examples: spread them over the ids.
     return [parts[i] for i in random.permutation(num_clients)]
@@ -273,14 +297,18 @@ def stratified_split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of a training and a held-out part with ``share`` of every label in the second."""
     held_out = [
-        rows[: round(share * len(rows))] for rows in _shuffled_by_label(labels, random)
+        rows[: round(share * len(rows))]
+        for rows in _shuffled_by_label(labels, random)
     ]
     second = np.sort(np.concatenate(held_out))
     return np.setdiff1d(np.arange(len(labels)), second), second
 
 
 def _take(
-    size: int, shares: np.ndarray, available: np.ndarray, random: np.random.Generator
+    size: int,
+    shares: np.ndarray,
+    available: np.ndarray,
+    random: np.random.Generator,
 ) -> np.ndarray:
     """The number of examples of each label: multinomial, redrawn where a label runs out."""
     counts = np.zeros(len(available), np.int64)

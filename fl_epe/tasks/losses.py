@@ -42,7 +42,9 @@ class ClientData:
     def tensors(self) -> dict[str, torch.Tensor]:
         """All tensors, under names for a message."""
         if isinstance(self.inputs, Mapping):
-            named = {f"inputs {name}": part for name, part in self.inputs.items()}
+            named = {
+                f"inputs {name}": part for name, part in self.inputs.items()
+            }
         else:
             named = {"inputs": self.inputs}
         return {**named, "targets": self.targets}
@@ -50,7 +52,9 @@ class ClientData:
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
         """The same with every tensor changed, e.g. by taking some examples of it."""
         if isinstance(self.inputs, Mapping):
-            inputs: Inputs = {name: change(part) for name, part in self.inputs.items()}
+            inputs: Inputs = {
+                name: change(part) for name, part in self.inputs.items()
+            }
         else:
             inputs = change(self.inputs)
         return ClientData(inputs, change(self.targets))
@@ -149,12 +153,16 @@ class Classes:
         """Cross-entropy."""
         return cross_entropy(outputs, targets)
 
-    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
+    def by_example(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> ByExample:
         """See `Task.by_example`."""
         return cross_entropy_by_example(outputs, targets)
 
 
-def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
+def default_by_example(
+    outputs: torch.Tensor, targets: torch.Tensor
+) -> ByExample:
     """The default loss for the targets, right classes and predictions of each example.
 
     Args:
@@ -170,12 +178,20 @@ def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExampl
     """
     if not targets.is_floating_point():
         logits, _ = by_class(outputs, targets)
-        return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
+        return cross_entropy_by_example(
+            logits.reshape(*targets.shape, -1), targets
+        )
     loss = _squared_errors(outputs, targets).reshape(len(targets), -1).sum(1)
-    return loss, torch.zeros_like(loss), torch.full_like(loss, targets[0].numel())
+    return (
+        loss,
+        torch.zeros_like(loss),
+        torch.full_like(loss, targets[0].numel()),
+    )
 
 
-def _squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def _squared_errors(
+    outputs: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
     output_shape = _without_ones(outputs.shape[1:])
     target_shape = _without_ones(targets.shape[1:])
     one_is_flat = min(len(output_shape), len(target_shape)) < 2
@@ -213,7 +229,9 @@ def by_class(
             "may be the last or the second. Pad the sequences to another length, or give loss= and "
             "metric="
         )
-    is_last = len(shape) == 2 or _without_ones(shape[1:-1]) == _without_ones(wanted[1:])
+    is_last = len(shape) == 2 or _without_ones(shape[1:-1]) == _without_ones(
+        wanted[1:]
+    )
     if is_second:
         outputs = outputs.movedim(1, -1)
     elif not is_last or math.prod(shape[:-1]) != targets.numel():
@@ -252,7 +270,9 @@ def area_under_curve(
     rows = torch.cat(list(outputs)).reshape(len(targets), -1)
     if rows.shape[1] > 2 or not rows.isfinite().all():
         return None
-    margin = rows[:, -1] - rows[:, :-1].sum(1)  # of two logits, or the only output
+    margin = rows[:, -1] - rows[:, :-1].sum(
+        1
+    )  # of two logits, or the only output
     return float(roc_auc_score(targets, margin))
 
 
@@ -264,9 +284,14 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     """
     counted = targets[targets != _IGNORED]
     if not len(counted):
-        raise_invalid("targets", column, f"to have a value that is not {_IGNORED}")
-    low, high = int(counted.min()), int(counted.max())
+        raise_invalid(
+            "targets", column, f"to have a value that is not {_IGNORED}"
+        )
+    low = int(counted.min())
+    high = int(counted.max())
     if low < 0 or high >= outputs:
         wrong = low if low < 0 else high
         has = f"as the model has {outputs} outputs, got {wrong}"
-        raise_invalid("targets", column, f"to hold classes 0 … {outputs - 1}, {has}")
+        raise_invalid(
+            "targets", column, f"to hold classes 0 … {outputs - 1}, {has}"
+        )

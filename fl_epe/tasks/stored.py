@@ -19,7 +19,12 @@ import torch
 from fl_epe import data
 from fl_epe.checks import check_count, check_not_negative, raise_invalid
 from fl_epe.data import synthetic_images, synthetic_text
-from fl_epe.data.examples import PAD, VOCABULARY, images_and_labels, words_and_next
+from fl_epe.data.examples import (
+    PAD,
+    VOCABULARY,
+    images_and_labels,
+    words_and_next,
+)
 from fl_epe.models import Lstm
 from fl_epe.tasks import losses
 from fl_epe.tasks.contract import Task
@@ -61,14 +66,18 @@ class _Characters(losses.Classes):
 
 class _NextWords:
     unit: ClassVar[str] = "user"
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _STACKOVERFLOW)
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        _BOTH | _STACKOVERFLOW
+    )
     _most_held_out: ClassVar[int] = 1000
     _decode: ClassVar[Any] = staticmethod(words_and_next)
 
     def model(self) -> torch.nn.Module:
         return Lstm()
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.LossSum:
+    def loss(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> losses.LossSum:
         return losses.cross_entropy(outputs, targets, PAD)
 
     def chance_accuracy(self) -> float:
@@ -101,7 +110,9 @@ class _ByUser(Task, abc.ABC):
     """
 
     _most_held_out: ClassVar[int]
-    _decode: ClassVar[Any]  # makes inputs and targets of `fl_epe.data`'s examples
+    _decode: ClassVar[
+        Any
+    ]  # makes inputs and targets of `fl_epe.data`'s examples
     max_examples: int = 0
     data_seed: int = 0
 
@@ -111,7 +122,9 @@ class _ByUser(Task, abc.ABC):
 
     def _client_data(self, examples: Any) -> losses.ClientData:
         inputs, targets = self._decode(examples)
-        return losses.ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
+        return losses.ClientData(
+            torch.from_numpy(inputs), torch.from_numpy(targets)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +165,10 @@ class StoredTask(_ByUser, abc.ABC):
                 "both in a folder, convert it with 'fl-epe data convert', and name the result with "
                 "--data-dir. Without them there is the task 'synthetic-stackoverflow'."
             )
-        if self.data_dir != type(self).data_dir and not Path(self.data_dir).exists():
+        if (
+            self.data_dir != type(self).data_dir
+            and not Path(self.data_dir).exists()
+        ):
             raise_invalid(
                 "data_dir",
                 self.data_dir,
@@ -169,7 +185,9 @@ class StoredTask(_ByUser, abc.ABC):
             ValueError: for a ``client_id`` that does not exist, or files that are broken.
         """
         self.check_client(client_id)
-        examples = self._store.shuffled(client_id, self.max_examples, self.data_seed)
+        examples = self._store.shuffled(
+            client_id, self.max_examples, self.data_seed
+        )
         return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
@@ -205,7 +223,9 @@ class SyntheticTask(_ByUser, abc.ABC):
     def client(self, client_id: int) -> losses.ClientData:
         """The examples of one client."""
         self.check_client(client_id)
-        examples = self._source.examples(self.data_seed, client_id, self.max_examples)
+        examples = self._source.examples(
+            self.data_seed, client_id, self.max_examples
+        )
         return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
@@ -223,7 +243,9 @@ class SyntheticTask(_ByUser, abc.ABC):
 
 @functools.lru_cache(maxsize=1)
 def _held_out(task: SyntheticTask) -> losses.ClientData:
-    return task._client_data(task._source.held_out(task.data_seed, task._most_held_out))
+    return task._client_data(
+        task._source.held_out(task.data_seed, task._most_held_out)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +272,9 @@ class SyntheticEmnist(_Characters, SyntheticTask):
 
     name: ClassVar[str] = "synthetic-emnist"
     _source: ClassVar[Any] = synthetic_images
-    _decode: ClassVar[Any] = staticmethod(tuple)  # they are drawn as images and labels
+    _decode: ClassVar[Any] = staticmethod(
+        tuple
+    )  # they are drawn as images and labels
     num_clients: int = synthetic_images.WRITERS
 
 

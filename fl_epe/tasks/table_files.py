@@ -56,7 +56,9 @@ def read_file(path: Path, by: str) -> pyarrow.Table:
     lines = functools.partial(_json, by=by)
     readers = {".csv": text, ".tsv": text, ".jsonl": lines, ".json": lines}
     with rename_arguments(path="dataset"):
-        return read_table(path, readers | {".parquet": parquet_table}, "a table")
+        return read_table(
+            path, readers | {".parquet": parquet_table}, "a table"
+        )
 
 
 @contextlib.contextmanager
@@ -83,7 +85,9 @@ def _csv(path: Path, by: str) -> pyarrow.Table:
         parse = csv.ParseOptions(delimiter=layout.separator)
         convert = csv.ConvertOptions(decimal_point=layout.decimal, **options)
         with _utf_8(path, layout.encoding) as stream:
-            return csv.read_csv(stream, parse_options=parse, convert_options=convert)
+            return csv.read_csv(
+                stream, parse_options=parse, convert_options=convert
+            )
 
     table = read(strings_can_be_null=True)  # as numbers are, in an empty cell
     header = table.column_names
@@ -115,7 +119,9 @@ def _json(path: Path, by: str) -> pyarrow.Table:
     return table
 
 
-def _json_lines(path: Path, encoding: str, types: Sequence[Any] = ()) -> pyarrow.Table:
+def _json_lines(
+    path: Path, encoding: str, types: Sequence[Any] = ()
+) -> pyarrow.Table:
     """A table of JSON lines; the types of columns that are not named are inferred."""
     import pyarrow as pa
     from pyarrow import json

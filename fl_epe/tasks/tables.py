@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from flwr_datasets.partitioner import Partitioner
 
-Source: TypeAlias = "str | os.PathLike[str] | Dataset | DatasetDict | Callable[[], Any]"
+Source: TypeAlias = (
+    "str | os.PathLike[str] | Dataset | DatasetDict | Callable[[], Any]"
+)
 """A data set, one with splits, a function that returns one, or the place of one."""
 
 Columns = str | Sequence[str] | Mapping[str, str]
@@ -66,10 +68,14 @@ def open_source(
         held_out = _HELD_OUT_SHARE
     if isinstance(held_out, float | int):
         if len(rows) < 2:
-            raise ValueError(f"Expected data with at least 2 rows, got {len(rows)}.")
+            raise ValueError(
+                f"Expected data with at least 2 rows, got {len(rows)}."
+            )
         order = np.random.default_rng(seed).permutation(len(rows))
         count = max(1, round(held_out * len(rows)))
-        return rows.select(np.sort(order[count:])), rows.select(np.sort(order[:count]))
+        return rows.select(np.sort(order[count:])), rows.select(
+            np.sort(order[:count])
+        )
     if not len(rows) or not len(held_out):
         raise ValueError(
             f"Expected data with rows, got {len(rows)} and {len(held_out)} held out."
@@ -115,12 +121,16 @@ def _by_split(
     train = "train" if "train" in splits else next(iter(splits))
     choices = [name for name in splits if name != train]
     if held_out is None:
-        held_out = next((name for name in _HELD_OUT_SPLITS if name in choices), None)
+        held_out = next(
+            (name for name in _HELD_OUT_SPLITS if name in choices), None
+        )
     if not isinstance(held_out, str):
         return splits[train], held_out
     if held_out not in choices:
         names = ", ".join(choices) or "none"
-        raise_invalid("held_out", held_out, f"to be one of the other splits: {names}")
+        raise_invalid(
+            "held_out", held_out, f"to be one of the other splits: {names}"
+        )
     return splits[train], splits[held_out]
 
 
@@ -145,9 +155,13 @@ def _read_path(text: str, by: str) -> Any:
     path = Path(text).expanduser()
     if path.is_file():
         return _of_files([path], by)
-    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+    if (path / "state.json").is_file() or (
+        path / "dataset_dict.json"
+    ).is_file():
         return read_saved(path)
-    local = path.is_absolute() or text.startswith((".", "~")) or is_table_file(path)
+    local = (
+        path.is_absolute() or text.startswith((".", "~")) or is_table_file(path)
+    )
     if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
         beside = [file.name for file in path.parent.glob(f"*{path.suffix}")]
         raise FileNotFoundError(
@@ -194,7 +208,9 @@ def check_columns(dataset: Dataset, argument: str, columns: Columns) -> None:
     for name in columns:
         if name not in dataset.column_names:
             names = ", ".join(dataset.column_names)
-            raise_invalid(argument, name, f"to be a column of the data: {names}")
+            raise_invalid(
+                argument, name, f"to be a column of the data: {names}"
+            )
 
 
 def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
@@ -251,11 +267,17 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
 
     feature = dataset.features[name]
     if isinstance(feature, Image):
-        images = _alike([np.asarray(image) for image in dataset[name]], name, argument)
+        images = _alike(
+            [np.asarray(image) for image in dataset[name]], name, argument
+        )
         if images.ndim == 3:  # without an axis for the channels
             images = images[..., None]
-        largest = {"uint8": 255, "bool": 1, "float32": 1}.get(str(images.dtype), 65535)
-        scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(largest)
+        largest = {"uint8": 255, "bool": 1, "float32": 1}.get(
+            str(images.dtype), 65535
+        )
+        scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(
+            largest
+        )
         return torch.from_numpy(np.ascontiguousarray(scaled))
     if getattr(feature, "dtype", "") in _TEXTS:
         values = _numbers_in_text(dataset, name, argument)
@@ -283,7 +305,9 @@ def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
         return np.asarray(pandas.to_numeric(_values(dataset, name)))
     except ValueError as error:
         remedy = "For text, use a tokenizer and Dataset.map"
-        raise_invalid(argument, name, f"to hold numbers, got text ({error}). {remedy}")
+        raise_invalid(
+            argument, name, f"to hold numbers, got text ({error}). {remedy}"
+        )
 
 
 def _column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
@@ -333,7 +357,9 @@ def _alike(values: Any, name: str, argument: str) -> np.ndarray:
             f"{shapes[-1]}: pad or cut them, e.g. with datasets.Dataset.map.",
             **{argument: name},
         )
-    return np.stack([np.asarray(row) for row in values]) if len(values) else np.empty(0)
+    if len(values):
+        return np.stack([np.asarray(row) for row in values])
+    return np.empty(0)
 
 
 _ROW = "fl_epe_row"
@@ -369,14 +395,18 @@ def client_rows(
         [[0, 3], [1, 4], [2, 5]]
     """
     try:
-        if not isinstance(partition, str):  # a copy, as its data can be set only once
+        if not isinstance(
+            partition, str
+        ):  # a copy, as its data can be set only once
             return _of_partitioner(copy.deepcopy(partition), dataset)
         kind, _, value = partition.partition(":")
         if kind == "by":
             return _by_column(dataset, value)
         clients = int(value) if kind == "iid" else num_clients or 1
         if len(dataset) < clients:
-            raise ValueError(f"there are {len(dataset)} rows for {clients} clients")
+            raise ValueError(
+                f"there are {len(dataset)} rows for {clients} clients"
+            )
         order = np.random.default_rng(seed).permutation(len(dataset))
         if kind == "iid":
             return [np.sort(part) for part in np.array_split(order, clients)]
@@ -388,7 +418,9 @@ def client_rows(
 def owner_column(partition: str | Partitioner) -> str:
     """The column of clients' ids, or an empty text if the partition names none."""
     if isinstance(partition, str):
-        return partition[3:] if partition.startswith("by:") else ""
+        if partition.startswith("by:"):
+            return partition[3:]
+        return ""
     # The partitioners by natural ids of flwr-datasets, also those that group ids.
     if "NaturalId" in type(partition).__name__:
         return str(getattr(partition, "_partition_by", ""))
@@ -433,7 +465,9 @@ def _dirichlet(
     """
     values = _values(dataset, targets).to_numpy()
     _, classes = np.unique(values, return_inverse=True)  # 0, 1, 2, …
-    waiting = [list(order[classes[order] == i]) for i in range(classes.max() + 1)]
+    waiting = [
+        list(order[classes[order] == i]) for i in range(classes.max() + 1)
+    ]
     random = np.random.default_rng(seed)
     shares = random.dirichlet(np.full(len(waiting), alpha), clients)
     room = [len(part) for part in np.array_split(order, clients)]
@@ -472,9 +506,13 @@ def _next_class(
     return int(random.choice(len(shares), p=shares))
 
 
-def _of_partitioner(partitioner: Partitioner, dataset: Dataset) -> list[np.ndarray]:
+def _of_partitioner(
+    partitioner: Partitioner, dataset: Dataset
+) -> list[np.ndarray]:
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")  # and progress bars
         partitioner.dataset = dataset.add_column(_ROW, np.arange(len(dataset)))
-        parts = map(partitioner.load_partition, range(partitioner.num_partitions))
+        parts = map(
+            partitioner.load_partition, range(partitioner.num_partitions)
+        )
         return [np.sort(np.asarray(part[_ROW][:], np.int64)) for part in parts]

@@ -122,7 +122,9 @@ class _Round:
         self._measured.append(torch.cat([lengths, parts], 1))
         lost = ~lengths.isfinite()
         scales = self._total.scale(lengths.masked_fill(lost, 0.0), torch.where)
-        for update, scale in zip(updates.masked_fill_(lost, 0.0), scales, strict=True):
+        for update, scale in zip(
+            updates.masked_fill_(lost, 0.0), scales, strict=True
+        ):
             self._multiples += self._scratch.copy_(update).mul_(scale).trunc_()
 
     def _count(
@@ -167,7 +169,9 @@ def _writable(array: np.ndarray) -> np.ndarray:
     interface = dict(array.__array_interface__)
     address, _ = interface["data"]
     interface["data"] = (address, False)
-    return np.asarray(types.SimpleNamespace(__array_interface__=interface, owner=array))
+    return np.asarray(
+        types.SimpleNamespace(__array_interface__=interface, owner=array)
+    )
 
 
 class CohortTrainer:
@@ -193,14 +197,19 @@ class CohortTrainer:
         self._task = task
         self._execution = execution or Execution.from_environment()
         self._trainer = Trainer(task, self._execution)
-        self.chunk = self._execution.clients_at_once(task.dim, self._trainer.convolves)
+        self.chunk = self._execution.clients_at_once(
+            task.dim, self._trainer.convolves
+        )
         self._checked = set[bool]()  # for clients without and with padding
         self._chunk_succeeded = False
         if self.chunk > 1:
             obstacle = self._obstacle()
             if obstacle:
                 self._one_at_a_time(obstacle)
-        self._together = Together(task, self._execution) if self.chunk > 1 else None
+        if self.chunk > 1:
+            self._together = Together(task, self._execution)
+        else:
+            self._together = None
 
     def _obstacle(self) -> str:
         """The reason why clients cannot be trained at once; "" if they can."""
@@ -244,7 +253,9 @@ class CohortTrainer:
             actual = f"{theta.dtype}{theta.shape}"
             wanted = f"to be float32 of shape {(self._task.dim,)}"
             raise_invalid("theta", actual, wanted)
-        start = torch.as_tensor(_writable(theta), device=self._execution.torch_device())
+        start = torch.as_tensor(
+            _writable(theta), device=self._execution.torch_device()
+        )
         work = _Round(start, local, total, seed, round_number)
         self._execution.apply()
         if self.chunk == 1:
@@ -293,7 +304,9 @@ class CohortTrainer:
         """
         while loaded:
             candidates = loaded[: self.chunk]
-            sizes = [padded_size(len(data), batch_size) for _, data in candidates]
+            sizes = [
+                padded_size(len(data), batch_size) for _, data in candidates
+            ]
             count = 1
             while count < len(sizes) and sizes[count] == sizes[0]:
                 count += 1
@@ -324,7 +337,9 @@ class CohortTrainer:
                 return
             client, data = chunk[0]
             is_trained = self._train_one(work, client, data)
-            if is_trained and not self._chunk_succeeded:  # the client is not the cause
+            if (
+                is_trained and not self._chunk_succeeded
+            ):  # the client is not the cause
                 self._one_at_a_time(str(error).partition("\n")[0])
         else:
             self._chunk_succeeded = True
@@ -344,7 +359,9 @@ class CohortTrainer:
         random numbers of its own. A client with a batch that needs padding is checked separately.
         """
         for client, data in reversed(loaded):
-            is_padded = len(data) % padded_size(len(data), work.local.batch_size) > 0
+            is_padded = (
+                len(data) % padded_size(len(data), work.local.batch_size) > 0
+            )
             if not len(data) or is_padded in self._checked or self.chunk == 1:
                 continue
             try:

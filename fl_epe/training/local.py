@@ -30,7 +30,9 @@ _PRECISIONS = ("float32", "tf32", "bf16")
 _CHUNK_ON_GPU = 128
 _PARAMETERS_ON_GPU = 1 << 30  # of all models in a chunk
 _CHUNK_ON_CPU = 24
-_LARGEST_ON_CPU = 1 << 17  # parameters; larger steps are mostly arithmetic: no gain
+_LARGEST_ON_CPU = (
+    1 << 17
+)  # parameters; larger steps are mostly arithmetic: no gain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +64,16 @@ class Execution:
         if self.chunk is not None:
             check_count("chunk", self.chunk)
         if self.precision not in _PRECISIONS:
-            raise_invalid("precision", self.precision, f"to be one of {_PRECISIONS}")
+            raise_invalid(
+                "precision", self.precision, f"to be one of {_PRECISIONS}"
+            )
         try:
             self.torch_device()
         except RuntimeError:
             raise_invalid(
-                "device", self.device, "to be a torch device (try 'cpu' or 'cuda')"
+                "device",
+                self.device,
+                "to be a torch device (try 'cpu' or 'cuda')",
             )
 
     @classmethod
@@ -108,7 +114,9 @@ class Execution:
             return self.chunk
         if self.torch_device().type != "cpu":
             return max(1, min(_CHUNK_ON_GPU, _PARAMETERS_ON_GPU // dim))
-        return 1 if convolves or dim > _LARGEST_ON_CPU else _CHUNK_ON_CPU
+        if convolves or dim > _LARGEST_ON_CPU:
+            return 1
+        return _CHUNK_ON_CPU
 
     def apply(self) -> None:
         """Make CUDA's settings for the whole process, which every training makes anew."""
@@ -117,7 +125,9 @@ class Execution:
         allows_tf32 = self.precision == "tf32"
         cuda = cast(Any, torch.backends.cuda)
         cudnn = cast(Any, torch.backends.cudnn)
-        if hasattr(cuda.matmul, "fp32_precision"):  # newer torch refuses the old names
+        if hasattr(
+            cuda.matmul, "fp32_precision"
+        ):  # newer torch refuses the old names
             for operations in (cuda.matmul, cudnn.conv, cudnn.rnn):
                 operations.fp32_precision = "tf32" if allows_tf32 else "ieee"
         else:
@@ -133,9 +143,13 @@ class Execution:
     def on_device(self) -> contextlib.AbstractContextManager[object]:
         """A context in which the tensors that a model makes are on the device."""
         device = self.torch_device()
-        return contextlib.nullcontext() if device.type == "cpu" else device
+        if device.type == "cpu":
+            return contextlib.nullcontext()
+        return device
 
-    def call(self, model: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    def call(
+        self, model: Callable[..., Any], *inputs: Any, **named: Any
+    ) -> Any:
         """The outputs of a model, computed in the chosen precision and float32 for the loss."""
         if self.precision != "bf16":
             return model(*inputs, **named)
@@ -194,12 +208,20 @@ class Trainer:
         self._device = execution.torch_device()
         self._model = models.prepared(task.model).to(self._device).train()
         self._outputs = functools.partial(execution.call, self._model)
-        self._flat = torch.zeros(task.dim, dtype=torch.float32, device=self._device)
+        self._flat = torch.zeros(
+            task.dim, dtype=torch.float32, device=self._device
+        )
         models.bind_parameters(self._model, self._flat)
-        self._parameters: list[torch.Tensor] = list(models.trainable(self._model))
-        self._buffers = {buffer: buffer.clone() for buffer in self._model.buffers()}
+        self._parameters: list[torch.Tensor] = list(
+            models.trainable(self._model)
+        )
+        self._buffers = {
+            buffer: buffer.clone() for buffer in self._model.buffers()
+        }
         modules = list(self._model.modules())
-        self._dropouts = [m for m in modules if isinstance(m, models.SeededDropout)]
+        self._dropouts = [
+            m for m in modules if isinstance(m, models.SeededDropout)
+        ]
         self.whole_batches = bool(models.batch_norms(self._model))
         self.convolves = any(isinstance(module, _ConvNd) for module in modules)
         self.draws: bool | None = None
@@ -240,7 +262,9 @@ class Trainer:
             self.own_randomness(random),
             self._execution.on_device(),
         ):
-            parts = [self._step(data, order, local.learning_rate) for order in orders]
+            parts = [
+                self._step(data, order, local.learning_rate) for order in orders
+            ]
         # With zeros in front, as a client may have no batch.
         sums = [torch.zeros(3, dtype=torch.float64, device=self._device)]
         sums += [part.sums(self._device) for part in parts]
@@ -280,10 +304,15 @@ class Trainer:
         batch = data.map(lambda part: models.sent(part[order], self._device))
         result = self._loss(batch)
         gradients = torch.autograd.grad(
-            result.mean(), self._parameters, allow_unused=True, materialize_grads=True
+            result.mean(),
+            self._parameters,
+            allow_unused=True,
+            materialize_grads=True,
         )
         with torch.no_grad():
-            torch._foreach_add_(self._parameters, gradients, alpha=-learning_rate)
+            torch._foreach_add_(
+                self._parameters, gradients, alpha=-learning_rate
+            )
         return LossSum(result.loss.detach(), result.correct, result.examples)
 
     def _loss(self, batch: ClientData) -> LossSum:
@@ -291,7 +320,10 @@ class Trainer:
 
 
 def batches(
-    examples: int, local: LocalTraining, random: np.random.Generator, smallest: int = 1
+    examples: int,
+    local: LocalTraining,
+    random: np.random.Generator,
+    smallest: int = 1,
 ) -> Iterator[torch.Tensor]:
     """Positions of each batch of all epochs, each epoch in a fresh order.
 

@@ -15,7 +15,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fl_epe.models import Inputs, SeededDropout, call_model, prepared, sent, staging
+from fl_epe.models import (
+    Inputs,
+    SeededDropout,
+    call_model,
+    prepared,
+    sent,
+    staging,
+)
 from fl_epe.tasks import ClientData, Task
 from fl_epe.training.local import Execution, LocalTraining, batches
 
@@ -38,7 +45,10 @@ class Member:
     """
 
     def __init__(
-        self, data: ClientData, local: LocalTraining, random: np.random.Generator
+        self,
+        data: ClientData,
+        local: LocalTraining,
+        random: np.random.Generator,
     ) -> None:
         self.data = data
         self.random = random
@@ -102,7 +112,10 @@ class Together:
         self._calls: list[DropoutCall] | None = None
 
     def train(
-        self, theta: torch.Tensor, members: Sequence[Member], learning_rate: float
+        self,
+        theta: torch.Tensor,
+        members: Sequence[Member],
+        learning_rate: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Start from the global model ``theta`` and train all members.
 
@@ -122,7 +135,9 @@ class Together:
         dim = len(theta)
         count = len(members)
         width = -(-dim // _ALIGNMENT) * _ALIGNMENT
-        rows = torch.empty((count, width), dtype=theta.dtype, device=self._device)
+        rows = torch.empty(
+            (count, width), dtype=theta.dtype, device=self._device
+        )
         values = rows[:, :dim].copy_(theta)
         sums = torch.zeros((count, 3), dtype=torch.float64, device=self._device)
         if self._calls is None and members[0].steps:
@@ -149,7 +164,8 @@ class Together:
         calls = self._calls or []
         grid = (len(members), members[0].rows)
         host_masks = [
-            staging((*grid, *shape), torch.bool, self._device) for _, shape in calls
+            staging((*grid, *shape), torch.bool, self._device)
+            for _, shape in calls
         ]
         sizes = []
         positions = []
@@ -157,7 +173,9 @@ class Together:
             size, rows = member.batch(calls, [mask[i] for mask in host_masks])
             sizes.append(size)
             positions.append(rows)
-        batch = _gather([member.data for member in members], positions, self._device)
+        batch = _gather(
+            [member.data for member in members], positions, self._device
+        )
         masks = [sent(mask, self._device) for mask in host_masks]
         with self._execution.on_device():
             outputs = self._outputs(leaves, batch.inputs, masks)
@@ -173,7 +191,9 @@ class Together:
         self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum of the members' mean losses, and the counts of `train`, shape (members, 3)."""
-        parts = self._task.by_example(outputs.flatten(0, 1), targets.flatten(0, 1))
+        parts = self._task.by_example(
+            outputs.flatten(0, 1), targets.flatten(0, 1)
+        )
         if parts is None:  # the task's own loss for each member
             results = [
                 self._task.loss(output[:size], target[:size])
@@ -182,9 +202,13 @@ class Together:
                 )
             ]
             means = torch.stack([result.mean() for result in results]).sum()
-            return means, torch.stack([result.sums(self._device) for result in results])
+            return means, torch.stack(
+                [result.sums(self._device) for result in results]
+            )
         rows = targets.shape[1]
-        grid = torch.stack([part.view(-1, rows).to(outputs.dtype) for part in parts], 2)
+        grid = torch.stack(
+            [part.view(-1, rows).to(outputs.dtype) for part in parts], 2
+        )
         if min(sizes) < rows:
             is_example = np.arange(rows) < np.array(sizes)[:, np.newaxis]
             mask = torch.from_numpy(is_example[:, :, np.newaxis])
@@ -194,23 +218,31 @@ class Together:
         return means, totals.detach().double()
 
     def _outputs(
-        self, leaves: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
+        self,
+        leaves: list[torch.Tensor],
+        inputs: Inputs,
+        masks: list[torch.Tensor],
     ) -> torch.Tensor:
         """Outputs of shape (members, n, …)."""
 
         def forward(
-            parameters: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
+            parameters: list[torch.Tensor],
+            inputs: Inputs,
+            masks: list[torch.Tensor],
         ) -> Any:
             self._set_masks(masks)
             named = dict(zip(self._shapes, parameters, strict=True))
             if isinstance(inputs, Mapping):
-                return torch.func.functional_call(self._model, named, (), dict(inputs))
+                return torch.func.functional_call(
+                    self._model, named, (), dict(inputs)
+                )
             return torch.func.functional_call(self._model, named, inputs)
 
         try:
             vectorized = torch.func.vmap(forward, randomness="different")
             return cast(
-                torch.Tensor, self._execution.call(vectorized, leaves, inputs, masks)
+                torch.Tensor,
+                self._execution.call(vectorized, leaves, inputs, masks),
             )
         finally:
             self._set_masks([])
@@ -239,7 +271,9 @@ class Together:
         dropouts = [m for m in modules if isinstance(m, SeededDropout) and m.p]
         if not dropouts:
             return calls
-        hooks = [dropout.register_forward_hook(add_call) for dropout in dropouts]
+        hooks = [
+            dropout.register_forward_hook(add_call) for dropout in dropouts
+        ]
         for dropout in dropouts:
             dropout.random = np.random.default_rng(0)
         example = data.map(lambda part: part[:1].to(self._device))
@@ -251,7 +285,9 @@ class Together:
 
 
 def _gather(
-    parts: Sequence[ClientData], positions: Sequence[torch.Tensor], device: torch.device
+    parts: Sequence[ClientData],
+    positions: Sequence[torch.Tensor],
+    device: torch.device,
 ) -> ClientData:
     """Rows of each client's examples, shape (clients, rows, …), on the device."""
 
@@ -266,7 +302,9 @@ def _gather(
     inputs = [part.inputs for part in parts]
     stacked: Inputs
     if isinstance(inputs[0], Mapping):
-        stacked = {name: take([part[name] for part in inputs]) for name in inputs[0]}
+        stacked = {
+            name: take([part[name] for part in inputs]) for name in inputs[0]
+        }
     else:
         stacked = take(inputs)
     return ClientData(stacked, take([part.targets for part in parts]))

@@ -59,7 +59,8 @@ def main() -> None:
             continue
         count = round(dim**0.5)
         drawn = [
-            cosines_of_one_run(dim, count, s) for s in range(runs * options.vectors)
+            cosines_of_one_run(dim, count, s)
+            for s in range(runs * options.vectors)
         ]
         for row, (z, analytical) in enumerate(ONE_SHOT_NOISES):
             rng = np.random.default_rng((0, dim))

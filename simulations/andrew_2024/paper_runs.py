@@ -129,7 +129,9 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
     parser.add_argument(
         "--workers", type=int, default=1, help="rows trained at the same time"
     )
-    parser.add_argument("--nodes", type=int, default=2, help="threads of each run")
+    parser.add_argument(
+        "--nodes", type=int, default=2, help="threads of each run"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--set",
@@ -203,7 +205,9 @@ def run(table: PaperTable, doc: str) -> None:
     for row in rows:
         if row.skipped is not None:
             raise SystemExit(f"z = {row.noise_multiplier:g}: {row.skipped}")
-    paths = {cell: record_path(plan, cell, options.output) for cell in plan.cells()}
+    paths = {
+        cell: record_path(plan, cell, options.output) for cell in plan.cells()
+    }
     records = {cell: AuditRecord.load(path) for cell, path in paths.items()}
     lines = [_line(table, cell, record) for cell, record in records.items()]
     first = next(iter(records.values()))
@@ -218,7 +222,9 @@ def run(table: PaperTable, doc: str) -> None:
     _draw(records, plan, options.output)
     print(f"\nTable and pictures: {options.output}")
     noisy = {
-        cell: record for cell, record in records.items() if cell.noise_multiplier > 0
+        cell: record
+        for cell, record in records.items()
+        if cell.noise_multiplier > 0
     }
     checks = {cell: check_limit(record) for cell, record in noisy.items()}
     for cell, (words, _) in checks.items():
@@ -236,7 +242,8 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     final, every = summary.answers
     accuracy = dict(summary.held_out()).get("accuracy", "")
     paper = next(
-        (r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None
+        (r for r in table.rows if r.noise_multiplier == cell.noise_multiplier),
+        None,
     )
     if cell.participations != 1:
         paper = None
@@ -281,15 +288,17 @@ def gaussianity(record: AuditRecord) -> str:
     except NotMeasured:
         return NOT_MEASURED
     fit = gaussian_test(cosines)
-    return NOT_MEASURED if fit is None else f"{fit.statistic:.3f} ({fit.p_value:.2g})"
+    return (
+        NOT_MEASURED
+        if fit is None
+        else f"{fit.statistic:.3f} ({fit.p_value:.2g})"
+    )
 
 
 def _interval(one: Answer) -> str:
     if (estimate := one.estimate) is None:
         return NOT_MEASURED
-    return (
-        f"{number(estimate.epsilon)} ({number(estimate.low)} – {number(estimate.high)})"
-    )
+    return f"{number(estimate.epsilon)} ({number(estimate.low)} – {number(estimate.high)})"
 
 
 def _bound(one: Answer) -> str:
@@ -314,22 +323,31 @@ def limit_final(record: AuditRecord) -> float:
         learning_rates=server.learning_rates,
         momentum=server.momentum,
     )
-    return known_expected_score_epsilon(seen_by(like).sizes.observed, record.delta)
+    return known_expected_score_epsilon(
+        seen_by(like).sizes.observed, record.delta
+    )
 
 
 def _share_of_updates(record: AuditRecord) -> float:
     """The share of the energy of θ_T − θ_0 that is clients' updates and not noise."""
     updates = RealUpdates.of(record).final
-    return updates / (updates + float(record.mechanism.sum_noise_multiplier or 0) ** 2)
+    return updates / (
+        updates + float(record.mechanism.sum_noise_multiplier or 0) ** 2
+    )
 
 
 def check_limit(record: AuditRecord) -> tuple[str, bool]:
     """What is to be said of ε-final and the limit, and whether they part where it applies."""
     share, limit = _share_of_updates(record), limit_final(record)
     if share > LARGEST_SHARE:
-        return f"updates are {share:.0%} of θ_T − θ_0: the limit does not apply", False
+        return (
+            f"updates are {share:.0%} of θ_T − θ_0: the limit does not apply",
+            False,
+        )
     view = seen_by(record)
-    fit = ladder_fit(view, scores_of(view), math.erf(STANDARD_ERRORS / math.sqrt(2)))
+    fit = ladder_fit(
+        view, scores_of(view), math.erf(STANDARD_ERRORS / math.sqrt(2))
+    )
     final_epsilon, low, high = (
         known_expected_score_epsilon(
             max(scale, 0.0) * view.sizes.observed, record.delta
@@ -346,17 +364,26 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
 
 def _print(lines: list[dict[str, str]]) -> None:
     names = list(lines[0])
-    widths = [max(len(name), *(len(line[name]) for line in lines)) for name in names]
+    widths = [
+        max(len(name), *(len(line[name]) for line in lines)) for name in names
+    ]
     for line in (dict(zip(names, names, strict=True)), *lines):
         cells = (
-            line[name].rjust(width) for name, width in zip(names, widths, strict=True)
+            line[name].rjust(width)
+            for name, width in zip(names, widths, strict=True)
         )
         print("  ".join(cells))
 
 
-def _append(path: Path, plan: ComparisonPlan, lines: list[dict[str, str]]) -> None:
+def _append(
+    path: Path, plan: ComparisonPlan, lines: list[dict[str, str]]
+) -> None:
     """Add the lines to the directory's table, without those that it has already."""
-    size = {"task": str(plan.task), "rounds": str(plan.rounds), "seed": str(plan.seed)}
+    size = {
+        "task": str(plan.task),
+        "rounds": str(plan.rounds),
+        "seed": str(plan.seed),
+    }
     fresh = [{**size, **line} for line in lines]
     old: list[dict[str, str]] = []
     if path.exists():
@@ -373,7 +400,9 @@ def _draw(
 ) -> None:
     """Figures 1 and 2: densities of the scores, and ε-final against participations."""
     noises, counts = plan.noise_multipliers, plan.participations
-    figure = Figure(figsize=(3.2 * len(noises) + 1, 3.4), layout="constrained", dpi=130)
+    figure = Figure(
+        figsize=(3.2 * len(noises) + 1, 3.4), layout="constrained", dpi=130
+    )
     panels = np.atleast_1d(
         figure.subplots(1, len(noises), sharey=True, squeeze=False)[0]
     )
@@ -392,7 +421,10 @@ def _draw(
     axes = figure.subplots()
     for z in noises:
         points = [
-            (cell.participations, epsilon_from_record(record, statistic="displacement"))
+            (
+                cell.participations,
+                epsilon_from_record(record, statistic="displacement"),
+            )
             for cell, record in records.items()
             if cell.noise_multiplier == z
         ]
@@ -407,7 +439,9 @@ def _draw(
     axes.set_xticks([], minor=True)
     axes.legend(fontsize=7, frameon=False)
     axes.grid(alpha=0.3)
-    figure.savefig(directory / "participations.png", metadata={"Software": None})
+    figure.savefig(
+        directory / "participations.png", metadata={"Software": None}
+    )
 
 
 def _density(axes: Any, record: AuditRecord, label: str) -> None:
@@ -416,7 +450,9 @@ def _density(axes: Any, record: AuditRecord, label: str) -> None:
     axes.plot(grid, stats.gaussian_kde(observed)(grid), label=label)
 
 
-def _curve(axes: Any, points: list[tuple[float, EpsilonEstimate]], label: str) -> None:
+def _curve(
+    axes: Any, points: list[tuple[float, EpsilonEstimate]], label: str
+) -> None:
     floor = 1e-2
     xs = [x for x, _ in points]
     ys = [max(floor, e.epsilon) for _, e in points]

@@ -43,7 +43,8 @@ def cosines_with_noisy_sum(
     """
     released = noise + canaries.combine(np.ones((1, canaries.count)))[0]
     return np.asarray(
-        canaries.dot(released) / np.linalg.norm(released, axis=-1, keepdims=True)
+        canaries.dot(released)
+        / np.linalg.norm(released, axis=-1, keepdims=True)
     )
 
 

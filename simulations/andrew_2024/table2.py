@@ -79,15 +79,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--dim", type=int, default=10**6, help="dimension d (default: 10^6)"
     )
-    parser.add_argument("--canaries", type=int, default=1000, help="k (default: 1000)")
-    parser.add_argument("--runs", type=int, default=10, help="runs (default: 10)")
+    parser.add_argument(
+        "--canaries", type=int, default=1000, help="k (default: 1000)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=10, help="runs (default: 10)"
+    )
     options = parser.parse_args(arguments)
     dim, count = options.dim, options.canaries
-    print(f"d = {dim}, k = {count}, {options.runs} runs, δ = {ONE_SHOT_DELTA:g}")
+    print(
+        f"d = {dim}, k = {count}, {options.runs} runs, δ = {ONE_SHOT_DELTA:g}"
+    )
     print(
         "    z  analytical  variance         found      expected  the paper (10^6, 1000)"
     )
-    runs = [cosines_of_one_run(dim, count, seed) for seed in range(options.runs)]
+    runs = [
+        cosines_of_one_run(dim, count, seed) for seed in range(options.runs)
+    ]
     failed = False
     for row, (z, analytical) in enumerate(ONE_SHOT_NOISES):
         for variance in ("known", "fitted"):

@@ -29,8 +29,16 @@ from simulations.andrew_2024.paper_tables import apart, mean_and_sd
 from simulations.andrew_2024.stackoverflow import TABLE
 
 ROWS: tuple[tuple[str, float, dict[str, Any]], ...] = (
-    ("every round, maximum", 0.0, {"adversary": EVERY_ROUND, "statistic": "maximum"}),
-    ("every round, maximum", 0.9, {"adversary": EVERY_ROUND, "statistic": "maximum"}),
+    (
+        "every round, maximum",
+        0.0,
+        {"adversary": EVERY_ROUND, "statistic": "maximum"},
+    ),
+    (
+        "every round, maximum",
+        0.9,
+        {"adversary": EVERY_ROUND, "statistic": "maximum"},
+    ),
     ("every round, matched filter", 0.0, {"statistic": "matched-filter"}),
     ("every round, matched filter", 0.9, {"statistic": "matched-filter"}),
     (
@@ -38,7 +46,11 @@ ROWS: tuple[tuple[str, float, dict[str, Any]], ...] = (
         0.9,
         {"adversary": Adversary("all", knows_rounds=False)},
     ),
-    ("final model, fitted variance", 0.9, {"statistic": "model", "variance": "fitted"}),
+    (
+        "final model, fitted variance",
+        0.9,
+        {"statistic": "model", "variance": "fitted"},
+    ),
     ("final model, known variance", 0.9, {"statistic": "model"}),
 )
 """What is printed for each noise multiplier: name, server momentum, options of the estimate."""
@@ -93,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         records = {
             momentum: [
-                limit_record(schedule, z, TABLE.delta, momentum=momentum, seed=s)
+                limit_record(
+                    schedule, z, TABLE.delta, momentum=momentum, seed=s
+                )
                 for s in seeds
             ]
             for momentum in (0.0, 0.9)

@@ -36,7 +36,10 @@ from fl_epe import CanarySet
 from fl_epe.auditing import Scores, epsilon_of
 from fl_epe.limit import limit_record
 from fl_epe.schedules import ShuffledEpochs
-from simulations.andrew_2024.paper_tables import cosines_with_noisy_sum, mean_and_sd
+from simulations.andrew_2024.paper_tables import (
+    cosines_with_noisy_sum,
+    mean_and_sd,
+)
 from simulations.andrew_2024.stackoverflow import TABLE
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -49,7 +52,9 @@ PAPER = {
 _DIM = 20_000
 
 
-def cosines_in_the_limit(z: float, count: int, seed: int) -> NDArray[np.float64]:
+def cosines_in_the_limit(
+    z: float, count: int, seed: int
+) -> NDArray[np.float64]:
     """Cosines of the observed canaries with the final model, in 10^9 dimensions."""
     schedule = ShuffledEpochs(TABLE.rounds, TABLE.epochs)
     record = limit_record(
@@ -73,7 +78,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     sample = cosines_of_vectors if options.vectors else cosines_in_the_limit
-    print(f"{'':28} quantiles of ε-final over {options.repetitions} repetitions")
+    print(
+        f"{'':28} quantiles of ε-final over {options.repetitions} repetitions"
+    )
     print(
         "     z  runs × canaries  variance    0.1   0.3   0.5   0.7   0.9   mean ± sd"
     )
@@ -83,13 +90,19 @@ def main() -> None:
                 values = []
                 for repetition in range(options.repetitions):
                     seeds = range(repetition * 10, repetition * 10 + runs)
-                    cosines = np.concatenate([sample(z, count, seed) for seed in seeds])
+                    cosines = np.concatenate(
+                        [sample(z, count, seed) for seed in seeds]
+                    )
                     values.append(
                         epsilon_of(
-                            Scores.from_cosines(cosines, _DIM), TABLE.delta, variance
+                            Scores.from_cosines(cosines, _DIM),
+                            TABLE.delta,
+                            variance,
                         ).epsilon
                     )
-                cells = " ".join(f"{q:5.2f}" for q in np.quantile(values, QUANTILES))
+                cells = " ".join(
+                    f"{q:5.2f}" for q in np.quantile(values, QUANTILES)
+                )
                 print(
                     f"{z:6}  {runs:4} × {count:<9}  {variance:8} {cells}   {mean_and_sd(values)}",
                     flush=True,

@@ -24,9 +24,13 @@ def main(argv: list[str] | None = None) -> str:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--output", help="folder for the record and the report")
     options = parser.parse_args(argv)
-    warnings.simplefilter("ignore")  # Opacus: noise of this kind is not for production
+    warnings.simplefilter(
+        "ignore"
+    )  # Opacus: noise of this kind is not for production
 
-    images, labels = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
+    images, labels = (
+        torch.as_tensor(part) for part in load_digits(return_X_y=True)
+    )
     images = images.float() / 16
     train = torch.utils.data.TensorDataset(images[:1500], labels[:1500])
     model = torch.nn.Sequential(
@@ -50,7 +54,9 @@ def main(argv: list[str] | None = None) -> str:
 
     report = audit.report(options.output)  # audit
     right = model(images[1500:]).argmax(1) == labels[1500:]
-    return f"{report}\nAccuracy on 297 held-out digits: {right.float().mean():.1%}"
+    return (
+        f"{report}\nAccuracy on 297 held-out digits: {right.float().mean():.1%}"
+    )
 
 
 if __name__ == "__main__":

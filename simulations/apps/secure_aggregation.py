@@ -81,7 +81,9 @@ class AuditedStrategy(Strategy):
         self.clip_norm = clip_norm
         self.sums_seen: list[int] = []
 
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+    def initialize_parameters(
+        self, client_manager: ClientManager
+    ) -> Parameters | None:
         """The strategy's initial parameters, which the auditor is shown first."""
         parameters = self.strategy.initialize_parameters(client_manager)
         if parameters is None:
@@ -90,7 +92,10 @@ class AuditedStrategy(Strategy):
         return parameters
 
     def configure_fit(
-        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+        self,
+        server_round: int,
+        parameters: Parameters,
+        client_manager: ClientManager,
     ) -> list[tuple[ClientProxy, FitIns]]:
         """The strategy's instructions; those of a canary client also carry its canary's order."""
         out = []
@@ -128,7 +133,10 @@ class AuditedStrategy(Strategy):
         return parameters, metrics
 
     def configure_evaluate(
-        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+        self,
+        server_round: int,
+        parameters: Parameters,
+        client_manager: ClientManager,
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """The strategy's instructions."""
         return self.strategy.configure_evaluate(
@@ -188,7 +196,9 @@ def client_app(clients: int) -> ClientApp:
 
     def make(context: Context) -> object:
         share = shares[int(context.node_config["partition-id"])]
-        return DigitsClient(digits.data[share] / 16, digits.target[share]).to_client()
+        return DigitsClient(
+            digits.data[share] / 16, digits.target[share]
+        ).to_client()
 
     return ClientApp(make, mods=[secaggplus_mod, fixedclipping_mod, canary_mod])  # type: ignore[arg-type]
 
@@ -203,7 +213,10 @@ def audit(
 ) -> tuple[AuditRecord, AuditedStrategy]:
     """Run the SecAgg+ workflow to its end."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's DP noise comes from the global generator
-    initial = [np.zeros((INPUTS, CLASSES), np.float32), np.zeros(CLASSES, np.float32)]
+    initial = [
+        np.zeros((INPUTS, CLASSES), np.float32),
+        np.zeros(CLASSES, np.float32),
+    ]
     average = FedAvg(
         fraction_evaluate=0,
         min_fit_clients=clients,
@@ -214,13 +227,20 @@ def audit(
         average, noise_multiplier, CLIP_NORM, clients
     )
     with InProcessGrid(client_app(clients), clients) as grid:
-        chosen = sorted(grid.get_node_ids())[:: clients // num_canaries][:num_canaries]
+        chosen = sorted(grid.get_node_ids())[:: clients // num_canaries][
+            :num_canaries
+        ]
         watch = RunAuditor(num_canaries, 1000, seed=seed, delta=delta)
         strategy = AuditedStrategy(
-            private, watch, ClientCanaries(num_canaries, 1000, seed, chosen), CLIP_NORM
+            private,
+            watch,
+            ClientCanaries(num_canaries, 1000, seed, chosen),
+            CLIP_NORM,
         )
         context = Context(0, 0, {}, RecordDict(), {})
-        legacy = LegacyContext(context, ServerConfig(num_rounds=rounds), strategy)
+        legacy = LegacyContext(
+            context, ServerConfig(num_rounds=rounds), strategy
+        )
         workflow = DefaultWorkflow(
             fit_workflow=SecAggPlusWorkflow(
                 num_shares=3, reconstruction_threshold=2, clipping_range=2.0
@@ -243,12 +263,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--num-canaries", type=int, default=6, help="clients with a canary"
     )
-    parser.add_argument("--rounds", type=int, default=20, help="rounds of training")
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="rounds of training"
+    )
     parser.add_argument(
         "--noise-multiplier", type=float, default=2.0, help="z of one round"
     )
     parser.add_argument("--delta", type=float, default=1e-2, help="target δ")
-    parser.add_argument("--seed", type=int, default=1, help="of canaries and noise")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of canaries and noise"
+    )
     options = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     record, strategy = audit(**vars(options))

@@ -35,23 +35,30 @@ def make_certificates(
             under 127.0.0.1 where it listens on all addresses.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority, server = (
+        ec.generate_private_key(ec.SECP256R1()) for _ in range(2)
+    )
     name = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, "Private CA of a federation")]
     )
     ca = (
         _builder(name, name, authority, authority)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
         .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
     )
     known = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "SuperLink")])
     certificate = (
         _builder(own, name, server, authority)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.BasicConstraints(ca=False, path_length=None), critical=True
+        )
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+            critical=False,
         )
         .add_extension(known, critical=False)
     )
@@ -68,7 +75,9 @@ def make_node_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(path, key, _PEM, serialization.PrivateFormat.OpenSSH)
-    public = key.public_key().public_bytes(_OPENSSH, serialization.PublicFormat.OpenSSH)
+    public = key.public_key().public_bytes(
+        _OPENSSH, serialization.PublicFormat.OpenSSH
+    )
     path.with_suffix(".pub").write_bytes(public + b"\n")
 
 
@@ -76,7 +85,9 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: _Key, signer: _Key
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(
+        signer.public_key()
+    )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -86,7 +97,8 @@ def _builder(
         .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
         .not_valid_after(now + _VALID)
         .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+            critical=False,
         )
         .add_extension(identifier, critical=False)
     )
@@ -122,17 +134,25 @@ def _write_secret(
 ) -> None:
     """Readable by its owner alone, from the start."""
     path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(key.private_bytes(encoding, form, serialization.NoEncryption()))
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+    ) as file:
+        file.write(
+            key.private_bytes(encoding, form, serialization.NoEncryption())
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--hosts", nargs="+", default=["localhost", "127.0.0.1"])
+    parser.add_argument(
+        "--hosts", nargs="+", default=["localhost", "127.0.0.1"]
+    )
     parser.add_argument("--nodes", type=int, default=3)
     options = parser.parse_args()
-    make_certificates(options.folder, dict.fromkeys([*options.hosts, "127.0.0.1"]))
+    make_certificates(
+        options.folder, dict.fromkeys([*options.hosts, "127.0.0.1"])
+    )
     for node in range(options.nodes):
         make_node_key(options.folder / f"node-{node}")
     print(*sorted(options.folder.iterdir()), sep="\n")

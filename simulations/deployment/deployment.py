@@ -69,13 +69,18 @@ class Deployment:
         """Start the SuperLink; what it knows of nodes is in a file, so that it may be killed."""
         database = str(self.processes.home / "superlink.db")
         options = ("--enable-supernode-auth", "--database", database)
-        return superlink(self.processes, *options, certificates=self.keys, port=port)
+        return superlink(
+            self.processes, *options, certificates=self.keys, port=port
+        )
 
     def register(self) -> None:
         """Let the keys of all SuperNodes in."""
         started = {}
         for node in range(NODES):
-            name, public = f"register-{node}", str(self.keys / f"node-{node}.pub")
+            name, public = (
+                f"register-{node}",
+                str(self.keys / f"node-{node}.pub"),
+            )
             command = (
                 "flwr",
                 "supernode",
@@ -123,7 +128,9 @@ class Deployment:
                 for path in diaries
             )
 
-        self.processes.wait_until(done, "run", f"send {number} messages to each node")
+        self.processes.wait_until(
+            done, "run", f"send {number} messages to each node"
+        )
 
     def await_model(self, server_round: int) -> None:
         """Wait until the server app has kept the model after a round."""
@@ -175,14 +182,17 @@ def refused(here: Deployment, address: str) -> dict[str, str]:
         for i, (who, options) in enumerate(cases.items())
     }
     connection(here.processes, "elsewhere", address, other)
-    flwr = here.processes.start("elsewhere", "flwr", "supernode", "list", "elsewhere")
+    flwr = here.processes.start(
+        "elsewhere", "flwr", "supernode", "list", "elsewhere"
+    )
     told = {}
     for who, (number, process) in started.items():
         if process.wait(PATIENCE) == 0:
             raise RuntimeError(f"A SuperNode with {who} was not refused.")
         lines = here.processes.log(f"supernode-{number}").splitlines()
         told[who] = lines[
-            lines.index("Failed to initialize the connection to the SuperLink.") + 1
+            lines.index("Failed to initialize the connection to the SuperLink.")
+            + 1
         ]
     if flwr.wait(PATIENCE) == 0:
         raise RuntimeError("flwr with another CA was not refused.")

@@ -48,7 +48,9 @@ class Ports:
 
     def take(self) -> int:
         """A port that nobody listens on and no other test has taken."""
-        folder = Path(tempfile.gettempdir()) / f"fl_epe_test_ports_{os.getuid()}"
+        folder = (
+            Path(tempfile.gettempdir()) / f"fl_epe_test_ports_{os.getuid()}"
+        )
         folder.mkdir(exist_ok=True)
         for port in range(self.FIRST, self.LAST):
             lock = os.open(folder / str(port), os.O_CREAT | os.O_RDWR)
@@ -114,7 +116,9 @@ class Processes:
 
         self.wait_until(logged, name, f"log {text!r} {times} times")
 
-    def wait_until(self, condition: Callable[[], bool], name: str, what: str) -> None:
+    def wait_until(
+        self, condition: Callable[[], bool], name: str, what: str
+    ) -> None:
         """Wait for what a process does; fails at once where it has ended without doing it."""
         end = time.monotonic() + PATIENCE
         while True:
@@ -145,7 +149,10 @@ class Processes:
 
 
 def superlink(
-    processes: Processes, *options: str, certificates: Path | None = None, port: int = 0
+    processes: Processes,
+    *options: str,
+    certificates: Path | None = None,
+    port: int = 0,
 ) -> str:
     """Start a SuperLink on loopback; returns its address, which "here" stands for in `flwr run`.
 
@@ -182,7 +189,9 @@ def superlink(
         str(port),
         *options,
     )
-    processes.wait_until(lambda: _listens(port), "superlink", f"listen on port {port}")
+    processes.wait_until(
+        lambda: _listens(port), "superlink", f"listen on port {port}"
+    )
     return address
 
 
@@ -196,7 +205,9 @@ def connection(
     path = processes.home / "config.toml"
     known = path.read_text() if path.exists() else ""
     if f"[superlink.{name}]" not in known:
-        path.write_text(f'{known}[superlink.{name}]\naddress = "{address}"\n{trust}\n')
+        path.write_text(
+            f'{known}[superlink.{name}]\naddress = "{address}"\n{trust}\n'
+        )
 
 
 def supernode(
@@ -231,7 +242,9 @@ def supernode(
     )
 
 
-def ray_node(processes: Processes, name: str, *options: str, cpus: int = 1) -> Popen:
+def ray_node(
+    processes: Processes, name: str, *options: str, cpus: int = 1
+) -> Popen:
     """Start a node of a Ray cluster, and wait until it runs."""
     process = processes.start(
         name,
@@ -286,7 +299,10 @@ def server_apps(processes: Processes) -> list[int]:
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes()
             home = str(processes.home).encode()
-            if b"serverapp" in words and home in (folder / "environ").read_bytes():
+            if (
+                b"serverapp" in words
+                and home in (folder / "environ").read_bytes()
+            ):
                 found.append(int(folder.name))
     return found
 

@@ -240,7 +240,10 @@ class Training:
         ) as grid:
             start = to_record(clients.initial())
             audit.start(
-                grid, start, rounds, evaluate_fn=lambda _, model: models.append(model)
+                grid,
+                start,
+                rounds,
+                evaluate_fn=lambda _, model: models.append(model),
             )
         if all(model is models[0] for model in models):
             raise ValueError("every round is skipped")
@@ -264,7 +267,9 @@ class OneRound:
         seed_flower(seed)
         before: Model = {"w": np.zeros(4), "temperature": np.array(0.0)}
         coordinate = {"w": 0, "temperature": 4}[self.large_in]
-        others = 0.05 * CLIP * np.random.default_rng(seed).standard_normal((4, 5))
+        others = (
+            0.05 * CLIP * np.random.default_rng(seed).standard_normal((4, 5))
+        )
 
         def aggregate(updates: list[Floats]) -> Floats:
             updates = [x if x.any() else absent for x in updates]
@@ -274,10 +279,14 @@ class OneRound:
             after = one_round(fixed()(z, len(updates)), before, answers)
             if after is None:
                 raise ValueError("the round is skipped")
-            return np.append(after["w"], after["temperature"]).astype(np.float64)
+            return np.append(after["w"], after["temperature"]).astype(
+                np.float64
+            )
 
         canary, absent = 20 * CLIP * np.eye(5)[coordinate], np.full(5, 1e-6)
-        return play(aggregate, list(others), canary, trials=canaries // 2, seed=seed)
+        return play(
+            aggregate, list(others), canary, trials=canaries // 2, seed=seed
+        )
 
 
 def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
@@ -288,7 +297,9 @@ def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
     seed_flower(seed)
 
     def aggregate(updates: list[Floats]) -> Floats:
-        answers: list[Model] = [{"w": update} for update in updates if update.any()]
+        answers: list[Model] = [
+            {"w": update} for update in updates if update.any()
+        ]
         strategy = DifferentialPrivacyServerSideAdaptiveClipping(
             FedAvg(fraction_evaluate=0),
             0.0,
@@ -300,7 +311,9 @@ def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
         return np.array([-np.log(strategy.clipping_norm), 0.0])
 
     other_updates, canary = [np.full(2, 1e-6)] * 20, np.array([10 * CLIP, 0.0])
-    return play(aggregate, other_updates, canary, trials=canaries // 2, seed=seed)
+    return play(
+        aggregate, other_updates, canary, trials=canaries // 2, seed=seed
+    )
 
 
 # Table 1.
@@ -332,12 +345,18 @@ class Case:
 
 _ACCOUNTED = fixed(accountant=True)
 _MOMENTUM = Training(fixed(FedAvgM, server_momentum=0.9))
-_FASTER = Training(fixed(FedAvgM, server_momentum=0.9, server_learning_rate=2.0))
+_FASTER = Training(
+    fixed(FedAvgM, server_momentum=0.9, server_learning_rate=2.0)
+)
 _CLIPS, _VOTES = (fixedclipping_mod,), (adaptiveclipping_mod,)
 
 CASES = (
     Case("fixed, server side", Training(fixed()), control=True),
-    Case("fixed, client side", Training(fixed(on_client=True), _CLIPS), control=True),
+    Case(
+        "fixed, client side",
+        Training(fixed(on_client=True), _CLIPS),
+        control=True,
+    ),
     Case(
         "fixed, accountant",
         Training(_ACCOUNTED, clients=40, replace=True),
@@ -357,7 +376,8 @@ CASES = (
     ),
     Case("FedAdam", Training(fixed(FedAdam), canaries=4)),
     Case(
-        "FedAdam, accountant", Training(fixed(FedAdam, accountant=True), replace=True)
+        "FedAdam, accountant",
+        Training(fixed(FedAdam, accountant=True), replace=True),
     ),
     Case("FedAvgM, momentum 0.9", _MOMENTUM),
     Case("FedAvgM, momentum 0.9, rate 2", _FASTER),
@@ -367,7 +387,9 @@ CASES = (
         Training(adaptive(0.2, on_client=True), _VOTES),
         method="gdp",
     ),
-    Case("adaptive, server side, rate 2", Training(adaptive(2.0)), method="gdp"),
+    Case(
+        "adaptive, server side, rate 2", Training(adaptive(2.0)), method="gdp"
+    ),
     Case(
         "adaptive, client side, rate 2",
         Training(adaptive(2.0, on_client=True), _VOTES),
@@ -401,10 +423,15 @@ class Finding:
             return "violation, proved"
         if evidence.violated:
             return "violation, if noise is Gaussian"
-        if evidence.estimate is not None and evidence.estimate.low > evidence.claimed:
+        if (
+            evidence.estimate is not None
+            and evidence.estimate.low > evidence.claimed
+        ):
             return "measured more, not proved"
         return (
-            "too few canaries to tell" if evidence.undecided else "no violation found"
+            "too few canaries to tell"
+            if evidence.undecided
+            else "no violation found"
         )
 
     def __str__(self) -> str:
@@ -425,11 +452,15 @@ def examine(case: Case, canaries: int, seed: int) -> Finding:
     if not isinstance(run, Scores):  # of every canary, however heavy
         record: AuditRecord = getattr(run, "record")()  # noqa: B009 - of a strategy's audit
         run = scores_of(seen_by(record, EVERY_ROUND))
-    evidence = find_evidence(run, case.claimed, DELTA, CONFIDENCE, method=case.method)
+    evidence = find_evidence(
+        run, case.claimed, DELTA, CONFIDENCE, method=case.method
+    )
     return Finding(case, evidence)
 
 
-def print_privacy(cases: Sequence[Case], canaries: int, seed: int) -> list[Finding]:
+def print_privacy(
+    cases: Sequence[Case], canaries: int, seed: int
+) -> list[Finding]:
     """Table 1."""
     print(
         f"Table 1: ε at δ = {DELTA:g}, {canaries} canaries, {CONFIDENCE:.0%} confidence"
@@ -442,7 +473,9 @@ def print_privacy(cases: Sequence[Case], canaries: int, seed: int) -> list[Findi
     return findings
 
 
-def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -> None:
+def print_controls(
+    cases: Sequence[Case], canaries: int, seeds: Sequence[int]
+) -> None:
     """Run the controls in many seeds; there a bound above the claim is a false accusation."""
     print(
         f"\nControls in {len(seeds)} seeds: bounds at or below the claim, and ε measured"
@@ -453,7 +486,9 @@ def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -
             f"{case.name:29} {case.claimed:7.2f}",
             [x.evidence for x in findings],
         )
-        measured = [run.estimate.epsilon for run in found if run and run.estimate]
+        measured = [
+            run.estimate.epsilon for run in found if run and run.estimate
+        ]
         if len(measured) < len(found):
             print(
                 f"{row}  {next(x.verdict for x in findings if x.evidence is None)}",
@@ -463,9 +498,7 @@ def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -
         passed = sum(
             evidence is not None and not evidence.violated for evidence in found
         )
-        spread = (
-            f"{np.mean(measured):7.2f} ({min(measured):.2f} to {max(measured):.2f})"
-        )
+        spread = f"{np.mean(measured):7.2f} ({min(measured):.2f} to {max(measured):.2f})"
         print(f"{row} {spread:26} {passed} of {len(found)}", flush=True)
 
 
@@ -507,12 +540,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--seed", type=int, default=1, help="of all that is drawn (default: 1)"
     )
     parser.add_argument(
-        "--seeds", type=int, default=0, help="repeat the controls in so many seeds"
+        "--seeds",
+        type=int,
+        default=0,
+        help="repeat the controls in so many seeds",
     )
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="cases whose name contains this"
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="cases whose name contains this",
     )
-    parser.add_argument("--tables", default="123", help="which tables (default: 123)")
+    parser.add_argument(
+        "--tables", default="123", help="which tables (default: 123)"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="200 canaries, half a minute"
     )
@@ -527,7 +568,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.seeds:
         controls = [case for case in cases if case.control]
         print_controls(
-            controls, canaries, range(options.seed, options.seed + options.seeds)
+            controls,
+            canaries,
+            range(options.seed, options.seed + options.seeds),
         )
     if "2" in options.tables:
         print_clip_norms(options.rounds, options.seed)

@@ -38,7 +38,9 @@ def leads() -> list[wild.Lead]:
         budget = {"epsilon": epsilon} | (
             {"delta": delta} if name != "Geometric" else {}
         )
-        mechanism = getattr(mechanisms, name)(**budget, sensitivity=1, **options)
+        mechanism = getattr(mechanisms, name)(
+            **budget, sensitivity=1, **options
+        )
         number = int if name in ("GaussianDiscrete", "Geometric") else float
 
         def release(updates: Floats) -> Floats:

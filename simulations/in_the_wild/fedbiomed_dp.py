@@ -43,7 +43,8 @@ def leads() -> list[wild.Lead]:
     wild.skip_init("fedbiomed", "fedbiomed.common")
     sys.modules["fedbiomed"].__version__ = "6.4.1"  # type: ignore[attr-defined]
     wild.placeholders(
-        "fedbiomed.common.optimizers", "fedbiomed.common.optimizers.generic_optimizers"
+        "fedbiomed.common.optimizers",
+        "fedbiomed.common.optimizers.generic_optimizers",
     )
     from fedbiomed.common.privacy import DPController
 
@@ -55,7 +56,9 @@ def leads() -> list[wild.Lead]:
                 torch.tensor(updates, dtype=torch.float32)
             )
             loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
-            controller = DPController({"type": "central", "sigma": SIGMA, "clip": CLIP})
+            controller = DPController(
+                {"type": "central", "sigma": SIGMA, "clip": CLIP}
+            )
             holder = SimpleNamespace(
                 _model=SimpleNamespace(model=model),
                 optimizer=torch.optim.SGD(model.parameters(), lr=rate),
@@ -66,27 +69,35 @@ def leads() -> list[wild.Lead]:
                 for (records,) in loader:
                     holder.optimizer.zero_grad()
                     (
-                        holder._model.model(records).sum() / max(len(records), 1)
+                        holder._model.model(records).sum()
+                        / max(len(records), 1)
                     ).backward()
                     holder.optimizer.step()
                     steps += 1
                     if steps == STEPS:
                         break
-            released = controller.after_training(dict(holder._model.model.state_dict()))
+            released = controller.after_training(
+                dict(holder._model.model.state_dict())
+            )
             return -np.asarray(released["weight"][0], np.float64)
 
         return release
 
     accountant = PRVAccountant()
     accountant.step(noise_multiplier=SIGMA, sample_rate=BATCH / RECORDS)
-    claim, canary = float(accountant.get_epsilon(wild.DELTA)), 5 * np.eye(DIM)[0]
+    claim, canary = (
+        float(accountant.get_epsilon(wild.DELTA)),
+        5 * np.eye(DIM)[0],
+    )
     other_updates = 0.1 * np.eye(DIM)[1 + np.arange(RECORDS - 1) % (DIM - 1)]
 
     def lead(rate: float, **options: object) -> wild.Lead:
         game = wild.played(
             node(rate), canary, others=other_updates, adjacency="zero-out"
         )
-        return wild.Lead(f"central, rate {rate:g}", claim, game, most=1000, **options)  # type: ignore[arg-type]
+        return wild.Lead(
+            f"central, rate {rate:g}", claim, game, most=1000, **options
+        )  # type: ignore[arg-type]
 
     return [
         lead(4.0, defect=True, note="20 steps a round"),

@@ -107,7 +107,10 @@ def direct(clip_norm: float, sizes: tuple[int, ...]) -> wild.Release:
     import torch
     from fedml.core.dp.frames.dp_clip import DP_Clip
 
-    cuts, names = np.cumsum(sizes)[:-1], [f"array{i}" for i in range(len(sizes))]
+    cuts, names = (
+        np.cumsum(sizes)[:-1],
+        [f"array{i}" for i in range(len(sizes))],
+    )
     config = arguments("dp_clip", clipping_norm=clip_norm)
 
     def arrays(vector: Floats) -> Any:
@@ -133,7 +136,11 @@ def direct(clip_norm: float, sizes: tuple[int, ...]) -> wild.Release:
 def leads() -> list[wild.Lead]:
     """Both kinds by the hooks, what `DP_Clip` would do, and the kinds that do add noise."""
     wild.skip_init(
-        "fedml", "fedml.core", "fedml.core.alg_frame", "fedml.ml", "fedml.ml.aggregator"
+        "fedml",
+        "fedml.core",
+        "fedml.core.alg_frame",
+        "fedml.ml",
+        "fedml.ml.aggregator",
     )
     wild.placeholders(
         "fedml.core.contribution.contribution_assessor_manager",

@@ -39,7 +39,10 @@ DIM, OTHERS = 24, 19
 
 
 def one_round(
-    others: Floats, adjacency: Adjacency, weights: tuple[float, float], **options: Any
+    others: Floats,
+    adjacency: Adjacency,
+    weights: tuple[float, float],
+    **options: Any,
 ) -> wild.Game:
     """One round of the strategy, with clients that clip to 1 and report whether they had to.
 
@@ -63,7 +66,9 @@ def one_round(
     def reply(update: Floats) -> Any:
         norm = max(float(np.linalg.norm(update)), 1.0)
         packed = packer.pack_parameters([update / norm], float(norm == 1))
-        return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(packed), 1, {})
+        return FitRes(
+            Status(Code.OK, ""), ndarrays_to_parameters(packed), 1, {}
+        )
 
     def release(updates: Floats) -> Floats:
         strategy = ClientLevelDPFedAvgM(
@@ -75,7 +80,9 @@ def one_round(
         )
         results = [(None, reply(update[:-1])) for update in updates]
         parameters, _ = strategy.aggregate_fit(1, results, [])
-        model, bound = packer.unpack_parameters(parameters_to_ndarrays(parameters))
+        model, bound = packer.unpack_parameters(
+            parameters_to_ndarrays(parameters)
+        )
         count = (strategy.clipping_quantile - np.log(bound)) * size
         return np.append(model[0] * size / bound, count)
 
@@ -84,12 +91,16 @@ def one_round(
     mixed = np.append(of_model * direction, of_count)
     rows = np.hstack([others, np.zeros((len(others), 1))])
     canary = np.append(direction, 0.0)
-    return wild.played(release, canary, others=rows, adjacency=adjacency, weights=mixed)
+    return wild.played(
+        release, canary, others=rows, adjacency=adjacency, weights=mixed
+    )
 
 
 def leads() -> list[wild.Lead]:
     """A falling clip norm, a small noise on the count, and what the paper advises."""
-    from fl4health.privacy.fl_accountants import FlClientLevelAccountantPoissonSampling
+    from fl4health.privacy.fl_accountants import (
+        FlClientLevelAccountantPoissonSampling,
+    )
 
     accountant = FlClientLevelAccountantPoissonSampling(1.0, 1.0)
     claim, units = (
@@ -102,7 +113,10 @@ def leads() -> list[wild.Lead]:
         return wild.Lead(name, claim, game, method="gdp", **options)
 
     def falling(quantile: float) -> wild.Game:
-        options = {"clipping_quantile": quantile, "clipping_noise_multiplier": 2.5}
+        options = {
+            "clipping_quantile": quantile,
+            "clipping_noise_multiplier": 2.5,
+        }
         return one_round(0.1 * units, "zero-out", (1.0, 0.0), **options)
 
     def counted(
@@ -111,7 +125,10 @@ def leads() -> list[wild.Lead]:
         size = 1 - 1 / (2 * noise) ** 2
         weights = size * np.exp(-0.5), noise**-2
         return one_round(
-            10 * units, "add-or-remove", weights, clipping_noise_multiplier=noise
+            10 * units,
+            "add-or-remove",
+            weights,
+            clipping_noise_multiplier=noise,
         )
 
     return [

@@ -31,7 +31,10 @@ from flwr.serverapp import (
     RdpAccountant,
     SamplingMethod,
 )
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Answer, answers
@@ -85,7 +88,9 @@ def interval(one: Answer) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a third of the rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="a third of the rounds"
+    )
     parser.add_argument(
         "--seed", type=int, default=1, help="of noise and canaries (default: 1)"
     )
@@ -94,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter(
         "ignore"
     )  # dp-accounting: orders of Rényi DP that do not help
-    print("  z  asked  accountant  exact  theory  every round          final model")
+    print(
+        "  z  asked  accountant  exact  theory  every round          final model"
+    )
     for z, fraction in RUNS:
         spent, (final, every) = audited(z, fraction, rounds, options.seed)
         exact = gaussian_epsilon(z, DELTA, rounds)

@@ -36,9 +36,19 @@ from typing import Any
 
 import numpy as np
 import scipy
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
@@ -103,7 +113,9 @@ def leads() -> list[wild.Lead]:
     canary, claim = 5 * np.eye(DIM)[0], gaussian_epsilon(1.0, wild.DELTA)
 
     def weighed(name: str, sizes: Floats, **options: Any) -> wild.Lead:
-        other_updates = 0.1 * np.eye(DIM)[1 + np.arange(len(sizes) - 1) % (DIM - 1)]
+        other_updates = (
+            0.1 * np.eye(DIM)[1 + np.arange(len(sizes) - 1) % (DIM - 1)]
+        )
         game = wild.played(
             wrapped(sizes), canary, others=other_updates, adjacency="zero-out"
         )
@@ -111,7 +123,9 @@ def leads() -> list[wild.Lead]:
 
     def own(epsilon: float, sensitivity: float, **options: Any) -> wild.Lead:
         name = f"LocalDpMod, ε = {epsilon:g}, sensitivity {sensitivity:g}·C"
-        game = wild.played(local(epsilon, sensitivity), canary, adjacency="substitute")
+        game = wild.played(
+            local(epsilon, sensitivity), canary, adjacency="substitute"
+        )
         return wild.Lead(name, epsilon, game, method="gdp", **options)
 
     lognormal = np.exp(
@@ -119,7 +133,9 @@ def leads() -> list[wild.Lead]:
     )  # the last is the heaviest
     tens = np.array([10.0] * 19 + [1000.0])
     return [
-        weighed("weights, the heaviest of 50 log-normal", lognormal, defect=True),
+        weighed(
+            "weights, the heaviest of 50 log-normal", lognormal, defect=True
+        ),
         weighed("weights, 1,000 examples among tens", tens, defect=True),
         own(10.0, 1.0, defect=True, note="S = C, as the name suggests"),
         own(30.0, 2.0, defect=True, note="S = 2C: the formula alone"),

@@ -56,7 +56,13 @@ def flowers_clip_norms(
     """The clip norm that Flower uses in each round, shape ``(rounds,)``."""
     seed_flower(seed)
     strategy = wrapper(
-        FedAvg(fraction_evaluate=0), 1.0, NODES, initial, QUANTILE, RATE, COUNT_STD
+        FedAvg(fraction_evaluate=0),
+        1.0,
+        NODES,
+        initial,
+        QUANTILE,
+        RATE,
+        COUNT_STD,
     )
     used: list[float] = []
 
@@ -78,7 +84,9 @@ def our_clip_norms(initial: float, norms: Floats, seed: int) -> Floats:
     clip = AdaptiveClip(initial, QUANTILE, RATE, COUNT_STD, NODES)
     used = [clip.init()]
     for row in norms[:-1]:
-        used.append(clip.update(used[-1], float(np.sum(row <= used[-1])), NODES, rng))
+        used.append(
+            clip.update(used[-1], float(np.sum(row <= used[-1])), NODES, rng)
+        )
     return np.array(used)
 
 
@@ -115,7 +123,9 @@ def trajectories(rounds: int, seed: int) -> list[Trajectory]:
         rows += [
             Trajectory("Flower, server side", on_server),
             Trajectory("Flower, client side", on_client),
-            Trajectory("fl_epe.AdaptiveClip", our_clip_norms(initial, norms, seed)),
+            Trajectory(
+                "fl_epe.AdaptiveClip", our_clip_norms(initial, norms, seed)
+            ),
         ]
     return rows
 
@@ -156,14 +166,18 @@ def fixed(
 ) -> DifferentialPrivacyServerSideFixedClipping:
     """The wrapper that the checks are about."""
     base = FedAvg(fraction_evaluate=0)
-    return DifferentialPrivacyServerSideFixedClipping(base, noise_multiplier, CLIP, n)
+    return DifferentialPrivacyServerSideFixedClipping(
+        base, noise_multiplier, CLIP, n
+    )
 
 
 def _odd_update(odd: float) -> tuple[bool, str]:
     """One of four clients has ``odd`` in its update (0: in every entry), the others a small one."""
     usual = {"w": np.array([SMALL, 0.0, 0.0])}
     strange = {"w": np.zeros(3) if odd == 0 else np.array([odd, 0.0, 0.0])}
-    after = one_round(fixed(4), {"w": np.zeros(3)}, [strange, usual, usual, usual])
+    after = one_round(
+        fixed(4), {"w": np.zeros(3)}, [strange, usual, usual, usual]
+    )
     if after is None:
         return False, "the round is skipped"
     if not np.all(np.isfinite(after["w"])):
@@ -196,12 +210,17 @@ def _scalar_counter() -> tuple[bool, str]:
 
 def _another_order() -> tuple[bool, str]:
     """Clients answer with the arrays in another order, under the right names."""
-    before, moved = {"a": np.zeros(3), "b": np.full(3, 10.0)}, np.array([0.1, 0.0, 0.0])
+    before, moved = (
+        {"a": np.zeros(3), "b": np.full(3, 10.0)},
+        np.array([0.1, 0.0, 0.0]),
+    )
     answer = {"b": before["b"] + moved, "a": before["a"] + moved}
     after = one_round(fixed(2), before, [answer, answer])
     if after is None:
         return False, "the round is skipped"
-    moves = [float(np.linalg.norm(after[name] - before[name])) for name in before]
+    moves = [
+        float(np.linalg.norm(after[name] - before[name])) for name in before
+    ]
     words = f"moves of 0.1 become {moves[0]:.3g} and {moves[1]:.3g}"
     return bool(np.allclose(moves, 0.1)), words
 
@@ -221,7 +240,9 @@ def _global_noise() -> tuple[bool, str]:
     usual, released = {"w": np.full(3, 0.1)}, []
     for _ in range(2):
         seed_flower(5)
-        released.append(one_round(fixed(2, 1.0), {"w": np.zeros(3)}, [usual, usual]))
+        released.append(
+            one_round(fixed(2, 1.0), {"w": np.zeros(3)}, [usual, usual])
+        )
     first, second = released
     repeated = (
         first is not None
@@ -247,7 +268,9 @@ def _adaptive_noise() -> tuple[bool, str]:
         return False, "the round is skipped"
     std = float(np.std(after["w"].astype(np.float64))) * n / z
     following = strategy.clipping_norm
-    words = f"std·n/z = {std:.4g}, where C_t = {CLIP:g} and C_t+1 = {following:.4g}"
+    words = (
+        f"std·n/z = {std:.4g}, where C_t = {CLIP:g} and C_t+1 = {following:.4g}"
+    )
     return abs(std - CLIP) < abs(std - following), words
 
 

@@ -40,7 +40,17 @@ from fl_epe.checks import Floats
 from simulations.in_the_wild import wild
 
 DIM, USERS = 8, 10
-ORDERS = [2.0, 4.0, 8.0, 16.0, 18.0, 20.0, 22.0, 32.0, 64.0]  # of Rényi, few for speed
+ORDERS = [
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+    18.0,
+    20.0,
+    22.0,
+    32.0,
+    64.0,
+]  # of Rényi, few for speed
 
 
 @contextlib.contextmanager
@@ -127,7 +137,9 @@ def two_rounds(seed: int | None) -> tuple[wild.Release, float]:
         return released[0] - released[1], engine
 
     _, engine = run(np.zeros((1, DIM)))
-    return lambda updates: run(updates)[0], float(engine.get_privacy_spent().epsilon)
+    return lambda updates: run(updates)[0], float(
+        engine.get_privacy_spent().epsilon
+    )
 
 
 def leads() -> list[wild.Lead]:
@@ -142,7 +154,9 @@ def leads() -> list[wild.Lead]:
 
     def weighed(name: str, most: float, **options: Any) -> wild.Lead:
         release, claim = reduced(most)
-        game = wild.played(release, canary, others=other_updates, adjacency="zero-out")
+        game = wild.played(
+            release, canary, others=other_updates, adjacency="zero-out"
+        )
         return wild.Lead(name, claim, game, method="gdp", most=1000, **options)
 
     def twice(name: str, seed: int | None, **options: Any) -> wild.Lead:
@@ -156,7 +170,10 @@ def leads() -> list[wild.Lead]:
         weighed("weights from 1 to 3, the canary at 3", 3.0, defect=True),
         weighed("weights from 1 to 1", 1.0),
         twice(
-            "two rounds, noise_seed=1", 1, defect=True, note="a setting for debugging"
+            "two rounds, noise_seed=1",
+            1,
+            defect=True,
+            note="a setting for debugging",
         ),
         twice("two rounds without a seed", None),
     ]

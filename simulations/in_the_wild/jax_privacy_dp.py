@@ -36,7 +36,9 @@ def leads() -> list[wild.Lead]:
     from jax_privacy.matrix_factorization import toeplitz
 
     seeds = np.random.default_rng()
-    gradients = clipping.clipped_grad(lambda w, x: jnp.vdot(w, x), l2_clip_norm=1.0)
+    gradients = clipping.clipped_grad(
+        lambda w, x: jnp.vdot(w, x), l2_clip_norm=1.0
+    )
     stddev = float(gradients.sensitivity())
 
     @jax.jit  # type: ignore[untyped-decorator]
@@ -51,7 +53,9 @@ def leads() -> list[wild.Lead]:
     def step(updates: Floats) -> Floats:
         batch, mask = np.zeros((ROWS, DIM)), np.arange(ROWS) >= len(updates)
         batch[: len(updates)] = updates
-        return np.asarray(one_step(batch, mask, int(seeds.integers(2**31))), np.float64)
+        return np.asarray(
+            one_step(batch, mask, int(seeds.integers(2**31))), np.float64
+        )
 
     coefficients = toeplitz.optimal_max_error_strategy_coefs(ROUNDS)
     matrix = toeplitz.materialize_lower_triangular(coefficients, ROUNDS)
@@ -72,11 +76,18 @@ def leads() -> list[wild.Lead]:
 
     def rounds(updates: Floats) -> Floats:
         total = updates.sum(axis=0)
-        return np.asarray(all_rounds(total, int(seeds.integers(2**31))), np.float64)
+        return np.asarray(
+            all_rounds(total, int(seeds.integers(2**31))), np.float64
+        )
 
-    claim, other_updates = gaussian_epsilon(1.0, wild.DELTA), 0.1 * np.eye(DIM)[1:ROWS]
+    claim, other_updates = (
+        gaussian_epsilon(1.0, wild.DELTA),
+        0.1 * np.eye(DIM)[1:ROWS],
+    )
     game = wild.played(step, 5 * np.eye(DIM)[0], others=other_updates)
-    matrix_game = wild.played(rounds, np.eye(ROUNDS)[0], weights=matrix.T @ whitened)
+    matrix_game = wild.played(
+        rounds, np.eye(ROUNDS)[0], weights=matrix.T @ whitened
+    )
     return [
         wild.Lead("clipped_grad, gaussian_privatizer", claim, game),
         wild.Lead("matrix_factorization_privatizer", claim, matrix_game),

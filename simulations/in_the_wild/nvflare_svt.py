@@ -60,7 +60,10 @@ def upload(
         for _ in range(rounds):
             data: dict[str, Any] = {"w": updates[0].copy()}
             if scalar:
-                data = {"b": np.array(updates[0, 0]), "w": updates[0, 1:].copy()}
+                data = {
+                    "b": np.array(updates[0, 0]),
+                    "w": updates[0, 1:].copy(),
+                }
             sent = svt.process_dxo(
                 DXO(DataKind.WEIGHT_DIFF, data), Shareable(), FLContext()
             )
@@ -87,7 +90,9 @@ def leads() -> list[wild.Lead]:
         if new:
             release(canary[None])
             claim = svt.get_privacy_spent()
-        game = wild.played(release, canary, adjacency="substitute", weights=weights)
+        game = wild.played(
+            release, canary, adjacency="substitute", weights=weights
+        )
         return wild.Lead(name, claim, game, delta=0.0, most=1000, **options)
 
     status = "accounted since 2.8.0" if new else "fixed in 2.8.0"
@@ -97,7 +102,14 @@ def leads() -> list[wild.Lead]:
         *(
             []
             if new
-            else [lead("a 0-d array", scalar=True, defect=True, note="as it is: ε = ∞")]
+            else [
+                lead(
+                    "a 0-d array",
+                    scalar=True,
+                    defect=True,
+                    note="as it is: ε = ∞",
+                )
+            ]
         ),
     ]
 

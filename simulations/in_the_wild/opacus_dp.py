@@ -50,7 +50,9 @@ from simulations.in_the_wild import wild
 DIM, OTHERS = 8, 9
 
 
-def step(make: Callable[[Any], Any], counted: bool) -> tuple[wild.Release, float]:
+def step(
+    make: Callable[[Any], Any], counted: bool
+) -> tuple[wild.Release, float]:
     """One step of an optimizer on given gradients of examples, and ε of what it accounts."""
     import torch
     from opacus.accountants import PRVAccountant
@@ -76,14 +78,20 @@ def step(make: Callable[[Any], Any], counted: bool) -> tuple[wild.Release, float
         )  # a count, as who sees it would guess
 
     accountant, (_, optimizer) = PRVAccountant(), fresh()
-    accountant.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=1.0)
+    accountant.step(
+        noise_multiplier=optimizer.noise_multiplier, sample_rate=1.0
+    )
     return release, float(accountant.get_epsilon(wild.DELTA))
 
 
 def leads() -> list[wild.Lead]:
     """Adaptive clipping with three amounts of noise on the count, and plain DP-SGD."""
     import opacus
-    from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPPerLayerOptimizer
+    from opacus.optimizers import (
+        AdaClipDPOptimizer,
+        DPOptimizer,
+        DPPerLayerOptimizer,
+    )
 
     fixed = {"expected_batch_size": 1, "loss_reduction": "sum"}
 
@@ -108,19 +116,25 @@ def leads() -> list[wild.Lead]:
         other_updates = np.hstack(
             [10 * np.eye(DIM)[[1, 2, 3] * 3], np.zeros((OTHERS, 1))]
         )  # clipped
-        game = wild.played(release, canary, others=other_updates, weights=weights)
+        game = wild.played(
+            release, canary, others=other_updates, weights=weights
+        )
         name = f"AdaClip, z = {noise:g}, σ_b = {count_noise:g}"
         return wild.Lead(name, claim, game, method="gdp", **options)
 
     def plain(name: str, make: Callable[[Any], Any]) -> wild.Lead:
         release, claim = step(make, counted=False)
-        game = wild.played(release, 5 * np.eye(DIM)[0], others=0.1 * np.eye(DIM)[1:5])
+        game = wild.played(
+            release, 5 * np.eye(DIM)[0], others=0.1 * np.eye(DIM)[1:5]
+        )
         return wild.Lead(name, claim, game)
 
     old = opacus.__version__.startswith("1.5")
     by_layer = {"max_grad_norm": [1.0]}
     return [
-        adaptive(1.0, 0.51, defect=True, note="almost the least noise on the count"),
+        adaptive(
+            1.0, 0.51, defect=True, note="almost the least noise on the count"
+        ),
         adaptive(1.0, 1.2, defect=True, note="as little as on the gradient"),
         adaptive(1.0, 10.0, note="as the paper advises"),
         plain(

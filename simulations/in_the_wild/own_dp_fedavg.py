@@ -50,7 +50,9 @@ def leads() -> list[wild.Lead]:
     weights = np.append(
         (1 - (2 * COUNT_NOISE) ** -2) * np.eye(DIM)[0], COUNT_NOISE**-2 / 2
     )
-    game = wild.played(adaptive, np.append(canary, 0.0), others=wide, weights=weights)
+    game = wild.played(
+        adaptive, np.append(canary, 0.0), others=wide, weights=weights
+    )
     return [
         wild.Lead(
             "fixed clip norm",

@@ -60,7 +60,8 @@ def sensitivity(factor: Floats, separation: int) -> float:
     """Norm of what a client adds by its most exposing rounds, a separation apart."""
     starts = range(min(separation, len(factor)))
     return max(
-        float(np.linalg.norm(factor[:, s::separation].sum(axis=1))) for s in starts
+        float(np.linalg.norm(factor[:, s::separation].sum(axis=1)))
+        for s in starts
     )
 
 
@@ -74,13 +75,21 @@ def audit(
     total = auditor.canaries.combine(np.ones((1, CANARIES)))[0]
     for t in range(rounds):
         present = range(CANARIES) if t % separation == 0 else ()
-        theta = theta + add_noise(total if present else np.zeros(DIM, np.float32))
-        auditor.observe(theta, RoundFacts(present, 1.0, clip_norm=1.0, replies=1.0))
+        theta = theta + add_noise(
+            total if present else np.zeros(DIM, np.float32)
+        )
+        auditor.observe(
+            theta, RoundFacts(present, 1.0, clip_norm=1.0, replies=1.0)
+        )
     record = auditor.record()
     claimed = claim(rounds, separation)
     evidence = find_evidence(record, claimed, DELTA, CONFIDENCE)
     scores = scores_of(seen_by(record, EVERY_ROUND))
-    return float(scores.observed.mean() * scores.unit), evidence.lower_bound, claimed
+    return (
+        float(scores.observed.mean() * scores.unit),
+        evidence.lower_bound,
+        claimed,
+    )
 
 
 def claim(rounds: int, separation: int) -> float:
@@ -114,7 +123,9 @@ def corrected(rounds: int, separation: int) -> Any:
     from pfl.privacy.ftrl_mechanism import ForwardSubstitution
 
     mechanism = released(rounds, separation)
-    mechanism._C = meant(mechanism.query_matrix.astype(np.float64)).astype(np.float32)
+    mechanism._C = meant(mechanism.query_matrix.astype(np.float64)).astype(
+        np.float32
+    )
     mechanism._C_inv_noise = ForwardSubstitution(mechanism._C, None)
     return mechanism
 
@@ -130,7 +141,9 @@ def noise_of(mechanism: Any, seed: int) -> AddNoise:
         statistics = MappedVectorStatistics(
             {"update": torch.from_numpy(total.copy())}, weight=1
         )
-        noisy, _ = mechanism.add_noise(statistics, 1, seed=int(seeds.integers(2**31)))
+        noisy, _ = mechanism.add_noise(
+            statistics, 1, seed=int(seeds.integers(2**31))
+        )
         return np.asarray(noisy["update"])
 
     return add_noise
@@ -149,7 +162,9 @@ def main() -> None:
             began, rows = time.perf_counter(), []
             for seed in range(seeds):
                 mechanism = make(rounds, separation)
-                rows.append(audit(noise_of(mechanism, seed), rounds, separation, seed))
+                rows.append(
+                    audit(noise_of(mechanism, seed), rounds, separation, seed)
+                )
             score, proved, claimed = np.array(rows).T
             size = sensitivity(mechanism.query_matrix, separation)
             print(

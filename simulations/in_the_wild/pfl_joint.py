@@ -41,7 +41,9 @@ NOISE = 4.0  # of each mechanism
 BITS = 2**32  # as pfl draws the seed of a round
 
 
-def server(mechanism: Any, shapes: dict[str, int], seeded: bool) -> wild.Release:
+def server(
+    mechanism: Any, shapes: dict[str, int], seeded: bool
+) -> wild.Release:
     """A round of pfl: users' postprocessing, a sum, and the server's."""
     import torch
     from pfl.common_types import Population
@@ -80,7 +82,9 @@ def server(mechanism: Any, shapes: dict[str, int], seeded: bool) -> wild.Release
         noisy, _ = mechanism.postprocess_server(
             stats=total, central_context=context, aggregate_metrics=Metrics()
         )
-        return np.concatenate([np.asarray(noisy[name], np.float64) for name in shapes])
+        return np.concatenate(
+            [np.asarray(noisy[name], np.float64) for name in shapes]
+        )
 
     return release
 
@@ -141,10 +145,21 @@ def leads() -> list[wild.Lead]:
         1, 1.0, "gaussian", delta=wild.DELTA, noise_parameter=1.0
     )
     once = GaussianMechanism.construct_single_iteration(1.0, 2.0, wild.DELTA)
-    equal, unequal = "equal shapes, as in every run", "arrays of 8 and of 6 entries"
+    equal, unequal = (
+        "equal shapes, as in every run",
+        "arrays of 8 and of 6 entries",
+    )
     return [
-        joint(NOISE, True, name="JointMechanism, seeded", defect=True, note=equal),
-        joint(8.0, True, name="JointMechanism, another scale", defect=True, note=equal),
+        joint(
+            NOISE, True, name="JointMechanism, seeded", defect=True, note=equal
+        ),
+        joint(
+            8.0,
+            True,
+            name="JointMechanism, another scale",
+            defect=True,
+            note=equal,
+        ),
         joint(
             NOISE,
             True,
@@ -154,7 +169,9 @@ def leads() -> list[wild.Lead]:
             note=unequal,
         ),
         joint(NOISE, False, name="JointMechanism without a seed"),
-        single("GaussianMechanism", GaussianMechanism(1.0, 1.0), gaussian.epsilon),
+        single(
+            "GaussianMechanism", GaussianMechanism(1.0, 1.0), gaussian.epsilon
+        ),
         single("GaussianMechanism for ε = 2", once, 2.0),
         single("LaplaceMechanism", LaplaceMechanism(1.0, 2.0), 2.0, delta=0.0),
         wild.Lead(
@@ -184,11 +201,19 @@ def _adaptive_game(mechanism: Any) -> wild.Game:
         )  # who was not clipped
         return np.append(released, count)
 
-    canary = np.append(np.eye(2 * SIZE)[0], 0.0)  # of the clip norm: not clipped
-    with_clip_norm = np.hstack([other_updates, np.zeros((len(other_updates), 1))])
+    canary = np.append(
+        np.eye(2 * SIZE)[0], 0.0
+    )  # of the clip norm: not clipped
+    with_clip_norm = np.hstack(
+        [other_updates, np.zeros((len(other_updates), 1))]
+    )
     weights = np.append(canary[:-1], 0.25)
     return wild.played(
-        release, canary, others=with_clip_norm, adjacency="zero-out", weights=weights
+        release,
+        canary,
+        others=with_clip_norm,
+        adjacency="zero-out",
+        weights=weights,
     )
 
 

@@ -52,7 +52,9 @@ def leads() -> list[wild.Lead]:
 
     def features(processor: Any) -> wild.Release:
         def release(updates: Floats) -> Floats:
-            ((values, _),) = processor.process([(torch.tensor(updates[0]), None)])
+            ((values, _),) = processor.process(
+                [(torch.tensor(updates[0]), None)]
+            )
             return np.asarray(values, np.float64)
 
         return release
@@ -60,14 +62,21 @@ def leads() -> list[wild.Lead]:
     def bits(epsilon: float) -> wild.Release:
         def release(updates: Floats) -> Floats:
             encoded = unary_encoding.encode(updates[0].copy())
-            return np.asarray(unary_encoding.randomize(encoded, epsilon), np.float64)
+            return np.asarray(
+                unary_encoding.randomize(encoded, epsilon), np.float64
+            )
 
         return release
 
-    common: dict[str, Any] = {"client_id": 1, "trainer": SimpleNamespace(device="cpu")}
+    common: dict[str, Any] = {
+        "client_id": 1,
+        "trainer": SimpleNamespace(device="cpu"),
+    }
 
     def gaussian(sensitivity: float, **options: Any) -> wild.Lead:
-        processor = feature_gaussian.Processor(1.0, wild.DELTA, sensitivity, **common)
+        processor = feature_gaussian.Processor(
+            1.0, wild.DELTA, sensitivity, **common
+        )
         canary = sensitivity * np.eye(DIM)[0]
         game = wild.played(features(processor), canary, adjacency="zero-out")
         name = f"feature_gaussian, ε = 1, sensitivity {sensitivity:g}"
@@ -83,7 +92,12 @@ def leads() -> list[wild.Lead]:
     return [
         gaussian(0.05, defect=True),
         gaussian(0.01, defect=True),
-        encoded("randomized response, 64 features", signs, defect=True, note="ε is 32"),
+        encoded(
+            "randomized response, 64 features",
+            signs,
+            defect=True,
+            note="ε is 32",
+        ),
         gaussian(10.0, note="too much noise"),
         encoded("randomized response, two features", np.array([1.0, -1.0])),
         wild.Lead(

@@ -46,7 +46,9 @@ def leads() -> list[wild.Lead]:
         "secretflow_fl.security.privacy",
         "secretflow_fl.security.privacy.mechanism",
     )
-    from secretflow_fl.security.privacy.mechanism.mechanism_fl import GaussianModelDP
+    from secretflow_fl.security.privacy.mechanism.mechanism_fl import (
+        GaussianModelDP,
+    )
 
     def lead(
         name: str, clients: int, clip_norm: float = 1.0, **options: object
@@ -62,17 +64,24 @@ def leads() -> list[wild.Lead]:
 
         def release(updates: Floats) -> Floats:
             replies = [
-                mechanism(np.split(update, max(layers, 1))) for update in updates
+                mechanism(np.split(update, max(layers, 1)))
+                for update in updates
             ]
             return np.concatenate(
                 [np.mean(each, axis=0) for each in zip(*replies, strict=True)]
             )
 
         canary = (
-            2 * clip_norm * (np.ones(DIM) / np.sqrt(DIM) if layers else np.eye(DIM)[0])
+            2
+            * clip_norm
+            * (np.ones(DIM) / np.sqrt(DIM) if layers else np.eye(DIM)[0])
         )
-        other_updates = 0.1 * clip_norm * np.eye(DIM)[np.arange(clients - 1) % DIM]
-        game = wild.played(release, canary, others=other_updates, adjacency="zero-out")
+        other_updates = (
+            0.1 * clip_norm * np.eye(DIM)[np.arange(clients - 1) % DIM]
+        )
+        game = wild.played(
+            release, canary, others=other_updates, adjacency="zero-out"
+        )
         claim = float(mechanism.privacy_spent_rdp(1)[0])
         return wild.Lead(name, claim, game, method="gdp", **options)  # type: ignore[arg-type]
 
@@ -80,9 +89,15 @@ def leads() -> list[wild.Lead]:
     return [
         lead("average of 10 clients, C = 1", 10, defect=True, note=typical),
         lead(
-            "average of 100 clients, C = 1", 100, defect=True, note=typical, most=1000
+            "average of 100 clients, C = 1",
+            100,
+            defect=True,
+            note=typical,
+            most=1000,
         ),
-        lead("average of 10 clients, C = 0.1", 10, 0.1, defect=True, note=typical),
+        lead(
+            "average of 10 clients, C = 0.1", 10, 0.1, defect=True, note=typical
+        ),
         lead("1 client, C = 0.25", 1, 0.25, defect=True, note="noise z·C·C"),
         lead(
             "1 client, C = 1, 8 arrays clipped",

@@ -90,9 +90,9 @@ def lead(
 
     def game(observations: int, seed: int) -> Scores:
         tensorflow().random.set_seed(zlib.crc32(f"{name} {seed}".encode()))
-        return wild.played(make(), canary, **{"others": OTHERS, **(played or {})})(
-            observations, seed
-        )
+        return wild.played(
+            make(), canary, **{"others": OTHERS, **(played or {})}
+        )(observations, seed)
 
     return wild.Lead(name, claim, game, method=method, **options)
 
@@ -188,7 +188,9 @@ def adaptive() -> wild.Lead:
     _, _, event = result(query, tf.zeros((1, DIM)))
     canary = np.append(0.999 * np.eye(DIM)[0], 0.0)  # not clipped
     clipped, unclipped = 10 * np.eye(DIM)[1:6], 0.1 * np.eye(DIM)[1:6]
-    other_updates = np.hstack([np.vstack([clipped, unclipped]), np.zeros((10, 1))])
+    other_updates = np.hstack(
+        [np.vstack([clipped, unclipped]), np.zeros((10, 1))]
+    )
     weights = np.append(np.eye(DIM)[0], 0.5 / count_noise**2)
     played = {"others": other_updates, "weights": weights}
     name = f"QuantileAdaptiveClipSumQuery, σ_b = {count_noise:g}"
@@ -204,7 +206,9 @@ def tree() -> wild.Lead:
     )
     from tensorflow_privacy.privacy.dp_query import restart_query as restarts
     from tensorflow_privacy.privacy.dp_query import tree_aggregation as trees
-    from tensorflow_privacy.privacy.dp_query import tree_aggregation_query as queries
+    from tensorflow_privacy.privacy.dp_query import (
+        tree_aggregation_query as queries,
+    )
 
     class Nodes(trees.ValueGenerator):  # type: ignore[misc]
         """Instead of the noise of the i-th node, the i-th unit vector."""
@@ -232,7 +236,9 @@ def tree() -> wild.Lead:
                 clip_norm=1.0,
                 noise_multiplier=2.0,
                 record_specs=tf.TensorSpec((DIM,)),
-                noise_seed=int(tf.random.uniform((), maxval=2**62, dtype=tf.int64)),
+                noise_seed=int(
+                    tf.random.uniform((), maxval=2**62, dtype=tf.int64)
+                ),
             ),
             restarts.PeriodicRoundRestartIndicator(ROUNDS),
         )
@@ -261,7 +267,9 @@ def tree() -> wild.Lead:
     rdp = accountant.compute_rdp_tree_restart(2.0, [ROUNDS], orders)
     claim, _ = dp_accounting.rdp.compute_epsilon(orders, rdp, wild.DELTA)
     name = f"TreeResidualSumQuery, {ROUNDS} rounds, z = 2"
-    return lead(name, float(claim), make, played={"weights": precision[audited_round]})
+    return lead(
+        name, float(claim), make, played={"weights": precision[audited_round]}
+    )
 
 
 def optimized(kind: Callable[..., Any], noise: float, size: int = DIM) -> Make:
@@ -269,7 +277,9 @@ def optimized(kind: Callable[..., Any], noise: float, size: int = DIM) -> Make:
     tf = tensorflow()
 
     def make() -> wild.Release:
-        optimizer = kind(l2_norm_clip=1.0, noise_multiplier=noise, learning_rate=1.0)
+        optimizer = kind(
+            l2_norm_clip=1.0, noise_multiplier=noise, learning_rate=1.0
+        )
         weights = tf.Variable(tf.zeros(size))
 
         @tf.function(input_signature=[tf.TensorSpec((None, DIM))])  # type: ignore[untyped-decorator]
@@ -323,7 +333,9 @@ def trained(
         normalize = layers.BatchNormalization(center=False, scale=False)
         dense = layers.Dense(1, use_bias=False)
         inputs = [layers.Input((DIM,)) for _ in range(calls)]
-        outputs = [dense(normalize(each) if averages else each) for each in inputs]
+        outputs = [
+            dense(normalize(each) if averages else each) for each in inputs
+        ]
         model = dp_keras_model.DPModel(
             l2_norm_clip=1.0,
             noise_multiplier=noise,
@@ -355,12 +367,17 @@ def trained(
 def leads() -> list[wild.Lead]:
     """Three queries, two optimizers, and a model with either way of clipping."""
     tensorflow()
-    from tensorflow_privacy.privacy.optimizers import dp_optimizer_keras as looped
+    from tensorflow_privacy.privacy.optimizers import (
+        dp_optimizer_keras as looped,
+    )
     from tensorflow_privacy.privacy.optimizers import (
         dp_optimizer_keras_vectorized as vectorized,
     )
 
-    loop, vector = looped.DPKerasSGDOptimizer, vectorized.VectorizedDPKerasSGDOptimizer
+    loop, vector = (
+        looped.DPKerasSGDOptimizer,
+        vectorized.VectorizedDPKerasSGDOptimizer,
+    )
     same_size = {"adjacency": "zero-out"}
 
     def step(name: str, make: Make, **options: Any) -> wild.Lead:
@@ -385,7 +402,8 @@ def leads() -> list[wild.Lead]:
         ),
         assumed_nothing("4,000 weights, 5 examples", wide, played=same_size),
         step(
-            "DPModel, loss_weights=[10]", trained(1.0, fast=False, loss_weights=[10.0])
+            "DPModel, loss_weights=[10]",
+            trained(1.0, fast=False, loss_weights=[10.0]),
         ),
         step("DPModel, fast clipping", trained(1.0)),
         step(

@@ -104,7 +104,9 @@ class Finding:
         if self.proved <= self.lead.claim:
             return "none found"
         return (
-            "critical" if self.proved >= CRITICAL * self.lead.claim else "theoretical"
+            "critical"
+            if self.proved >= CRITICAL * self.lead.claim
+            else "theoretical"
         )
 
     @property
@@ -222,9 +224,13 @@ def placeholders(*modules: str) -> None:
             sys.modules[name] = module
 
 
-def print_table(leads: Iterable[Lead], observations: int, seeds: Sequence[int]) -> bool:
+def print_table(
+    leads: Iterable[Lead], observations: int, seeds: Sequence[int]
+) -> bool:
     """Examine every lead, controls in every seed; returns whether all is as expected."""
-    print(f"{'':44} {'claimed':>8} {'proved':>8} {'by':8} {'severity':11} {'s':>6}")
+    print(
+        f"{'':44} {'claimed':>8} {'proved':>8} {'by':8} {'severity':11} {'s':>6}"
+    )
     well = True
     for lead in leads:
         first = examine(lead, observations, seeds[0])
@@ -250,7 +256,9 @@ def main(
     observations: int = 2000,
 ) -> int:
     """The command line of a script; the status is 1 if something is not as expected."""
-    parser = argparse.ArgumentParser(description=f"Audit {distribution} as released.")
+    parser = argparse.ArgumentParser(
+        description=f"Audit {distribution} as released."
+    )
     parser.add_argument(
         "--quick", action="store_true", help="400 observations: seconds"
     )

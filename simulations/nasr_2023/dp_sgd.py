@@ -44,7 +44,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fl_epe import AuditRecord, audit_dp_sgd, epsilon_from_record, epsilon_two_gaussians
+from fl_epe import (
+    AuditRecord,
+    audit_dp_sgd,
+    epsilon_from_record,
+    epsilon_two_gaussians,
+)
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing import Adversary, EpsilonEstimate
 from fl_epe.dp_sgd import DPSGDAudit
@@ -157,7 +162,9 @@ def accuracy(model: Any, name: str) -> float:
     _, held_out = data(name)
     with torch.no_grad():
         return float(
-            (model(held_out.inputs).argmax(1) == held_out.targets).float().mean()
+            (model(held_out.inputs).argmax(1) == held_out.targets)
+            .float()
+            .mean()
         )
 
 
@@ -166,7 +173,9 @@ def against_theory(
 ) -> Iterator[tuple[float, str, EpsilonEstimate, float]]:
     """For each z: every canary in every step, and each in one; the estimate and theory's ε."""
     for seed, z in enumerate((0.5, 1.0, 2.0)):
-        always = Setting(batch=0, epochs=steps, z=z, canaries=canaries, seed=seed)
+        always = Setting(
+            batch=0, epochs=steps, z=z, canaries=canaries, seed=seed
+        )
         yield (
             z,
             "every step",
@@ -174,7 +183,12 @@ def against_theory(
             gaussian_epsilon(z, DELTA, steps),
         )
         once = dataclasses.replace(always, steps=steps)
-        yield z, "one step", audited(once)[0].epsilon(), gaussian_epsilon(z, DELTA, 1)
+        yield (
+            z,
+            "one step",
+            audited(once)[0].epsilon(),
+            gaussian_epsilon(z, DELTA, 1),
+        )
 
 
 def with_mean_expected_score(record: AuditRecord, z: float) -> float:
@@ -198,11 +212,17 @@ def poisson(setting: Setting) -> list[tuple[str, EpsilonEstimate, float]]:
             audit.epsilon(statistic="matched-filter"),
             with_mean_expected_score(record, setting.z),
         ),
-        ("unknown", unknown, poisson_epsilon(setting.z, rate, record.rounds, DELTA)),
+        (
+            "unknown",
+            unknown,
+            poisson_epsilon(setting.z, rate, record.rounds, DELTA),
+        ),
     ]
 
 
-def costs(setting: Setting, pairs: int) -> tuple[list[float], list[float], list[float]]:
+def costs(
+    setting: Setting, pairs: int
+) -> tuple[list[float], list[float], list[float]]:
     """Of pairs of runs: the ratio of their processor times, and accuracy without and with."""
     ratios, without, with_audit = [], [], []
     for seed in range(pairs):
@@ -231,7 +251,8 @@ def show_costs(setting: Setting, pairs: int) -> None:
     ratios, without, with_audit = costs(setting, pairs)
     spread = f"{min(ratios):.2f} – {max(ratios):.2f}"
     differences = [
-        after - before for before, after in zip(without, with_audit, strict=True)
+        after - before
+        for before, after in zip(without, with_audit, strict=True)
     ]
     error = statistics.stdev(differences) / len(differences) ** 0.5
     name = "digits" if setting.task == "digits" else "Fashion-MNIST"
@@ -249,17 +270,25 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--data-dir", default=FashionMnist.data_dir, help="of Fashion-MNIST"
     )
-    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one table only")
+    parser.add_argument(
+        "--part", type=int, choices=(1, 2, 3), help="one table only"
+    )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    logging.getLogger("fl_epe.dp_sgd").setLevel(logging.ERROR)  # of the canaries' share
+    logging.getLogger("fl_epe.dp_sgd").setLevel(
+        logging.ERROR
+    )  # of the canaries' share
     canaries, steps, epochs = (300, 4, 1) if options.quick else (1000, 20, 5)
     if options.part in (None, 1):
-        print("1. No subsampling: ε measured, its interval, by theory, difference")
+        print(
+            "1. No subsampling: ε measured, its interval, by theory, difference"
+        )
         for z, which, estimate, theory in against_theory(canaries, steps):
             show(f"z = {z:g}, {which}", estimate, theory)
     if options.part in (None, 2):
-        print("2. Poisson sampling, z = 1: the same, by what is known of the steps")
+        print(
+            "2. Poisson sampling, z = 1: the same, by what is known of the steps"
+        )
         for name, estimate, theory in poisson(
             Setting(epochs=epochs, canaries=canaries)
         ):
@@ -269,10 +298,15 @@ def main(argv: list[str] | None = None) -> None:
             "3. Processor time over that without the audit; accuracy without it, and difference"
         )
         settings = [
-            (Setting(epochs=epochs, canaries=canaries), 2 if options.quick else 9)
+            (
+                Setting(epochs=epochs, canaries=canaries),
+                2 if options.quick else 9,
+            )
         ]
         if not options.quick:
-            settings.append((Setting(task=options.data_dir, batch=256, epochs=1), 3))
+            settings.append(
+                (Setting(task=options.data_dir, batch=256, epochs=1), 3)
+            )
         for setting, pairs in settings:
             show_costs(setting, pairs)
 

@@ -83,7 +83,9 @@ class Setting:
     @property
     def name(self) -> str:
         """In a line of a table."""
-        return f"z = {self.z:g}, batches of {self.batch:3}, {self.epochs:2} epochs"
+        return (
+            f"z = {self.z:g}, batches of {self.batch:3}, {self.epochs:2} epochs"
+        )
 
 
 SETTINGS = (
@@ -93,13 +95,19 @@ SETTINGS = (
     Setting(batch=128, epochs=3, z=3.0),
 )
 
-TOO_LITTLE = (Setting(batch=72, epochs=3, z=0.5), Setting(batch=16, epochs=1, z=0.5))
+TOO_LITTLE = (
+    Setting(batch=72, epochs=3, z=0.5),
+    Setting(batch=16, epochs=1, z=0.5),
+)
 
 Break = Callable[[Any], None]
 
 
 def audited(
-    setting: Setting, seed: int, canaries: int = 1000, wrong: Break | None = None
+    setting: Setting,
+    seed: int,
+    canaries: int = 1000,
+    wrong: Break | None = None,
 ) -> tuple[DPSGDAudit, float]:
     """The audit of a run, and the ε of Opacus's accountant; ``wrong`` changes the optimizer."""
     from opacus import PrivacyEngine
@@ -108,14 +116,18 @@ def audited(
     train, _ = data("digits")
     inputs = train.inputs.reshape(len(train.inputs), -1)
     model = torch.nn.Sequential(
-        torch.nn.Linear(inputs.shape[1], 32), torch.nn.Tanh(), torch.nn.Linear(32, 10)
+        torch.nn.Linear(inputs.shape[1], 32),
+        torch.nn.Tanh(),
+        torch.nn.Linear(32, 10),
     )
     engine = PrivacyEngine(accountant="prv")
     examples = torch.utils.data.TensorDataset(inputs, train.targets)
     model, optimizer, loader = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        data_loader=torch.utils.data.DataLoader(examples, setting.batch, shuffle=True),
+        data_loader=torch.utils.data.DataLoader(
+            examples, setting.batch, shuffle=True
+        ),
         noise_multiplier=setting.z,
         max_grad_norm=setting.clip,
         poisson_sampling=not setting.shuffled,
@@ -145,14 +157,18 @@ def verdicts(
         if claimed is not None:
             mechanism, design = audit.record().mechanism, audit.record().design
             rate = float(design.settings["sample_rate"])
-            claim = poisson_epsilon(claimed, rate, len(mechanism.clip_norms), DELTA)
+            claim = poisson_epsilon(
+                claimed, rate, len(mechanism.clip_norms), DELTA
+            )
         evidence.append(find_evidence(audit, claim, DELTA))
     return evidence
 
 
 def row(runs: list[Evidence]) -> str:
     """The first claim, the largest bound, the mean estimate, and how often each verdict came."""
-    estimates = [run.estimate.epsilon for run in runs if run.estimate is not None]
+    estimates = [
+        run.estimate.epsilon for run in runs if run.estimate is not None
+    ]
     counts = collections.Counter(run.verdict for run in runs)
     verdict_counts = ", ".join(
         f"{count} {verdict}" for verdict, count in counts.items()
@@ -161,7 +177,9 @@ def row(runs: list[Evidence]) -> str:
     return f"{runs[0].claimed:6.3f}  {bound:6.3f}  {np.mean(estimates):6.3f}  {verdict_counts}"
 
 
-def _around(name: str, change: Callable[[Any, Callable[[], None]], None]) -> Break:
+def _around(
+    name: str, change: Callable[[Any, Callable[[], None]], None]
+) -> Break:
     """What puts ``change`` in the place of a method, with the latter as its argument."""
 
     def wrong(optimizer: Any) -> None:
@@ -196,14 +214,23 @@ def _same_noise(_: Any, method: Callable[[], None]) -> None:
 SMALL = Setting(clip=0.2)  # so that gradients are clipped
 BROKEN: dict[str, tuple[Setting, Break | None]] = {
     "nothing": (SMALL, None),
-    "clip norm doubled": (SMALL, _scaled("clip_and_accumulate", "max_grad_norm", 2.0)),
-    "no clipping": (SMALL, _scaled("clip_and_accumulate", "max_grad_norm", 1e9)),
+    "clip norm doubled": (
+        SMALL,
+        _scaled("clip_and_accumulate", "max_grad_norm", 2.0),
+    ),
+    "no clipping": (
+        SMALL,
+        _scaled("clip_and_accumulate", "max_grad_norm", 1e9),
+    ),
     "shuffled loader": (dataclasses.replace(SMALL, shuffled=True), None),
     "the same noise": (SMALL, _around("add_noise", _same_noise)),
     "no noise": (dataclasses.replace(SMALL, z=0.0), None),
     "noise removed": (SMALL, _scaled("add_noise", "noise_multiplier", 0.0)),
     "half of the noise": (SMALL, _scaled("add_noise", "noise_multiplier", 0.5)),
-    "two accumulated": (dataclasses.replace(SMALL, shuffled=True, accumulate=2), None),
+    "two accumulated": (
+        dataclasses.replace(SMALL, shuffled=True, accumulate=2),
+        None,
+    ),
     "z = 0.2": (dataclasses.replace(SMALL, z=0.2), None),
 }
 """What is wrong, by name."""
@@ -213,13 +240,17 @@ def told(audit: DPSGDAudit) -> tuple[str, ...]:
     """The ε of unknown steps or why there is none, and what is wrong with the steps."""
     try:
         estimate = audit.epsilon()
-        epsilon = f"{estimate.epsilon:.3g} ({estimate.low:.3g} – {estimate.high:.3g})"
+        epsilon = (
+            f"{estimate.epsilon:.3g} ({estimate.low:.3g} – {estimate.high:.3g})"
+        )
     except NotMeasured as error:
         epsilon = f"not measured: {error}"
     return epsilon, *audit.findings.faults
 
 
-def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, int]:
+def right_steps(
+    runs: int, steps: int = 100, rate: float = 1 / 24
+) -> dict[str, int]:
     """How many of so many right runs are found fault with; batches of 62.5 on average."""
     rng, fault_counts = (
         np.random.default_rng(5**20),
@@ -235,7 +266,11 @@ def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, 
             StepSeen(1, (BatchSeen(float(count), 1.0),)) for count in examples
         ]
         findings = check_steps(
-            observed_steps, health.checks(), Movement(1), rate=rate, batch_size=62
+            observed_steps,
+            health.checks(),
+            Movement(1),
+            rate=rate,
+            batch_size=62,
         )
         for fault in findings.faults:
             fault_counts[fault] = fault_counts.get(fault, 0) + 1
@@ -245,15 +280,21 @@ def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer runs")
-    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one table only")
+    parser.add_argument(
+        "--part", type=int, choices=(1, 2, 3), help="one table only"
+    )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     warnings.simplefilter(
         "ignore"
     )  # of hooks on a first layer, and noise not for production
-    logging.getLogger("fl_epe.dp_sgd").setLevel(logging.ERROR)  # of the canaries' share
+    logging.getLogger("fl_epe.dp_sgd").setLevel(
+        logging.ERROR
+    )  # of the canaries' share
     if options.part in (None, 1):
-        print("1. Right runs: claim of Opacus, largest bound, mean estimate, verdicts")
+        print(
+            "1. Right runs: claim of Opacus, largest bound, mean estimate, verdicts"
+        )
         for setting in SETTINGS:
             evidence = verdicts(setting, 1 if options.quick else 10)
             print(f"  {setting.name}  {row(evidence)}", flush=True)
@@ -271,7 +312,10 @@ def main(argv: list[str] | None = None) -> None:
         runs = 200 if options.quick else 3_000
         faults = right_steps(runs)
         count = sum(faults.values())
-        print(f"3. Right steps: fault is found with {count} of {runs:,} runs", faults)
+        print(
+            f"3. Right steps: fault is found with {count} of {runs:,} runs",
+            faults,
+        )
 
 
 if __name__ == "__main__":

@@ -107,14 +107,19 @@ class Kind:
 
 def optimizer(inner: str, **options: float) -> dict[str, Any]:
     """The part of a `Kind` that names torch's optimizer."""
-    return {"inner": getattr(torch.optim, inner), "options": tuple(options.items())}
+    return {
+        "inner": getattr(torch.optim, inner),
+        "options": tuple(options.items()),
+    }
 
 
 RIGHT = {
     "SGD": Kind(),
     "momentum": Kind(**optimizer("SGD", lr=0.1, momentum=0.9)),
     "Nesterov, decay": Kind(
-        **optimizer("SGD", lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)
+        **optimizer(
+            "SGD", lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3
+        )
     ),
     "Adam": Kind(**optimizer("Adam", lr=0.01)),
     "AdamW": Kind(**optimizer("AdamW", lr=1e-3, weight_decay=0.1)),
@@ -187,14 +192,20 @@ def audited(kind: Kind, seed: int, canaries: int = 150) -> DPSGDAudit:
     private_parts = PrivacyEngine().make_private(
         module=model,
         optimizer=kind.inner(model.parameters(), **options),
-        data_loader=torch.utils.data.DataLoader(examples, kind.batch, shuffle=True),
+        data_loader=torch.utils.data.DataLoader(
+            examples, kind.batch, shuffle=True
+        ),
         criterion=criterion,
         noise_multiplier=1.0,
         max_grad_norm=0.2,  # so that gradients are clipped
         grad_sample_mode=kind.mode,
         poisson_sampling=kind.accumulate == 1,
     )
-    model, dp_optimizer, loader = private_parts[0], private_parts[1], private_parts[-1]
+    model, dp_optimizer, loader = (
+        private_parts[0],
+        private_parts[1],
+        private_parts[-1],
+    )
     if len(private_parts) == 4:
         criterion = private_parts[2]
     if kind.wrong is not None:
@@ -236,7 +247,9 @@ def instead(name: str, change: Callable[..., Any]) -> Break:
 
     def wrong(dp_optimizer: Any) -> None:
         method = getattr(dp_optimizer, name)
-        replaced = types.MethodType(lambda self: change(self, method), dp_optimizer)
+        replaced = types.MethodType(
+            lambda self: change(self, method), dp_optimizer
+        )
         setattr(dp_optimizer, name, replaced)
 
     return wrong
@@ -273,7 +286,9 @@ def _before_the_step(self: Any, method: Callable[[], None]) -> None:
 def _a_tenth_of_the_noise(self: Any, method: Callable[[], None]) -> None:
     method()
     for parameter in self.params:
-        exact = parameter.summed_grad.view_as(parameter) / self.expected_batch_size
+        exact = (
+            parameter.summed_grad.view_as(parameter) / self.expected_batch_size
+        )
         parameter.grad = 0.9 * exact + 0.1 * parameter.grad
 
 
@@ -354,10 +369,14 @@ BROKEN = {
     "moves by the clipped sum": Kind(wrong=instead("scale_grad", _clipped_sum)),
     "the same, Adam": Kind(wrong=instead("scale_grad", _clipped_sum), **ADAM),
     "moves by the exact mean": Kind(wrong=instead("scale_grad", _exact_mean)),
-    "the exact mean, Adam": Kind(wrong=instead("scale_grad", _exact_mean), **ADAM),
+    "the exact mean, Adam": Kind(
+        wrong=instead("scale_grad", _exact_mean), **ADAM
+    ),
     "by hand, by the mean": Kind(wrong=instead("step", _by_hand)),
     "by the mean as well": Kind(wrong=instead("step", _before_the_step)),
-    "by a tenth of the noise": Kind(wrong=instead("scale_grad", _a_tenth_of_the_noise)),
+    "by a tenth of the noise": Kind(
+        wrong=instead("scale_grad", _a_tenth_of_the_noise)
+    ),
     "noise on touched rows": Kind(
         "embedding", wrong=instead("add_noise", _noise_on_touched_rows)
     ),
@@ -405,27 +424,37 @@ def said(audit: DPSGDAudit) -> str:
     """Faults, or else what was not seen."""
     findings = audit.findings
     return (
-        "; ".join(findings.faults or [f"not seen: {text}" for text in findings.unseen])
+        "; ".join(
+            findings.faults or [f"not seen: {text}" for text in findings.unseen]
+        )
         or "nothing"
     )
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="of each right kind")
-    parser.add_argument("--part", type=int, choices=(1, 2), help="one table only")
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="of each right kind"
+    )
+    parser.add_argument(
+        "--part", type=int, choices=(1, 2), help="one table only"
+    )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     warnings.simplefilter(
         "ignore"
     )  # of hooks on a first layer, and noise not for production
-    logging.getLogger("fl_epe.dp_sgd").setLevel(logging.ERROR)  # of the canaries' share
+    logging.getLogger("fl_epe.dp_sgd").setLevel(
+        logging.ERROR
+    )  # of the canaries' share
     if options.part in (None, 1):
         print("1. Right runs: how many have a fault; what is not seen")
         for name, kind in RIGHT.items():
             audits = [audited(kind, seed) for seed in range(options.seeds)]
             faulty = sum(bool(audit.findings.faults) for audit in audits)
-            unseen = {text for audit in audits for text in audit.findings.unseen}
+            unseen = {
+                text for audit in audits for text in audit.findings.unseen
+            }
             print(
                 f"  {name:20} {faulty} of {len(audits)}  {'; '.join(sorted(unseen))}".rstrip()
             )

@@ -40,7 +40,12 @@ from fl_epe.seeding import generator
 from simulations.nasr_2023 import step_bounds
 from simulations.shared.audit_script import Result, Settings, Table, run
 from simulations.shared.composed import noise_of_epsilon
-from simulations.shared.small_networks import CLASSES, Examples, Networks, digits
+from simulations.shared.small_networks import (
+    CLASSES,
+    Examples,
+    Networks,
+    digits,
+)
 
 _NOISE, _CLIP = 1.0, 1.0
 _HIDDEN, _BATCH, _STEP_SIZE = 32, 64, 0.5
@@ -89,7 +94,13 @@ def audit(settings: Settings) -> Result:
         ),
         Table(
             f"Figure 18: networks of one hidden layer, {steps:,} steps in each world",
-            ("hidden units", "canary", "norm / clip norm", "ε of a step", *labels),
+            (
+                "hidden units",
+                "canary",
+                "norm / clip norm",
+                "ε of a step",
+                *labels,
+            ),
             _by_size(scores_of, train, auxiliary, steps, truth, settings),
         ),
     ]
@@ -132,7 +143,9 @@ def _by_part(
         observed, unobserved = scores.both()
         for first in range(0, length * _PARTS, length):
             part = slice(first, first + length)
-            some = Scores(observed[part], unobserved[part], statistic=scores.statistic)
+            some = Scores(
+                observed[part], unobserved[part], statistic=scores.statistic
+            )
             rows.append((name, first, truth, *_bounds(some, settings)))
     return rows
 
@@ -169,7 +182,11 @@ def _surely(scores: Scores, settings: Settings) -> float:
 
 
 def _white_box(
-    train: Examples, auxiliary: Examples, steps: int, hidden: int, settings: Settings
+    train: Examples,
+    auxiliary: Examples,
+    steps: int,
+    hidden: int,
+    settings: Settings,
 ) -> dict[str, tuple[Scores, float]]:
     """Scores of every step by each kind of canary, and its mean norm over the clip norm."""
     rng = generator(settings.seed, 11)
@@ -212,7 +229,9 @@ def _of_pairs(pairs: list[tuple[float, float]]) -> Scores:
     return Scores(observed, unobserved, statistic="along the canary")
 
 
-def _batch_sum(network: Networks, train: Examples, rng: np.random.Generator) -> Tensor:
+def _batch_sum(
+    network: Networks, train: Examples, rng: np.random.Generator
+) -> Tensor:
     is_sampled = rng.random(len(train.labels)) < _BATCH / len(train.labels)
     return network.clipped_sum(
         train.take(torch.from_numpy(np.flatnonzero(is_sampled))), _CLIP
@@ -252,13 +271,17 @@ def fixed_examples(auxiliary: Examples, seed: int) -> dict[str, Examples]:
     }
 
 
-def _alignment(network: Networks, auxiliary: Examples) -> Callable[[Examples], Tensor]:
+def _alignment(
+    network: Networks, auxiliary: Examples
+) -> Callable[[Examples], Tensor]:
     """How far an example's gradient is along the mean one, which the adversary's data estimate."""
     mean = network.clipped_sum(auxiliary, math.inf)[0]
 
     def cosine(example: Examples) -> Tensor:
         gradient = network.clipped_sum(example, math.inf)[0]
-        aligned: Tensor = torch.abs(gradient @ mean) / (gradient.norm() * mean.norm())
+        aligned: Tensor = torch.abs(gradient @ mean) / (
+            gradient.norm() * mean.norm()
+        )
         return aligned
 
     return cosine
@@ -271,7 +294,9 @@ def _moved(
     image = start.images.clone()
     for _ in range(steps):
         image = image.requires_grad_(True)
-        (slope,) = torch.autograd.grad(loss(Examples(image, start.labels)), image)
+        (slope,) = torch.autograd.grad(
+            loss(Examples(image, start.labels)), image
+        )
         moved = (image - size * slope.sign()).clamp(0.0, 1.0).detach()
         moved[:, -1] = 1.0
         image = moved
@@ -299,7 +324,9 @@ def _black_box(
             random=torch.Generator().manual_seed(2 * settings.seed + stream),
         )
         sides.append(networks.log_odds(canary)[:, 0].numpy().astype(np.float64))
-    return Scores(sides[0], sides[1], statistic="log odds of the canary's label")
+    return Scores(
+        sides[0], sides[1], statistic="log odds of the canary's label"
+    )
 
 
 if __name__ == "__main__":

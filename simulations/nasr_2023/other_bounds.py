@@ -34,9 +34,7 @@ from fl_epe.checks import Floats
 
 _QUADRATURE = (np.arange(400) + 0.5) / 400
 _LARGEST_LEVEL = 1e12  # larger privacy levels count as infinite
-_LARGEST_T = (
-    1e3  # above, SciPy's inverse of the noncentral t is inexact or does not return
-)
+_LARGEST_T = 1e3  # above, SciPy's inverse of the noncentral t is inexact or does not return
 _TOLERANCE = 1e-6
 _TINY = 1e-9
 
@@ -48,12 +46,18 @@ def mean(sample: Sample) -> float:
     scores the t statistic of their means has a noncentral t distribution, which is solved for its
     noncentrality.
     """
-    shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
+    shift = (
+        _known_shift(sample)
+        if sample.unobserved is None
+        else _pooled_shift(sample)
+    )
     return float(epsilon_of_shift(shift, sample.delta))
 
 
 def _known_shift(sample: Sample) -> float:
-    mean = -float(scipy.special.ndtri(sample.alpha)) / np.sqrt(sample.observed.size)
+    mean = -float(scipy.special.ndtri(sample.alpha)) / np.sqrt(
+        sample.observed.size
+    )
     return fitted_shift(sample.observed, sample.dim, mean)
 
 
@@ -100,7 +104,9 @@ def _katz_epsilon(sample: Sample) -> AtThresholds:
             variance = variance + 1 / false_alarms - 1 / errors.unobserved
         log_tpr = np.log(np.maximum(hits, _TINY) / errors.observed)
         limit = (
-            log_tpr - log_fpr + scipy.special.ndtri(sample.alpha) * np.sqrt(variance)
+            log_tpr
+            - log_fpr
+            + scipy.special.ndtri(sample.alpha) * np.sqrt(variance)
         )
         return np.asarray(np.maximum(limit, 0.0))
 
@@ -119,7 +125,9 @@ def bayesian(sample: Sample) -> float:
 
 def bayesian_gdp(sample: Sample) -> float:
     """ε of the credible limit of μ-GDP at a held-out threshold."""
-    return float(_credible_gdp_epsilon(sample)(held_out(sample, mu_limits(sample)))[0])
+    return float(
+        _credible_gdp_epsilon(sample)(held_out(sample, mu_limits(sample)))[0]
+    )
 
 
 def _credible_epsilon(sample: Sample) -> AtThresholds:
@@ -135,7 +143,9 @@ def _credible_epsilon(sample: Sample) -> AtThresholds:
 
 def _credible_gdp_epsilon(sample: Sample) -> AtThresholds:
     def least_fnr(log_fpr: Floats, mu: float) -> Floats:
-        return np.asarray(scipy.special.ndtr(-scipy.special.ndtri_exp(log_fpr) - mu))
+        return np.asarray(
+            scipy.special.ndtr(-scipy.special.ndtri_exp(log_fpr) - mu)
+        )
 
     def epsilon(errors: Errors) -> Floats:
         limits = _credible_limits(errors, least_fnr, sample.alpha)
@@ -157,7 +167,9 @@ def _credible_limits(
 def _at(errors: Errors, place: int) -> Errors:
     """The errors at one of the thresholds."""
     threshold = slice(place, place + 1)
-    alarms = None if errors.false_alarms is None else errors.false_alarms[threshold]
+    alarms = (
+        None if errors.false_alarms is None else errors.false_alarms[threshold]
+    )
     return dataclasses.replace(
         errors,
         missed=errors.missed[threshold],
@@ -185,7 +197,9 @@ def _credible_limit(
         false_alarms = errors.false_alarms[0]
         rejections = errors.unobserved - false_alarms
         log_fpr = np.log(
-            scipy.special.betaincinv(false_alarms + 0.5, rejections + 0.5, _QUADRATURE)
+            scipy.special.betaincinv(
+                false_alarms + 0.5, rejections + 0.5, _QUADRATURE
+            )
         )
 
     def excess(level: float) -> float:
@@ -211,14 +225,18 @@ _PRIOR = "Jeffreys prior on the error rates"
 
 OTHER_BOUNDS = {
     "katz-log": Bound(
-        katz_log, assumption="asymptotic: tens of true and false positives", valid=False
+        katz_log,
+        assumption="asymptotic: tens of true and false positives",
+        valid=False,
     ),
     "bayesian": Bound(bayesian, assumption=_PRIOR, valid=False),
     "bayesian-gdp": Bound(
         bayesian_gdp, assumption=f"{_PRIOR}; {_GDP}", valid=False, gaussian=True
     ),
     "mean": Bound(
-        mean, assumption="Gaussian scores with the null's variance", gaussian=True
+        mean,
+        assumption="Gaussian scores with the null's variance",
+        gaussian=True,
     ),
 }
 """The bounds of this file by name."""
@@ -233,4 +251,6 @@ def any_lower_bound(
     """`fl_epe.auditing.bounds.lower_bound`, by any of `ALL_BOUNDS`; "katz-log" at δ = 0."""
     if method == "katz-log":
         delta = 0.0
-    return lower_bound(scores, delta, confidence=confidence, method=ALL_BOUNDS[method])
+    return lower_bound(
+        scores, delta, confidence=confidence, method=ALL_BOUNDS[method]
+    )

@@ -22,7 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import (
+    delta_two_gaussians,
+    gaussian_epsilon,
+    poisson_epsilon,
+)
 from fl_epe.accounting.composed_gaussians import epsilon_of_losses
 from fl_epe.checks import check_probability, raise_invalid
 
@@ -30,7 +34,9 @@ Floats = NDArray[np.float64]
 
 _TANGENTS = 200  # lines whose upper envelope is the curve
 _FIRST_LOOK = 60
-_FLATTEST = 1e-7  # δ of the steepest tangent: error rates below it are not told apart
+_FLATTEST = (
+    1e-7  # δ of the steepest tangent: error rates below it are not told apart
+)
 _STEP = 0.05  # the grid's step over the standard deviation of one step's privacy loss
 _FINEST, _COARSEST = 1e-7, 0.05
 _LOST_BELOW = 5e-3  # relative, for the ε from below
@@ -56,7 +62,9 @@ class TradeOff:
     def least_fnr(self, fpr: ArrayLike) -> Floats:
         """The least FNR at each FPR, of the same shape."""
         rates = np.asarray(fpr, np.float64)[..., np.newaxis]
-        steep = 1 - self.deltas - np.exp(np.minimum(self.epsilons, 700.0)) * rates
+        steep = (
+            1 - self.deltas - np.exp(np.minimum(self.epsilons, 700.0)) * rates
+        )
         flat = np.exp(-self.epsilons) * (1 - self.deltas - rates)
         return np.asarray(np.maximum(np.maximum(steep, flat).max(axis=-1), 0.0))
 
@@ -85,14 +93,19 @@ def poisson_trade_off(
     if steps == 1:
         return _one_step_curve(noise_multiplier, sampling_rate, largest)
     step = min(
-        max(_STEP * _deviation(noise_multiplier, sampling_rate), _FINEST), _COARSEST
+        max(_STEP * _deviation(noise_multiplier, sampling_rate), _FINEST),
+        _COARSEST,
     )
-    losses = _losses(noise_multiplier, sampling_rate, steps, step, pessimistic=True)
+    losses = _losses(
+        noise_multiplier, sampling_rate, steps, step, pessimistic=True
+    )
     first = np.append(0.0, np.geomspace(largest / 1e4, largest, _FIRST_LOOK))
     deltas = np.asarray(losses.get_delta_for_epsilon(first))
     enough = first[min(int(np.sum(deltas > _FLATTEST)), first.size - 1)]
     epsilons = np.linspace(0.0, enough, _TANGENTS)
-    return TradeOff(epsilons, np.asarray(losses.get_delta_for_epsilon(epsilons)))
+    return TradeOff(
+        epsilons, np.asarray(losses.get_delta_for_epsilon(epsilons))
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -126,7 +139,9 @@ def poisson_epsilon_below(
     if above == 0:
         return 0.0
     step = max(_LOST_BELOW * above / steps, above / _MOST_CELLS)
-    losses = _losses(noise_multiplier, sampling_rate, steps, step, pessimistic=False)
+    losses = _losses(
+        noise_multiplier, sampling_rate, steps, step, pessimistic=False
+    )
     slack = delta + _LOST_TAILS * steps
     return min(epsilon_of_losses(losses, slack), above) if slack < 1 else 0.0
 
@@ -140,7 +155,9 @@ def _one_step_curve(
     return TradeOff(epsilons, sampling_rate * np.asarray(deltas))
 
 
-def _one_step(noise_multiplier: float, sampling_rate: float, delta: float) -> float:
+def _one_step(
+    noise_multiplier: float, sampling_rate: float, delta: float
+) -> float:
     """Sampling changes e^ε − 1 and δ by the factor q (Balle, Barthe, Gaboardi 2018)."""
     if sampling_rate <= delta:
         return 0.0
@@ -153,7 +170,9 @@ def _one_step(noise_multiplier: float, sampling_rate: float, delta: float) -> fl
 def _deviation(noise_multiplier: float, sampling_rate: float) -> float:
     """About the standard deviation of the privacy loss of one step."""
     square = min(1 / noise_multiplier**2, 300.0)
-    return min(sampling_rate * math.sqrt(math.expm1(square)), 1 / noise_multiplier)
+    return min(
+        sampling_rate * math.sqrt(math.expm1(square)), 1 / noise_multiplier
+    )
 
 
 def _losses(

@@ -51,8 +51,12 @@ def audit(settings: Settings) -> Result:
             scores = _play(canary, dim, rate, steps, settings.seed)
             row = _bounds(scores, rate, run_steps, settings)
             rows.append((name, rate, truth, *row))
-            sure = step_bounds.sure(settings.confidence, 2 * len(_RATES) * _CANARIES)
-            limit = noise_multiplier_limit(scores, sampling_rate=rate, confidence=sure)
+            sure = step_bounds.sure(
+                settings.confidence, 2 * len(_RATES) * _CANARIES
+            )
+            limit = noise_multiplier_limit(
+                scores, sampling_rate=rate, confidence=sure
+            )
             passed = passed and limit >= _NOISE
     columns = (
         "canary",
@@ -76,13 +80,17 @@ def audit(settings: Settings) -> Result:
         f"random directions of {dim:,} dimensions. The paper trains networks on images. "
         "Adjacency: add-or-remove.",
     ]
-    table = Table(f"Lower bounds on ε, {steps:,} steps in each world", columns, rows)
+    table = Table(
+        f"Lower bounds on ε, {steps:,} steps in each world", columns, rows
+    )
     return Result(summary, [table], notes, passed)
 
 
 def _canaries(dim: int, seed: int) -> dict[str, games.ByStep]:
     def coordinate(step: int) -> NDArray[Any]:
-        return np.asarray(np.eye(1, dim, int(generator(seed, step).integers(dim)))[0])
+        return np.asarray(
+            np.eye(1, dim, int(generator(seed, step).integers(dim)))[0]
+        )
 
     def direction(step: int) -> NDArray[Any]:
         vector = generator(seed, step).standard_normal(dim)
@@ -97,10 +105,14 @@ def _canaries(dim: int, seed: int) -> dict[str, games.ByStep]:
     }
 
 
-def _play(canary: games.ByStep, dim: int, rate: float, steps: int, seed: int) -> Scores:
+def _play(
+    canary: games.ByStep, dim: int, rate: float, steps: int, seed: int
+) -> Scores:
     def others(step: int) -> NDArray[Any]:
         gradients = generator(seed, 7, step).standard_normal((_OTHERS, dim))
-        return np.asarray(gradients / np.linalg.norm(gradients, axis=1, keepdims=True))
+        return np.asarray(
+            gradients / np.linalg.norm(gradients, axis=1, keepdims=True)
+        )
 
     return games.play_game(
         NoisySum(1.0, _NOISE),

@@ -46,7 +46,9 @@ def bounds(scores: Scores, delta: float, confidence: float) -> dict[str, float]:
     }
 
 
-def gaussian_scores(noise: float, count: int, rng: np.random.Generator) -> Scores:
+def gaussian_scores(
+    noise: float, count: int, rng: np.random.Generator
+) -> Scores:
     """What `play_game` gives for a noisy sum along a canary of the clip norm, drawn at once."""
     draws: Floats = noise * rng.standard_normal((2, count))
     return Scores(1 + draws[0], draws[1], statistic="along the canary")
@@ -61,7 +63,12 @@ def sure(confidence: float, bounds: int) -> float:
 
 
 def lower_bounds_at(
-    scores: Scores, thresholds: Floats, delta: float, *, confidence: float, method: str
+    scores: Scores,
+    thresholds: Floats,
+    delta: float,
+    *,
+    confidence: float,
+    method: str,
 ) -> Floats:
     """The lower bound at each threshold on the score, shape (j,), from all scores.
 

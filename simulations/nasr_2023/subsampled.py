@@ -74,7 +74,8 @@ def answers(epsilon: float, count: int, rng: np.random.Generator) -> Scores:
     right = 1 / (1 + math.exp(-epsilon))
     blur = 1e-3 * rng.standard_normal((2, count))
     return Scores(
-        (rng.random(count) < right) + blur[0], (rng.random(count) >= right) + blur[1]
+        (rng.random(count) < right) + blur[0],
+        (rng.random(count) >= right) + blur[1],
     )
 
 
@@ -91,7 +92,9 @@ def share(
     )
 
 
-def subsampled(noise: float, rate: float, steps: int, audits: int) -> dict[str, Found]:
+def subsampled(
+    noise: float, rate: float, steps: int, audits: int
+) -> dict[str, Found]:
     """Each bound's shares for runs with sampling."""
     truth = poisson_epsilon_below(noise, rate, steps, DELTA)
     bounds: dict[str, Callable[[Scores], float]] = {
@@ -120,14 +123,20 @@ def credible(count: int, audits: int) -> dict[str, Found]:
         ("Gaussian, GDP-Bayes", "bayesian-gdp", DELTA),
     ):
         rng = np.random.default_rng(2)
-        truth = ANSWER if name.startswith("response") else gaussian_epsilon(1.0, DELTA)
+        truth = (
+            ANSWER
+            if name.startswith("response")
+            else gaussian_epsilon(1.0, DELTA)
+        )
 
         def draw(name: str = name, rng: np.random.Generator = rng) -> Scores:
             if name.startswith("response"):
                 return answers(ANSWER, count, rng)
             return sampled_runs(1.0, 1.0, 1, count, rng)
 
-        def bound(scores: Scores, method: str = method, delta: float = delta) -> float:
+        def bound(
+            scores: Scores, method: str = method, delta: float = delta
+        ) -> float:
             return any_lower_bound(scores, delta, method=method)
 
         shares[name] = share(truth, audits, draw, bound)

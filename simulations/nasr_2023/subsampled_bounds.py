@@ -235,15 +235,23 @@ def _with_luck(share: Floats, total: int) -> Floats:
     """Counts of errors that may come, from few to many, shape (levels, j)."""
     spread = np.sqrt(total * share * (1 - share))
     return np.asarray(
-        np.clip(total * share + _LUCK[:, np.newaxis] * spread, 0.0, float(total))
+        np.clip(
+            total * share + _LUCK[:, np.newaxis] * spread, 0.0, float(total)
+        )
     )
 
 
-def _rungs_ruled_out(fpr: Floats, fnr: Floats, rate: float, steps: int) -> Floats:
+def _rungs_ruled_out(
+    fpr: Floats, fnr: Floats, rate: float, steps: int
+) -> Floats:
     """How many doublings of noise these error rates rule out, about: to choose a threshold."""
     ladder = _ladder(rate, steps)
-    places = np.interp(np.broadcast_to(fpr, fnr.shape), _RATES, np.arange(_RATES.size))
-    least = np.array([np.interp(places, np.arange(_RATES.size), row) for row in ladder])
+    places = np.interp(
+        np.broadcast_to(fpr, fnr.shape), _RATES, np.arange(_RATES.size)
+    )
+    least = np.array(
+        [np.interp(places, np.arange(_RATES.size), row) for row in ladder]
+    )
     excess = (
         least - fnr
     )  # grows with the noise, from below 0 to above where it is ruled out
@@ -252,7 +260,9 @@ def _rungs_ruled_out(fpr: Floats, fnr: Floats, rate: float, steps: int) -> Float
     above = np.take_along_axis(excess, first[np.newaxis], 0)[0]
     below = np.take_along_axis(excess, first[np.newaxis] - 1, 0)[0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        part = np.where((above > 0) & (below <= 0), above / (above - below), 0.0)
+        part = np.where(
+            (above > 0) & (below <= 0), above / (above - below), 0.0
+        )
     return np.asarray(out + part)
 
 
@@ -261,5 +271,8 @@ def _ladder(rate: float, steps: int) -> Floats:
     """The least FNR at each of `_RATES`, a row for each doubling of the noise."""
     noises = 2.0 ** np.arange(_LEAST, _MOST + 1)
     return np.array(
-        [poisson_trade_off(float(z), rate, steps).least_fnr(_RATES) for z in noises]
+        [
+            poisson_trade_off(float(z), rate, steps).least_fnr(_RATES)
+            for z in noises
+        ]
     )

@@ -142,7 +142,9 @@ def observations(settings: Settings) -> Result:
         f"'{_OURS}' is not the paper's: it assumes Gaussian scores and compares their means.",
         _SAID_OF_FIGURE_3,
     ]
-    table = Table(f"Figure 3: mean lower bound on ε of {runs} runs", columns, rows)
+    table = Table(
+        f"Figure 3: mean lower bound on ε of {runs} runs", columns, rows
+    )
     return Result(_least_counts(rows), [table], notes, passed)
 
 
@@ -165,13 +167,20 @@ def _means(
             for name in _BEST
         ]
         ours = any_lower_bound(
-            scores, settings.delta, confidence=settings.confidence, method="mean"
+            scores,
+            settings.delta,
+            confidence=settings.confidence,
+            method="mean",
         )
-        bounds_of_runs.append([*(by_method[name] for name in _METHODS), *best, ours])
+        bounds_of_runs.append(
+            [*(by_method[name] for name in _METHODS), *best, ours]
+        )
     return tuple(float(mean) for mean in np.mean(bounds_of_runs, axis=0))
 
 
-def _at(scores: Scores, places: Floats, settings: Settings, method: str) -> Floats:
+def _at(
+    scores: Scores, places: Floats, settings: Settings, method: str
+) -> Floats:
     confidence = settings.confidence
     return lower_bounds_at(
         scores, places, settings.delta, confidence=confidence, method=method
@@ -185,7 +194,11 @@ def _least_counts(rows: Sequence[tuple[float, ...]]) -> str:
         rows_of_epsilon = [row for row in rows if row[0] == epsilon]
         least = [
             min(
-                (row[1] for row in rows_of_epsilon if row[at] >= _ENOUGH * epsilon),
+                (
+                    row[1]
+                    for row in rows_of_epsilon
+                    if row[at] >= _ENOUGH * epsilon
+                ),
                 default=None,
             )
             for at in (
@@ -240,7 +253,9 @@ def thresholds(settings: Settings) -> Result:
     surely = dataclasses.replace(
         settings, confidence=sure(settings.confidence, 2 * places.size)
     )
-    passed = all((_at(scores, places, surely, name) <= truth).all() for name in _BEST)
+    passed = all(
+        (_at(scores, places, surely, name) <= truth).all() for name in _BEST
+    )
     return Result(summary, [table], notes, passed)
 
 
@@ -293,8 +308,9 @@ def methods(settings: Settings) -> Result:
     within = all(row[at[name]] <= row[0] for row in single for name in VALID)
     *_, largest = single
     order = sorted(zip(largest[1:], labels, strict=True), reverse=True)
-    summary = f"Of one step with ε = {largest[0]:g}, from most to least: " + ", ".join(
-        f"{label} {value:.2f}" for value, label in order
+    summary = (
+        f"Of one step with ε = {largest[0]:g}, from most to least: "
+        + ", ".join(f"{label} {value:.2f}" for value, label in order)
     )
     notes = [
         f"Each number is the median of {1 if settings.quick else 5} audits, each of two "
@@ -320,7 +336,11 @@ def bounds_of_one_step(
     return tuple(float(middle) for middle in np.median(repeats, axis=0))
 
 
-PARTS: tuple[Callable[[Settings], Result], ...] = (observations, thresholds, methods)
+PARTS: tuple[Callable[[Settings], Result], ...] = (
+    observations,
+    thresholds,
+    methods,
+)
 
 
 def audit(settings: Settings) -> Result:
@@ -329,7 +349,9 @@ def audit(settings: Settings) -> Result:
     tables = [table for result in results for table in result.tables]
     notes = [note for result in results for note in result.notes]
     summary = "\n".join(result.summary for result in results)
-    return Result(summary, tables, notes, all(result.passed for result in results))
+    return Result(
+        summary, tables, notes, all(result.passed for result in results)
+    )
 
 
 if __name__ == "__main__":

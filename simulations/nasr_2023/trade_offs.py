@@ -39,7 +39,11 @@ import scipy
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import (
+    epsilon_of_shift,
+    gaussian_epsilon,
+    poisson_epsilon,
+)
 from fl_epe.auditing.bounds.error_rates import (
     clopper_pearson_upper,
     epsilon_from_rates,
@@ -54,11 +58,19 @@ Floats = NDArray[np.float64]
 
 _EPSILON = 1.0  # of figures 1 and 2
 _FPR = np.array([0.001, 0.01, 0.05, 0.1, 0.23, 0.5, 0.8])
-_SAMPLED_RATE, _SAMPLED_STEPS = 0.01, 1000  # of the sampled mechanism of figure 1
+_SAMPLED_RATE, _SAMPLED_STEPS = (
+    0.01,
+    1000,
+)  # of the sampled mechanism of figure 1
 _DOT_FPR, _DOT_EPSILON = 0.23, 0.3  # the red dot of figure 2
 _LINES = (3, 10, 100)  # of figure 13; the paper says that 10 are enough
 _NOISE = 1.0  # of figures 13 and 14
-_THRESHOLDS = (0.5, 1.5, 2.5, 3.5)  # of figure 14, beside the optimum of equation 18
+_THRESHOLDS = (
+    0.5,
+    1.5,
+    2.5,
+    3.5,
+)  # of figure 14, beside the optimum of equation 18
 _COUNTS = tuple(10**power for power in range(3, 11))
 _QUICK_COUNTS = (1000, 10**6, 10**9)
 _SMALL_COUNT = 5000  # observations that suffice by Gaussian DP
@@ -95,7 +107,8 @@ def curves(settings: Settings) -> Result:
     mu = 1 / noise_of_epsilon(_EPSILON, delta)
     sampled = scipy.optimize.brentq(
         lambda noise: (
-            poisson_epsilon(noise, _SAMPLED_RATE, _SAMPLED_STEPS, delta) - _EPSILON
+            poisson_epsilon(noise, _SAMPLED_RATE, _SAMPLED_STEPS, delta)
+            - _EPSILON
         ),
         0.8,
         4.0,
@@ -103,7 +116,9 @@ def curves(settings: Settings) -> Result:
     )
     sampled_curve = poisson_trade_off(sampled, _SAMPLED_RATE, _SAMPLED_STEPS)
     columns = {
-        "(ε, δ)-DP": TradeOff(np.array([_EPSILON]), np.array([delta])).least_fnr(_FPR),
+        "(ε, δ)-DP": TradeOff(
+            np.array([_EPSILON]), np.array([delta])
+        ).least_fnr(_FPR),
         "randomised response": response_fnr(_FPR, _EPSILON),
         "Laplace": laplace_fnr(_FPR, _EPSILON),
         "Gaussian": gaussian_fnr(_FPR, mu),
@@ -114,7 +129,9 @@ def curves(settings: Settings) -> Result:
         for fpr, *values in zip(_FPR, *columns.values(), strict=True)
     ]
     promised = columns["(ε, δ)-DP"]
-    passed = all(bool((fnr >= promised - 1e-3).all()) for fnr in columns.values())
+    passed = all(
+        bool((fnr >= promised - 1e-3).all()) for fnr in columns.values()
+    )
     overlap = float(np.abs(columns["randomised response"] - promised).max())
     widest = float((columns["Gaussian"] - promised).max())
     summary = (
@@ -126,7 +143,10 @@ def curves(settings: Settings) -> Result:
         f"q = {_SAMPLED_RATE:g}, {_SAMPLED_STEPS:,} steps, z = {sampled:.3f}"
     )
     return Result(
-        summary, [Table(title, ("FPR", *columns), rows)], (), passed and overlap < 1e-3
+        summary,
+        [Table(title, ("FPR", *columns), rows)],
+        (),
+        passed and overlap < 1e-3,
     )
 
 
@@ -148,14 +168,23 @@ def regions(settings: Settings) -> Result:
         ("on the mechanism's curve", gaussian_fnr(fpr, mu)),
     ):
         pure = float(log_ratio(np.log(fpr), fnr, delta)[0])
-        gaussian = float(epsilon_of_shift(mu_from_rates(np.log(fpr), fnr), delta)[0])
+        gaussian = float(
+            epsilon_of_shift(mu_from_rates(np.log(fpr), fnr), delta)[0]
+        )
         rows.append((name, _DOT_FPR, float(fnr[0]), pure, gaussian, _EPSILON))
     on_curve = rows[1]
     summary = (
         f"Figure 2: the best attack with FPR {_DOT_FPR:g} proves ε = {on_curve[3]:.2f} by "
         f"(ε, δ)-DP and {on_curve[4]:.2f} by Gaussian DP, of {_EPSILON:g}; μ = {mu:.3f}."
     )
-    columns = ("attack", "FPR", "FNR", "by (ε, δ)-DP", "by Gaussian DP", "true ε")
+    columns = (
+        "attack",
+        "FPR",
+        "FNR",
+        "by (ε, δ)-DP",
+        "by Gaussian DP",
+        "true ε",
+    )
     title = "Figure 2: ε by one attack, from infinitely many trials"
     passed = on_curve[3] < 0.5 * _EPSILON and math.isclose(
         on_curve[4], _EPSILON, rel_tol=1e-6
@@ -169,14 +198,18 @@ def lines(settings: Settings) -> Result:
     envelopes = []
     for count in _LINES:
         deltas = np.linspace(settings.delta, 1 - settings.delta, count)
-        epsilons = np.array([gaussian_epsilon(_NOISE, delta) for delta in deltas])
+        epsilons = np.array(
+            [gaussian_epsilon(_NOISE, delta) for delta in deltas]
+        )
         envelopes.append(TradeOff(epsilons, deltas).least_fnr(_FPR))
     rows = [
         (float(fpr), *map(float, values))
         for fpr, *values in zip(_FPR, exact, *envelopes, strict=True)
     ]
     gaps = [float((exact - envelope).max()) for envelope in envelopes]
-    never_above = all((envelope <= exact + 1e-9).all() for envelope in envelopes)
+    never_above = all(
+        (envelope <= exact + 1e-9).all() for envelope in envelopes
+    )
     summary = (
         "Figure 13: the envelope is below the optimal curve by at most "
         + ", ".join(
@@ -189,7 +222,10 @@ def lines(settings: Settings) -> Result:
         f"Figure 13: the least FNR at each FPR, z = {_NOISE:g}", columns, rows
     )
     return Result(
-        f"{summary}.", [table], (), never_above and gaps == sorted(gaps, reverse=True)
+        f"{summary}.",
+        [table],
+        (),
+        never_above and gaps == sorted(gaps, reverse=True),
     )
 
 
@@ -212,7 +248,12 @@ def observations(settings: Settings) -> Result:
     for count in _QUICK_COUNTS if settings.quick else _COUNTS:
         pure, gaussian = _bounds(thresholds, count, settings)
         rows.append(
-            (count, *(float(bound) for bound in pure), float(gaussian[0]), truth)
+            (
+                count,
+                *(float(bound) for bound in pure),
+                float(gaussian[0]),
+                truth,
+            )
         )
     few = float(_bounds(thresholds, _SMALL_COUNT, settings)[1][0])
     reached = [row[0] for row in rows if row[-3] >= few]
@@ -242,7 +283,9 @@ def _bounds(
     missed = rng.binomial(count, norm.cdf(thresholds - 1, scale=_NOISE)).astype(
         np.float64
     )
-    alarms = rng.binomial(count, norm.sf(thresholds, scale=_NOISE)).astype(np.float64)
+    alarms = rng.binomial(count, norm.sf(thresholds, scale=_NOISE)).astype(
+        np.float64
+    )
     fnr = clopper_pearson_upper(missed, count, level)
     log_fpr = np.log(clopper_pearson_upper(alarms, count, level))
     pure = epsilon_from_rates(log_fpr, fnr, settings.delta)

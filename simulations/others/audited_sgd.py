@@ -74,7 +74,11 @@ class AuditedRun:
 
 
 def audited_run(
-    network: TwoLayer, images: Images, plan: Plan, seed: int, keep: Container[int] = ()
+    network: TwoLayer,
+    images: Images,
+    plan: Plan,
+    seed: int,
+    keep: Container[int] = (),
 ) -> AuditedRun:
     """Train, and score the canaries against the noisy mean of each step and the final model."""
     seeds = Seeds.derive(seed)
@@ -90,7 +94,9 @@ def audited_run(
     for step, batch in enumerate(batches):
         if step in keep:
             models[step] = model.copy()
-        gradients = network.gradients(model, images.inputs[batch], images.labels[batch])
+        gradients = network.gradients(
+            model, images.inputs[batch], images.labels[batch]
+        )
         total = -gradients.sum(gradients.scales(plan.clip_norm))
         present_canaries = np.flatnonzero(presence[step])
         shares = np.full((1, present_canaries.size), plan.clip_norm)
@@ -137,7 +143,9 @@ def _batches(examples: int, plan: Plan, seed: int) -> list[NDArray[np.int64]]:
 
 
 def _provenance(plan: Plan, seeds: Seeds, canaries: CanarySet) -> Provenance:
-    return Provenance(dataclasses.asdict(seeds), canaries.kind, installed_versions())
+    return Provenance(
+        dataclasses.asdict(seeds), canaries.kind, installed_versions()
+    )
 
 
 def _mechanism(plan: Plan, steps: int, size: float) -> Mechanism:

@@ -105,8 +105,12 @@ class Comparison:
 
     def canife(self, by: str, *, fitted: bool = False) -> float:
         """CANIFE's ε of the run."""
-        epsilons = [audit.fitted if fitted else audit.epsilon for audit in self.rounds]
-        return whole_run(epsilons, self._lasts(), self.rate, self.plan.delta, by)
+        epsilons = [
+            audit.fitted if fitted else audit.epsilon for audit in self.rounds
+        ]
+        return whole_run(
+            epsilons, self._lasts(), self.rate, self.plan.delta, by
+        )
 
     def ceiling(self, by: str) -> float:
         """The largest ε that CANIFE can give with so many scores."""
@@ -123,13 +127,17 @@ class Comparison:
         return [audit.lasts for audit in self.rounds]
 
 
-def compare(images: Images, plan: Plan, attack: Attack, seed: int) -> Comparison:
+def compare(
+    images: Images, plan: Plan, attack: Attack, seed: int
+) -> Comparison:
     """Train once with random directions, and let CANIFE audit the same run's models."""
     network = TwoLayer(images.inputs.shape[1], _HIDDEN, CLASSES)
     at = attack.rounds(plan.steps(len(images.labels)))
     run = audited_run(network, images, plan, seed, keep=at)
     rounds = audit_rounds(network, images, run.models, plan, attack, seed)
-    accuracy = network.accuracy(run.final, images.test_inputs, images.test_labels)
+    accuracy = network.accuracy(
+        run.final, images.test_inputs, images.test_labels
+    )
     return Comparison(
         plan, attack, run, rounds, plan.batch / len(images.labels), accuracy
     )
@@ -151,11 +159,15 @@ def main(
             "fashion-mnist", **({"data_dir": data_dir} if data_dir else {})
         )
         plan, attack = Plan(), Attack()
-    plan = Plan(plan.batch, canaries=plan.canaries, delta=1 / len(images.labels))
+    plan = Plan(
+        plan.batch, canaries=plan.canaries, delta=1 / len(images.labels)
+    )
     say(
         f"{images.name}: {len(images.labels):,} examples, δ = 1/n = {plan.delta:.3g}, z = 0.2"
     )
-    renyi = composed_epsilon([(plan.noise_multiplier, 1)], 1.0, plan.delta, by="rdp")
+    renyi = composed_epsilon(
+        [(plan.noise_multiplier, 1)], 1.0, plan.delta, by="rdp"
+    )
     exact = gaussian_epsilon(plan.noise_multiplier, plan.delta)
     say(
         f"one round, by Rényi divergences {renyi:.2f} (the paper: {_PAPER}), exactly {exact:.2f}"
@@ -181,7 +193,9 @@ def _values(comparison: Comparison) -> dict[str, float]:
         "CANIFE: lower limits, Rényi composition (as published)": comparison.canife(
             "rdp"
         ),
-        "CANIFE: the most it can say with so many scores": comparison.ceiling("rdp"),
+        "CANIFE: the most it can say with so many scores": comparison.ceiling(
+            "rdp"
+        ),
         "CANIFE: lower limits, exact composition": comparison.canife("pld"),
         "CANIFE: fitted Gaussians, mean ε of a round": float(
             np.mean([audit.fitted for audit in comparison.rounds])
@@ -196,7 +210,9 @@ def _values(comparison: Comparison) -> dict[str, float]:
             record, adversary=adversary, statistic=statistic
         ).epsilon
         out[f"random directions: {name}"] = epsilon
-        out[f"  lower bound, Clopper–Pearson: {name}"] = lower_bound(scores, delta)
+        out[f"  lower bound, Clopper–Pearson: {name}"] = lower_bound(
+            scores, delta
+        )
         jeffreys = lower_bound(scores, delta, method="jeffreys")
         out[f"  Jeffreys, no bound: {name}"] = jeffreys
     return out
@@ -210,4 +226,8 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    main(options.data_dir, 1 if options.quick else options.seeds, quick=options.quick)
+    main(
+        options.data_dir,
+        1 if options.quick else options.seeds,
+        quick=options.quick,
+    )

@@ -86,9 +86,16 @@ def audit_rounds(
             model, images.test_inputs[chosen], images.test_labels[chosen]
         )
         canary = craft_sample(
-            network, model, pool, plan.clip_norm, steps=attack.steps, seed=seed + step
+            network,
+            model,
+            pool,
+            plan.clip_norm,
+            steps=attack.steps,
+            seed=seed + step,
         )
-        scores = _scores(network, images, model, canary, plan, attack.scores // 2, rng)
+        scores = _scores(
+            network, images, model, canary, plan, attack.scores // 2, rng
+        )
         lasts = min(attack.every, total - step)
         limit, fitted = (
             lower_limit(scores, plan.delta),
@@ -112,9 +119,13 @@ def _scores(
     values = np.empty(2 * count)
     for i in range(2 * count):
         batch = rng.choice(len(images.labels), plan.batch, replace=False)
-        gradients = network.gradients(model, images.inputs[batch], images.labels[batch])
+        gradients = network.gradients(
+            model, images.inputs[batch], images.labels[batch]
+        )
         values[i] = canary.alignment(gradients, plan.clip_norm).sum()
-    values += plan.noise_multiplier * plan.clip_norm * rng.standard_normal(2 * count)
+    values += (
+        plan.noise_multiplier * plan.clip_norm * rng.standard_normal(2 * count)
+    )
     values[:count] += canary_norm
     values /= plan.clip_norm
     return Scores(

@@ -68,7 +68,9 @@ def craft_sample(
         raise ValueError(f"Expected steps={steps} >= 1.")
     rng = generator(seed, _STREAM)
     pixels = torch.tensor(rng.random((1, network.inputs)), requires_grad=True)
-    shares = torch.tensor(rng.standard_normal((1, network.classes)), requires_grad=True)
+    shares = torch.tensor(
+        rng.standard_normal((1, network.classes)), requires_grad=True
+    )
     adam = _Adam([pixels, shares])
     objective = _Objective(network, model, pool, clip_norm)
     before = float("nan")
@@ -89,7 +91,9 @@ class _Adam:
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self._tensors = tensors
-        self._moments = [(part.detach() * 0, part.detach() * 0) for part in tensors]
+        self._moments = [
+            (part.detach() * 0, part.detach() * 0) for part in tensors
+        ]
         self._steps = 0
 
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
@@ -112,12 +116,25 @@ class _Objective:
     """Mean squared inner product with the pool, and how far the gradient is too short, squared."""
 
     def __init__(
-        self, network: TwoLayer, model: Floats, pool: Gradients, clip_norm: float
+        self,
+        network: TwoLayer,
+        model: Floats,
+        pool: Gradients,
+        clip_norm: float,
     ) -> None:
-        self._layers = [torch.from_numpy(part.copy()) for part in network.layers(model)]
+        self._layers = [
+            torch.from_numpy(part.copy()) for part in network.layers(model)
+        ]
         scales = pool.scales(clip_norm)[:, None]
-        parts = (pool.through * scales, pool.inputs, pool.back * scales, pool.hidden)
-        self._pool = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
+        parts = (
+            pool.through * scales,
+            pool.inputs,
+            pool.back * scales,
+            pool.hidden,
+        )
+        self._pool = [
+            torch.from_numpy(np.ascontiguousarray(part)) for part in parts
+        ]
         self._clip_norm = clip_norm
 
     def __call__(
@@ -134,6 +151,8 @@ class _Objective:
         length = torch.sqrt(squares + 1e-24)
         pool_through, pool_inputs, pool_back, pool_hidden = self._pool
         products = (through @ pool_through.T) * (pixels @ pool_inputs.T + 1)
-        products = products + (back @ pool_back.T) * (hidden @ pool_hidden.T + 1)
+        products = products + (back @ pool_back.T) * (
+            hidden @ pool_hidden.T + 1
+        )
         aligned = torch.mean((products / length) ** 2)
         return aligned, torch.relu(self._clip_norm - length) ** 2

@@ -48,7 +48,8 @@ class Training:
     def weights(self) -> Floats:
         """Weight of each round's mean in what training adds to the model, shape (T,)."""
         return sgd_weights(
-            np.full(self.rounds, self.server.learning_rate), self.server.momentum
+            np.full(self.rounds, self.server.learning_rate),
+            self.server.momentum,
         )
 
     @property
@@ -62,7 +63,10 @@ class Training:
         return -gradients.sum(gradients.scales(self.clip_norm))
 
     def train(
-        self, canary: Floats, present: Sequence[int], rng: np.random.Generator | None
+        self,
+        canary: Floats,
+        present: Sequence[int],
+        rng: np.random.Generator | None,
     ) -> Floats:
         """The model after every round, shape (T + 1, dim).
 
@@ -102,6 +106,8 @@ class FinalModel(games.AuditedMechanism):
     ) -> ArrayLike:
         """The displacement, shape (dim,)."""
         training = self.training
-        canary = np.asarray(games.clipped(updates, training.clip_norm).sum(axis=0))
+        canary = np.asarray(
+            games.clipped(updates, training.clip_norm).sum(axis=0)
+        )
         models = training.train(canary, self.present, rng)
         return np.asarray(models[-1] - models[0])

@@ -50,7 +50,10 @@ from simulations.others.images import CLASSES, Images, read_images
 from simulations.others.two_layer import Floats, TwoLayer
 from simulations.shared.audit_script import Result, Settings, Table
 
-_SIDE, _EVERY = 28, 4  # pixels of an image, of which every fourth is kept each way
+_SIDE, _EVERY = (
+    28,
+    4,
+)  # pixels of an image, of which every fourth is kept each way
 _NOISE, _CLIP_NORM = 0.25, 0.5
 _SERVER = ServerSGD(0.25, 0.9)
 _NOTES = (
@@ -118,10 +121,17 @@ def training(
     inputs = pixels.reshape(len(pixels), -1)
     network = TwoLayer(inputs.shape[1], hidden, CLASSES)
     rng = generator(seeds.participation)
-    drawn = [rng.choice(len(inputs), cohort, replace=False) for _ in range(rounds)]
+    drawn = [
+        rng.choice(len(inputs), cohort, replace=False) for _ in range(rounds)
+    ]
     batches = [(inputs[chosen], images.labels[chosen]) for chosen in drawn]
     return Training(
-        network, network.initial(seeds.initial), batches, _NOISE, _CLIP_NORM, _SERVER
+        network,
+        network.initial(seeds.initial),
+        batches,
+        _NOISE,
+        _CLIP_NORM,
+        _SERVER,
     )
 
 
@@ -172,9 +182,13 @@ def kinds_of(run: Training, memory: Memory, seed: int) -> list[Kind]:
 def _still(run: Training, seed: int) -> Floats:
     """A random direction within the weights of the pixels that are darkest over all rounds."""
     light = np.sum([inputs.sum(axis=0) for inputs, _ in run.batches], axis=0)
-    coordinates = run.network.hidden_inputs(np.flatnonzero(light == light.min()))
+    coordinates = run.network.hidden_inputs(
+        np.flatnonzero(light == light.min())
+    )
     direction = np.zeros(run.network.dim)
-    direction[coordinates] = generator(seed, 2).standard_normal(coordinates.size)
+    direction[coordinates] = generator(seed, 2).standard_normal(
+        coordinates.size
+    )
     return _unit(direction)
 
 
@@ -212,12 +226,15 @@ def common_deviation(
     error = 1.96 * np.sqrt(2 / count + shift**2 / (4 * count))
     shifts = (float(value) for value in (shift, shift - error, shift + error))
     epsilon, low, high = (
-        gaussian_epsilon(1 / value, delta) if value > 0 else 0.0 for value in shifts
+        gaussian_epsilon(1 / value, delta) if value > 0 else 0.0
+        for value in shifts
     )
     return epsilon, low, high
 
 
-def play(run: Training, memory: Memory, kind: Kind, count: int, seed: int) -> Scores:
+def play(
+    run: Training, memory: Memory, kind: Kind, count: int, seed: int
+) -> Scores:
     """Scores of ``count`` runs with the canary and as many without it."""
     return games.play_game(
         FinalModel(run, kind.present),
@@ -233,7 +250,8 @@ def _along(direction: Floats) -> games.Statistic:
     """Inner product of the sum of what was released with a unit vector along ``direction``."""
     unit = _unit(direction)
     return games.Statistic(
-        "along a direction", lambda released, _: float(released.sum(axis=0) @ unit)
+        "along a direction",
+        lambda released, _: float(released.sum(axis=0) @ unit),
     )
 
 
@@ -241,9 +259,13 @@ def audit(settings: Settings) -> Result:
     """Canaries by kind, with the optimum of theory beside each."""
     images = read_images("digits")
     if settings.quick:
-        run = training(images, rounds=8, cohort=12, hidden=2, seed=settings.seed)
+        run = training(
+            images, rounds=8, cohort=12, hidden=2, seed=settings.seed
+        )
     else:
-        run = training(images, rounds=60, cohort=24, hidden=6, seed=settings.seed)
+        run = training(
+            images, rounds=60, cohort=24, hidden=6, seed=settings.seed
+        )
     memory = memory_of(run)
     count = settings.count(400, 60)
     rows = [
@@ -259,9 +281,15 @@ def report(run: Training, rows: list[Measured], settings: Settings) -> Result:
         rows[0],
         max((row for row in rows if len(row.kind.present) == 1), key=_estimate),
     )
-    closed = (best.epsilon[0] - plain.epsilon[0]) / (plain.allowed - plain.epsilon[0])
+    closed = (best.epsilon[0] - plain.epsilon[0]) / (
+        plain.allowed - plain.epsilon[0]
+    )
     share = min(max(closed, 0.0), 1.0)
-    answer = "the model is that private" if share < 0.5 else "the canary was that weak"
+    answer = (
+        "the model is that private"
+        if share < 0.5
+        else "the canary was that weak"
+    )
     summary = (
         f"Mostly {answer}: in the final model a random direction finds ε = {plain.epsilon[0]:.1f} "
         f"and the direction that it remembers best {best.epsilon[0]:.1f} (at least "
@@ -319,7 +347,9 @@ def main(
         means = np.mean(
             [[float(cell or 0.0) for cell in row[2:]] for row in rows], axis=0
         )
-        name = str(rows[0][0]).partition(" (")[0] if seeds == 1 else _common(rows)
+        name = (
+            str(rows[0][0]).partition(" (")[0] if seeds == 1 else _common(rows)
+        )
         say(f"{name:32}" + "".join(f"{value:8.2f}" for value in means))
     return results
 
@@ -329,7 +359,9 @@ def _common(rows: Sequence[Sequence[object]]) -> str:
     names = {str(row[0]) for row in rows}
     if len(names) == 1:
         return names.pop()
-    return "best, " + next(iter(names)).rpartition("(")[2].rstrip(")") + " round"
+    return (
+        "best, " + next(iter(names)).rpartition("(")[2].rstrip(")") + " round"
+    )
 
 
 def quick_start(seed: int, say: Callable[[str], object] = print) -> None:

@@ -57,14 +57,16 @@ class Memory:
 
     def shift(self, canary: Floats, present: Sequence[int]) -> float:
         """μ of a ``canary``, a unit vector of shape (dim,), sent in each round of ``present``."""
-        return float(np.linalg.norm(self._whitened(self._seen(canary, present)))) / (
-            self.noise_multiplier
-        )
+        return float(
+            np.linalg.norm(self._whitened(self._seen(canary, present)))
+        ) / (self.noise_multiplier)
 
     def filter(self, canary: Floats, present: Sequence[int]) -> Floats:
         """Direction in θ_T − θ_0 along which the canary stands out most, a unit vector."""
         white = self._whitened(self._seen(canary, present))
-        direction = scipy.linalg.solve_triangular(self.root, white, lower=True, trans=1)
+        direction = scipy.linalg.solve_triangular(
+            self.root, white, lower=True, trans=1
+        )
         return np.asarray(direction / np.linalg.norm(direction))
 
     def best(self, number: int) -> tuple[float, Floats]:
@@ -73,19 +75,23 @@ class Memory:
         values, vectors = scipy.linalg.eigh(
             white.T @ white, subset_by_index=[len(white) - 1, len(white) - 1]
         )
-        return math.sqrt(max(float(values[0]), 0.0)) / self.noise_multiplier, vectors[
-            :, 0
-        ]
+        return math.sqrt(
+            max(float(values[0]), 0.0)
+        ) / self.noise_multiplier, vectors[:, 0]
 
     def growth(self, canary: Floats, number: int, weight: float) -> float:
         """Length of a canary's trace in the final model over that without feedback."""
         return float(np.linalg.norm(self.paths[number] @ canary)) / weight
 
     def _seen(self, canary: Floats, present: Sequence[int]) -> Floats:
-        return np.asarray(sum(self.paths[number] @ canary for number in present))
+        return np.asarray(
+            sum(self.paths[number] @ canary for number in present)
+        )
 
     def _whitened(self, values: Floats) -> Floats:
-        return np.asarray(scipy.linalg.solve_triangular(self.root, values, lower=True))
+        return np.asarray(
+            scipy.linalg.solve_triangular(self.root, values, lower=True)
+        )
 
 
 def memory_of(training: Training) -> Memory:
@@ -93,11 +99,16 @@ def memory_of(training: Training) -> Memory:
     dim, rounds = training.network.dim, training.rounds
     models = training.train(np.zeros(dim), (), None)
     rate, momentum = training.server.learning_rate, training.server.momentum
-    by_model, by_velocity = np.eye(dim), np.zeros((dim, dim))  # of the final model
+    by_model, by_velocity = (
+        np.eye(dim),
+        np.zeros((dim, dim)),
+    )  # of the final model
     paths = np.empty((rounds, dim, dim))
     gram = np.zeros((dim, dim))
     for number in reversed(range(rounds)):
-        after = rate * by_model + by_velocity  # by the velocity after this round
+        after = (
+            rate * by_model + by_velocity
+        )  # by the velocity after this round
         paths[number] = after / training.size
         gram += paths[number] @ paths[number].T
         by_model = by_model + paths[number] @ _jacobian(
@@ -116,5 +127,7 @@ def _jacobian(training: Training, model: Floats, number: int) -> Floats:
         moved[column] = model[column] + _SMALL
         up = training.clipped_sum(moved, number)
         moved[column] = model[column] - _SMALL
-        out[:, column] = (up - training.clipped_sum(moved, number)) / (2 * _SMALL)
+        out[:, column] = (up - training.clipped_sum(moved, number)) / (
+            2 * _SMALL
+        )
     return out

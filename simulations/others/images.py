@@ -47,14 +47,20 @@ def read_images(task: str, **options: object) -> Images:
         ValueError: if a file is broken.
     """
     loaded = load_task(task, **{"num_clients": 20, **options})
-    parts = [_arrays(loaded.client(client)) for client in range(loaded.num_clients)]
+    parts = [
+        _arrays(loaded.client(client)) for client in range(loaded.num_clients)
+    ]
     inputs, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.random.default_rng(0).permutation(len(labels))
-    return Images(task, inputs[order], labels[order], *_arrays(loaded.held_out()))
+    return Images(
+        task, inputs[order], labels[order], *_arrays(loaded.held_out())
+    )
 
 
 def _arrays(data: object) -> tuple[Floats, Labels]:
     inputs, targets = (
         np.asarray(getattr(data, name)) for name in ("inputs", "targets")
     )
-    return inputs.reshape(len(inputs), -1).astype(np.float64), targets.astype(np.int64)
+    return inputs.reshape(len(inputs), -1).astype(np.float64), targets.astype(
+        np.int64
+    )

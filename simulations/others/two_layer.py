@@ -45,7 +45,9 @@ class TwoLayer:
     @property
     def dim(self) -> int:
         """Number of parameters."""
-        return self.hidden * (self.inputs + 1) + self.classes * (self.hidden + 1)
+        return self.hidden * (self.inputs + 1) + self.classes * (
+            self.hidden + 1
+        )
 
     def initial(self, seed: int) -> Floats:
         """A model: uniform weights as Glorot and Bengio (2010) draw them, biases of 0."""
@@ -79,7 +81,9 @@ class TwoLayer:
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return hidden, powers / powers.sum(axis=1, keepdims=True)
 
-    def gradients(self, model: Floats, inputs: Floats, targets: ArrayLike) -> Gradients:
+    def gradients(
+        self, model: Floats, inputs: Floats, targets: ArrayLike
+    ) -> Gradients:
         """Gradient of each example's cross-entropy.
 
         Args:
@@ -98,7 +102,9 @@ class TwoLayer:
         self, model: Floats, inputs: Floats, labels: NDArray[np.int64]
     ) -> float:
         """Share of examples whose likeliest class is right."""
-        return float(np.mean(self.outputs(model, inputs)[1].argmax(axis=1) == labels))
+        return float(
+            np.mean(self.outputs(model, inputs)[1].argmax(axis=1) == labels)
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,8 +126,12 @@ class Gradients:
     @property
     def norms(self) -> Floats:
         """Length of each, shape (n,)."""
-        first = np.sum(self.through**2, axis=1) * (np.sum(self.inputs**2, axis=1) + 1)
-        second = np.sum(self.back**2, axis=1) * (np.sum(self.hidden**2, axis=1) + 1)
+        first = np.sum(self.through**2, axis=1) * (
+            np.sum(self.inputs**2, axis=1) + 1
+        )
+        second = np.sum(self.back**2, axis=1) * (
+            np.sum(self.hidden**2, axis=1) + 1
+        )
         return np.asarray(np.sqrt(first + second))
 
     def scales(self, clip_norm: float) -> Floats:
@@ -130,13 +140,18 @@ class Gradients:
 
     def products(self, other: Gradients) -> Floats:
         """Inner products with those of ``other``, shape (n, its n)."""
-        first = (self.through @ other.through.T) * (self.inputs @ other.inputs.T + 1)
+        first = (self.through @ other.through.T) * (
+            self.inputs @ other.inputs.T + 1
+        )
         second = (self.back @ other.back.T) * (self.hidden @ other.hidden.T + 1)
         return np.asarray(first + second)
 
     def sum(self, weights: Floats) -> Floats:
         """Weighted sum, shape (dim,)."""
-        through, back = self.through * weights[:, None], self.back * weights[:, None]
+        through, back = (
+            self.through * weights[:, None],
+            self.back * weights[:, None],
+        )
         parts = (
             through.T @ self.inputs,
             through.sum(0),

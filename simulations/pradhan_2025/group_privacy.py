@@ -26,7 +26,10 @@ from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon
 from fl_epe.checks import raise_invalid
 
 _FFT_ERROR = 1e-14  # of δ, of dp-accounting's convolutions
-_GRID, _CELLS = 1e-3, 1e5  # nats, of the privacy-loss distribution of add-or-remove
+_GRID, _CELLS = (
+    1e-3,
+    1e5,
+)  # nats, of the privacy-loss distribution of add-or-remove
 _MOST_ON_GRID = 1e6
 _ORDERS = [
     *range(2, 65),
@@ -53,12 +56,17 @@ def group_epsilon(
         return math.inf
     shift = math.sqrt(rounds) / noise_multiplier
     unsampled = _twice(
-        lambda epsilon: float(delta_two_gaussians(0.0, 1.0, shift, 1.0, epsilon)), delta
+        lambda epsilon: float(
+            delta_two_gaussians(0.0, 1.0, shift, 1.0, epsilon)
+        ),
+        delta,
     )
     if sampling_rate == 1:
         return unsampled
     largest = unsampled / 2
-    sampled = _add_or_remove_delta(noise_multiplier, sampling_rate, rounds, largest)
+    sampled = _add_or_remove_delta(
+        noise_multiplier, sampling_rate, rounds, largest
+    )
     return min(unsampled, _twice(sampled, delta, largest))
 
 
@@ -70,7 +78,8 @@ def _twice(
     def excess(epsilon: float) -> float:
         delta_there = delta_of(epsilon)
         return float(
-            np.logaddexp(0.0, epsilon) + math.log(max(delta_there, 1e-300) / delta)
+            np.logaddexp(0.0, epsilon)
+            + math.log(max(delta_there, 1e-300) / delta)
         )
 
     if excess(0.0) <= 0:

@@ -42,10 +42,14 @@ from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
 
-_NEGLIGIBLE = 1e-18  # probability of a number of participations that is left out
+_NEGLIGIBLE = (
+    1e-18  # probability of a number of participations that is left out
+)
 _FAR = 40.0  # standard deviations
 _STATISTIC = "log-likelihood ratio of the hidden state"
-_MOST_AT_ONCE = 10_000  # scores: each is compared with every number of participations
+_MOST_AT_ONCE = (
+    10_000  # scores: each is compared with every number of participations
+)
 _LOG_NOISE = (math.log(1e-3), math.log(1e6))  # what is looked at, over √T
 _TOLERANCE = 1e-6
 
@@ -80,7 +84,9 @@ class HiddenSubstitute:
         counts = np.arange(self.rounds + 1)
         weights = scipy.stats.binom.pmf(counts, self.rounds, self.sampling_rate)
         matters = weights > _NEGLIGIBLE
-        return counts[matters].astype(float), weights[matters] / weights[matters].sum()
+        return counts[matters].astype(float), weights[matters] / weights[
+            matters
+        ].sum()
 
     def log_ratio(self, total: ArrayLike) -> Floats:
         """Log of the density of ``total``, of any shape, for +C over that for −C."""
@@ -112,7 +118,9 @@ class HiddenSubstitute:
         check_probability("delta", delta)
         if self._delta_at(0.0) <= delta:
             return 0.0
-        return float(self.log_ratio(self._bisect(lambda t: delta - self._delta_at(t))))
+        return float(
+            self.log_ratio(self._bisect(lambda t: delta - self._delta_at(t)))
+        )
 
     def least_fnr(self, fpr: float) -> float:
         """The trade-off curve: the least FNR of any attack with this FPR in (0, 1)."""
@@ -121,7 +129,9 @@ class HiddenSubstitute:
         return float(1 - self.above(threshold, 1))
 
     def _delta_at(self, threshold: float) -> float:
-        present, absent = (float(self.above(threshold, sign)) for sign in (1, -1))
+        present, absent = (
+            float(self.above(threshold, sign)) for sign in (1, -1)
+        )
         log_ratio = float(self.log_ratio(threshold))
         scaled = math.exp(log_ratio + math.log(absent)) if absent > 0 else 0.0
         return max(present - scaled, 0.0)
@@ -131,7 +141,9 @@ class HiddenSubstitute:
         far = self._counts[0][-1] + _FAR * self.std
         while rising(far) < 0:
             far *= 2
-        return float(scipy.optimize.brentq(rising, -far, far, xtol=1e-9 * self.std))
+        return float(
+            scipy.optimize.brentq(rising, -far, far, xtol=1e-9 * self.std)
+        )
 
 
 def hidden_state_ratio(
@@ -164,7 +176,9 @@ def play_hidden_state(
     if observations < 2:
         raise ValueError(f"Expected observations={observations} >= 2.")
     rng = generator(seed)
-    present, absent = (_ratios(pair, sign, observations, rng) for sign in (1, -1))
+    present, absent = (
+        _ratios(pair, sign, observations, rng) for sign in (1, -1)
+    )
     return Scores(present, absent, statistic=_STATISTIC)
 
 
@@ -212,8 +226,12 @@ def hidden_substitute_lower_bound(
     check_probability("confidence", confidence)
     HiddenSubstitute(1.0, sampling_rate, rounds)  # checks the others
     if scores.unobserved is None:
-        raise ValueError("Expected scores of the other world, got unobserved=None.")
-    sample = Sample(scores.observed, scores.unobserved, 0, delta, 1 - confidence)
+        raise ValueError(
+            "Expected scores of the other world, got unobserved=None."
+        )
+    sample = Sample(
+        scores.observed, scores.unobserved, 0, delta, 1 - confidence
+    )
     errors = held_out(sample, mu_limits(sample))
     limits = upper_rates(errors, clopper_pearson_upper, joint_alpha(sample))
     fpr, fnr = math.exp(float(limits[0][0])), float(limits[1][0])

@@ -75,7 +75,9 @@ class LinearDigits:
         pixels, labels = load_digits(return_X_y=True)
         order = generator(seed).permutation(len(labels))
         ones = np.ones((len(labels), 1))
-        features = np.concatenate([pixels / _LARGEST_PIXEL, ones], axis=1)[order]
+        features = np.concatenate([pixels / _LARGEST_PIXEL, ones], axis=1)[
+            order
+        ]
         self.features = torch.tensor(features, dtype=torch.float32)
         self.labels = torch.tensor(labels[order])
         self.training = training
@@ -96,10 +98,14 @@ class LinearDigits:
         guesses = (self.features[held_out] @ weights).argmax(dim=-1)
         return float((guesses == self.labels[held_out]).double().mean())
 
-    def train(self, canary: Canary | None, models: int, *seed: int) -> torch.Tensor:
+    def train(
+        self, canary: Canary | None, models: int, *seed: int
+    ) -> torch.Tensor:
         """Final weights of ``models`` independent models with ``canary``, shape (r, f, 10)."""
         draws, training = generator(*seed), self.training
-        rate = training.learning_rate / (training.sampling_rate * training.examples)
+        rate = training.learning_rate / (
+            training.sampling_rate * training.examples
+        )
         parts = []
         for first in range(0, models, _AT_ONCE):
             random = torch.Generator().manual_seed(int(draws.integers(2**62)))
@@ -110,15 +116,24 @@ class LinearDigits:
         return torch.cat(parts)
 
     def _noisy_sum(
-        self, weights: torch.Tensor, canary: Canary | None, random: torch.Generator
+        self,
+        weights: torch.Tensor,
+        canary: Canary | None,
+        random: torch.Generator,
     ) -> torch.Tensor:
         training, count = self.training, self.training.examples
         features, labels = self.features[:count], self.labels[:count]
         is_sampled = (
-            torch.rand(len(weights), count, generator=random) < training.sampling_rate
+            torch.rand(len(weights), count, generator=random)
+            < training.sampling_rate
         )
-        total = _clipped_sum(weights, features, labels, is_sampled, training.clip_norm)
-        coins = torch.rand(len(weights), 1, generator=random) < training.sampling_rate
+        total = _clipped_sum(
+            weights, features, labels, is_sampled, training.clip_norm
+        )
+        coins = (
+            torch.rand(len(weights), 1, generator=random)
+            < training.sampling_rate
+        )
         if isinstance(canary, Example):
             label = torch.tensor([canary.label])
             total += _clipped_sum(
@@ -144,12 +159,16 @@ class LinearDigits:
         )
         moved, confidence = torch.zeros(self.shape), torch.zeros(count)
         for _ in range(calm.steps):
-            change = _clipped_sum(weights, features, labels, everyone, calm.clip_norm)
+            change = _clipped_sum(
+                weights, features, labels, everyone, calm.clip_norm
+            )
             weights = weights - calm.learning_rate / count * change
             moved += change[0].abs()
             shares = torch.softmax(features @ weights[0], dim=-1)
             confidence += shares[torch.arange(count), labels]
-        return Reference(weights[0], moved.flatten().numpy(), int(confidence.argmin()))
+        return Reference(
+            weights[0], moved.flatten().numpy(), int(confidence.argmin())
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -169,16 +188,22 @@ class Reference:
     def gradient(self, features: torch.Tensor, label: int) -> torch.Tensor:
         """Of the loss of an example, flat."""
         shares = torch.softmax(features @ self.weights, dim=-1)
-        wrong = shares - torch.nn.functional.one_hot(torch.tensor(label), _CLASSES)
+        wrong = shares - torch.nn.functional.one_hot(
+            torch.tensor(label), _CLASSES
+        )
         return torch.outer(features, wrong).flatten()
 
     def cosine(self, one: Example, other: Example) -> float:
         """Of the gradients of two examples."""
-        ours, theirs = (self.gradient(e.features, e.label) for e in (one, other))
+        ours, theirs = (
+            self.gradient(e.features, e.label) for e in (one, other)
+        )
         return float(torch.nn.functional.cosine_similarity(ours, theirs, dim=0))
 
 
-def crafted_gradient(reference: Reference, clip_norm: float) -> tuple[Canary, Canary]:
+def crafted_gradient(
+    reference: Reference, clip_norm: float
+) -> tuple[Canary, Canary]:
     """±C on the coordinate that training moves least (Pradhan et al., Algorithm 2)."""
     least = int(np.argmin(reference.moved))
     return GradientCanary(least, clip_norm), GradientCanary(least, -clip_norm)
@@ -201,12 +226,18 @@ def crafted_input(reference: Reference, target: Example) -> Example:
 def mislabelled(reference: Reference, target: Example) -> Example:
     """The target with the label whose gradient is most opposed to its own (Algorithm 4)."""
     candidates = [Example(target.features, label) for label in range(_CLASSES)]
-    return min(candidates, key=lambda candidate: reference.cosine(target, candidate))
+    return min(
+        candidates, key=lambda candidate: reference.cosine(target, candidate)
+    )
 
 
-def natural(reference: Reference, target: Example, auxiliary: list[Example]) -> Example:
+def natural(
+    reference: Reference, target: Example, auxiliary: list[Example]
+) -> Example:
     """Of other examples the one whose gradient is most opposed to the target's (Algorithm 5)."""
-    return min(auxiliary, key=lambda candidate: reference.cosine(target, candidate))
+    return min(
+        auxiliary, key=lambda candidate: reference.cosine(target, candidate)
+    )
 
 
 def logit_difference(

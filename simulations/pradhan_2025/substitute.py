@@ -63,7 +63,9 @@ _QUICK_STEPS = 50
 def audit(settings: Settings) -> Result:
     """Both figures; a bound above substitute ε fails."""
     worst = worst_case(settings)
-    excess = [bound / add_or_remove for _, _, _, add_or_remove, _, bound, *_ in worst]
+    excess = [
+        bound / add_or_remove for _, _, _, add_or_remove, _, bound, *_ in worst
+    ]
     passed = all(bound <= substitute for *_, bound, _, substitute, _ in worst)
     summary = (
         f"Bounds along the curve are {min(excess):.2f} to {max(excess):.2f} times the ε of "
@@ -127,8 +129,12 @@ def ratios(settings: Settings) -> list[tuple[float, ...]]:
     rows: list[tuple[float, ...]] = []
     for z, q in itertools.product(noises, rates):
         add_or_remove = poisson_epsilon(z, q, steps, settings.delta)
-        substitute = poisson_epsilon(z, q, steps, settings.delta, replace_one=True)
-        rows.append((z, q, add_or_remove, substitute, substitute / add_or_remove))
+        substitute = poisson_epsilon(
+            z, q, steps, settings.delta, replace_one=True
+        )
+        rows.append(
+            (z, q, add_or_remove, substitute, substitute / add_or_remove)
+        )
     return rows
 
 

@@ -91,7 +91,12 @@ class Proof:
 
 
 def proof_of(
-    canary: str, scores: Scores, theory: Theory, settings: Settings, *, is_sum: bool
+    canary: str,
+    scores: Scores,
+    theory: Theory,
+    settings: Settings,
+    *,
+    is_sum: bool,
 ) -> Proof:
     """The bound along the mechanism's curve, or by "weighted", which assumes no law.
 

@@ -56,7 +56,9 @@ class LinearDigitsTask(Digits):
 
     def model(self) -> torch.nn.Module:
         """A fresh linear layer."""
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(28 * 28, 10))
+        return torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(28 * 28, 10)
+        )
 
 
 def audit(settings: Settings) -> Result:
@@ -68,7 +70,10 @@ def audit(settings: Settings) -> Result:
         scores = signed_run(noise, count, rounds, settings.delta, settings.seed)
         bounds = [
             lower_bound(
-                scores, settings.delta, confidence=settings.confidence, method=method
+                scores,
+                settings.delta,
+                confidence=settings.confidence,
+                method=method,
             )
             for method in _METHODS
         ]
@@ -113,7 +118,9 @@ def signed_run(
     signs = generator(seed, _SIGNS).choice((-1, 1), count)
     record = _record(noise, signs, rounds, delta, seed)
     scores = scores_of(seen_by(record, EVERY_ROUND).with_all_canaries).observed
-    return Scores(scores[signs > 0], scores[signs < 0], statistic="matched filter")
+    return Scores(
+        scores[signs > 0], scores[signs < 0], statistic="matched filter"
+    )
 
 
 def _record(

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     import torch
 
 _FULL = (Training(5.0, 1.0, 25), Training(5.0, 0.25, 100))
-_QUICK = (Training(2.0, 1.0, 4, examples=40), Training(2.0, 0.25, 16, examples=40))
+_QUICK = (
+    Training(2.0, 1.0, 4, examples=40),
+    Training(2.0, 0.25, 16, examples=40),
+)
 _SUMS = ("worst-case data set", "crafted gradient")
 """Canaries whose scores are sums over steps."""
 
@@ -97,7 +100,11 @@ def canary_proof(
 
 
 def played(
-    problem: LinearDigits, theory: Theory, models: int, seed: int, notes: list[str]
+    problem: LinearDigits,
+    theory: Theory,
+    models: int,
+    seed: int,
+    notes: list[str],
 ) -> Iterator[tuple[str, Scores]]:
     """Scores by canary: the worst case, a crafted gradient, and three examples."""
     yield (
@@ -115,10 +122,16 @@ def played(
         return problem.train(canary, models, seed, world)
 
     up, down = (
-        -trained(canary, world).reshape(models, -1)[:, coordinate].double().numpy()
+        -trained(canary, world)
+        .reshape(models, -1)[:, coordinate]
+        .double()
+        .numpy()
         for world, canary in enumerate(pair, 1)
     )
-    yield "crafted gradient", Scores(up, down, statistic="move of the coordinate")
+    yield (
+        "crafted gradient",
+        Scores(up, down, statistic="move of the coordinate"),
+    )
     base = trained(target, 3)
     crafted: dict[str, Example] = {
         "crafted input": crafted_input(reference, target),
@@ -128,7 +141,10 @@ def played(
     for world, (name, canary) in enumerate(crafted.items(), 4):
         with_target = logit_difference(base, target, canary)
         with_canary = logit_difference(trained(canary, world), target, canary)
-        yield name, Scores(with_target, with_canary, statistic="difference of logits")
+        yield (
+            name,
+            Scores(with_target, with_canary, statistic="difference of logits"),
+        )
     notes.append(
         f"At sampling rate {training.sampling_rate:g} models with the target have an accuracy of "
         f"{problem.accuracy(base):.1%} on examples that nobody trained on. Training without noise "
@@ -145,10 +161,10 @@ def _summary(proofs: list[Proof]) -> str:
         )
     above = [proof for proof in proofs if proof.above_add_or_remove]
     if not above:
-        return (
-            "No bound is above the ε of add-or-remove adjacency; more runs may show it."
-        )
-    best = max(above, key=lambda proof: proof.bound / proof.theory.add_or_remove)
+        return "No bound is above the ε of add-or-remove adjacency; more runs may show it."
+    best = max(
+        above, key=lambda proof: proof.bound / proof.theory.add_or_remove
+    )
     return (
         f"What a record says is protected less than that it is there: with the canary "
         f"'{best.canary}' ε is at least {best.bound:.3g} where add-or-remove promises "

@@ -34,7 +34,12 @@ from fl_epe.models import one_thread
 from simulations.pradhan_2025 import linear_digits
 from simulations.pradhan_2025.substitute_bounds import Theory, proof_of
 from simulations.shared.audit_script import Result, Settings, Table, run
-from simulations.shared.small_networks import CLASSES, Examples, Networks, digits
+from simulations.shared.small_networks import (
+    CLASSES,
+    Examples,
+    Networks,
+    digits,
+)
 
 _AT_ONCE = 200  # models
 _COORDINATE = 0
@@ -83,7 +88,9 @@ def audit(settings: Settings) -> Result:
             canaries = played(training, models, settings.seed)
             for name, (scores, accuracy) in canaries.items():
                 is_gradient = name == "crafted gradient"
-                proof = proof_of(name, scores, theory, settings, is_sum=is_gradient)
+                proof = proof_of(
+                    name, scores, theory, settings, is_sum=is_gradient
+                )
                 rows.append(
                     (
                         training.sampling_rate,
@@ -139,7 +146,10 @@ def played(
         sides = []
         swapped = trained(world, canary)
         for networks in (base, swapped):
-            parts = [part.log_odds(target) - part.log_odds(canary) for part in networks]
+            parts = [
+                part.log_odds(target) - part.log_odds(canary)
+                for part in networks
+            ]
             sides.append(torch.cat(parts)[:, 0])
         scores = _scores(sides, "log odds")
         scores_of[name] = (scores, _accuracy(swapped, auxiliary))
@@ -175,7 +185,9 @@ def _trained(
         for _ in range(training.steps):
             coins = torch.rand(count, training.examples + 1, generator=random)
             sampled = coins < training.sampling_rate
-            total = networks.clipped_sum(others, training.clip_norm, sampled[:, :-1])
+            total = networks.clipped_sum(
+                others, training.clip_norm, sampled[:, :-1]
+            )
             if isinstance(canary, Examples):
                 total += networks.clipped_sum(
                     canary, training.clip_norm, sampled[:, -1:]
@@ -184,7 +196,11 @@ def _trained(
                 total[:, _COORDINATE] += canary * sampled[:, -1]
             noise = torch.randn(total.shape, generator=random)
             networks.move(
-                -rate * (total + training.noise_multiplier * training.clip_norm * noise)
+                -rate
+                * (
+                    total
+                    + training.noise_multiplier * training.clip_norm * noise
+                )
             )
         parts.append(networks)
     return parts
@@ -234,11 +250,15 @@ def _most_opposed(
 
 
 def _coordinate(networks: list[Networks]) -> torch.Tensor:
-    return torch.cat([part.first.flatten(1)[:, _COORDINATE] for part in networks])
+    return torch.cat(
+        [part.first.flatten(1)[:, _COORDINATE] for part in networks]
+    )
 
 
 def _accuracy(networks: list[Networks], held_out: Examples) -> float:
-    return float(torch.cat([part.accuracy(held_out) for part in networks]).mean())
+    return float(
+        torch.cat([part.accuracy(held_out) for part in networks]).mean()
+    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,12 @@ _QUICK_STEPS, _QUICK_EXAMPLES = 4, 40
 _SHARES = (0.04, 0.2, 1.0)
 """Of the models, for figure 5."""
 
-_CANARIES = ("crafted gradient", "crafted input", "mislabelled", "natural sample")
+_CANARIES = (
+    "crafted gradient",
+    "crafted input",
+    "mislabelled",
+    "natural sample",
+)
 _COLUMNS = (
     "canary",
     "models of each world",
@@ -92,7 +97,9 @@ def audit(settings: Settings) -> Result:
             models,
         )
         by_steps = _swept(
-            [(training.steps, training) for training in longer], settings, models
+            [(training.steps, training) for training in longer],
+            settings,
+            models,
         )
         by_rate = _swept(
             [
@@ -130,7 +137,9 @@ def audit(settings: Settings) -> Result:
             by_models,
         ),
     ]
-    proofs = [proof for _, proof in (*by_clip_norm, *by_steps, *by_rate, *by_models)]
+    proofs = [
+        proof for _, proof in (*by_clip_norm, *by_steps, *by_rate, *by_models)
+    ]
     failed = sum(not proof.holds for proof in proofs)
     above = sum(proof.above_add_or_remove for proof in proofs)
     summary = (
@@ -159,7 +168,9 @@ def utility(settings: Settings, models: int) -> Table:
         canaries = {
             "no canary": None,
             "target": target,
-            "crafted gradient": crafted_gradient(reference, training.clip_norm)[0],
+            "crafted gradient": crafted_gradient(reference, training.clip_norm)[
+                0
+            ],
             "crafted input": crafted_input(reference, target),
         }
         for name, canary in canaries.items():
@@ -169,7 +180,9 @@ def utility(settings: Settings, models: int) -> Table:
         'Figure A1: accuracy. "We observe minimal difference in test accuracies averaged across 5 '
         'models"'
     )
-    return Table(title, ("steps", "trained with", "models", "mean accuracy"), rows)
+    return Table(
+        title, ("steps", "trained with", "models", "mean accuracy"), rows
+    )
 
 
 def runs(settings: Settings, models: int) -> Proofs:
@@ -184,7 +197,9 @@ def runs(settings: Settings, models: int) -> Proofs:
             first = Scores(
                 observed[:count], unobserved[:count], statistic=scores.statistic
             )
-            proofs.append((2 * count, canary_proof(name, first, theory, settings)))
+            proofs.append(
+                (2 * count, canary_proof(name, first, theory, settings))
+            )
     return proofs
 
 
@@ -230,7 +245,9 @@ def _table(title: str, parameter: str, proofs: Proofs) -> Table:
 def _shortened(training: Training, settings: Settings) -> Training:
     if not settings.quick:
         return training
-    return dataclasses.replace(training, steps=_QUICK_STEPS, examples=_QUICK_EXAMPLES)
+    return dataclasses.replace(
+        training, steps=_QUICK_STEPS, examples=_QUICK_EXAMPLES
+    )
 
 
 if __name__ == "__main__":

@@ -48,7 +48,10 @@ class Table:
 
     def __str__(self) -> str:
         """The table in plain text, numbers to the right."""
-        shown = [self.columns, *([_shown(cell) for cell in row] for row in self.rows)]
+        shown = [
+            self.columns,
+            *([_shown(cell) for cell in row] for row in self.rows),
+        ]
         widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
         words = [
             any(isinstance(row[i], str) for row in self.rows)
@@ -102,7 +105,9 @@ def run(audit: Callable[[Settings], Result], doc: str) -> None:
         "--quick", action="store_true", help="smaller, to see that it works"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--observations", type=int, help="of each of the two worlds")
+    parser.add_argument(
+        "--observations", type=int, help="of each of the two worlds"
+    )
     result = audit(Settings(**vars(parser.parse_args())))
     print(result)
     if result.passed is False:

@@ -62,7 +62,9 @@ def composed_epsilon(
             CANIFE do; never smaller).
     """
     parts = [
-        (noise, count) for noise, count in rounds if math.isfinite(noise) and count
+        (noise, count)
+        for noise, count in rounds
+        if math.isfinite(noise) and count
     ]
     if not parts:
         return 0.0

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.serverapp.strategy import Strategy
@@ -37,7 +44,9 @@ class Digits:
         images, labels = load_digits(return_X_y=True)
         order = np.random.default_rng(0).permutation(len(labels))
         parts = np.array_split(order, clients)
-        self._parts = [(images[part] / 16, np.eye(10)[labels[part]]) for part in parts]
+        self._parts = [
+            (images[part] / 16, np.eye(10)[labels[part]]) for part in parts
+        ]
 
     @staticmethod
     def initial() -> Model:
@@ -53,7 +62,9 @@ class Digits:
     def __call__(self, model: Model, node: int, server_round: int) -> Model:
         """Train on the node's images."""
         images, labels = self._parts[node]
-        w1, b1, w2, b2 = (np.array(values, np.float64) for values in model.values())
+        w1, b1, w2, b2 = (
+            np.array(values, np.float64) for values in model.values()
+        )
         for _ in range(_STEPS):
             hidden = np.tanh(images @ w1 + b1)
             logits = hidden @ w2 + b2
@@ -84,10 +95,16 @@ class LossyGrid(InProcessGrid):
         self._arriving = arriving
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        **newer: Any,
     ) -> Iterable[Message]:
         """The replies that arrive."""
-        replies = list(super().send_and_receive(messages, timeout=timeout, **newer))
+        replies = list(
+            super().send_and_receive(messages, timeout=timeout, **newer)
+        )
         return replies[: round(self._arriving * len(replies))]
 
 

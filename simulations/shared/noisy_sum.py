@@ -19,7 +19,10 @@ class NoisySum(AuditedMechanism):
     """
 
     def __init__(
-        self, clip_norm: float, noise_multiplier: float, denominator: float = 1.0
+        self,
+        clip_norm: float,
+        noise_multiplier: float,
+        denominator: float = 1.0,
     ) -> None:
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.denominator = denominator
@@ -27,5 +30,7 @@ class NoisySum(AuditedMechanism):
     def release(self, updates: Floats, rng: np.random.Generator) -> Floats:
         """The noisy mean, shape (d,)."""
         total = clipped(updates, self.clip_norm).sum(axis=0)
-        noise = gaussian_noise(rng, total.size, self.noise_multiplier * self.clip_norm)
+        noise = gaussian_noise(
+            rng, total.size, self.noise_multiplier * self.clip_norm
+        )
         return np.asarray((total + noise) / self.denominator)

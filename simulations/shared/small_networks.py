@@ -39,7 +39,9 @@ class Examples:
 def digits(seed: int) -> tuple[Examples, Examples]:
     """Training examples, and 360 held-out ones that an adversary may know."""
     bunch = load_digits()
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(bunch.target)))
+    order = torch.from_numpy(
+        np.random.default_rng(seed).permutation(len(bunch.target))
+    )
     images = torch.tensor(bunch.data / 16, dtype=torch.float32)
     images = torch.cat([images, torch.ones(len(images), 1)], dim=1)
     every = Examples(images, torch.tensor(bunch.target))
@@ -67,7 +69,8 @@ class Networks:
         draws = 1 if alike else count
         first = torch.randn(draws, 65, hidden, generator=rng) / 65**0.5
         second = (
-            torch.randn(draws, hidden + 1, CLASSES, generator=rng) / (hidden + 1) ** 0.5
+            torch.randn(draws, hidden + 1, CLASSES, generator=rng)
+            / (hidden + 1) ** 0.5
         )
         copies = count // draws
         return cls(first.repeat(copies, 1, 1), second.repeat(copies, 1, 1))
@@ -94,7 +97,10 @@ class Networks:
         return (guesses == examples.labels).double().mean(1)
 
     def clipped_sum(
-        self, examples: Examples, clip_norm: float, sampled: Tensor | None = None
+        self,
+        examples: Examples,
+        clip_norm: float,
+        sampled: Tensor | None = None,
     ) -> Tensor:
         """The sum of the examples' gradients, each clipped, shape (m, size).
 
@@ -106,7 +112,9 @@ class Networks:
         inputs, hidden, first, second = self._errors(examples)
         squares = (first**2).sum(2) * (inputs**2).sum(-1)
         squares = squares + (second**2).sum(2) * (hidden**2).sum(2)
-        scale = (clip_norm / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)[..., None]
+        scale = (clip_norm / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)[
+            ..., None
+        ]
         if sampled is not None:
             scale = scale * sampled[..., None]
         upper = inputs.T @ (scale * first)
@@ -148,10 +156,17 @@ class Networks:
         hidden = torch.tanh(images @ self.first)
         return torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=2)
 
-    def _errors(self, examples: Examples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _errors(
+        self, examples: Examples
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Inputs of both layers, and what comes back to their outputs."""
         hidden = self._hidden(examples.images)
         right = torch.nn.functional.one_hot(examples.labels, CLASSES)
         second = torch.softmax(hidden @ self.second, dim=2) - right
         back = second @ self.second[:, :-1].transpose(1, 2)
-        return examples.images, hidden, back * (1 - hidden[..., :-1] ** 2), second
+        return (
+            examples.images,
+            hidden,
+            back * (1 - hidden[..., :-1] ** 2),
+            second,
+        )

@@ -59,7 +59,12 @@ CELLS = (
     Cell("R = 12", "epochs", 60, 12),
     Cell("R = 30, everyone", "epochs", 30, 30),
     Cell("R = 30, one place", "epochs", 30, 30, 10, 1),
-    Cell("uneven", 'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}', 60, 6),
+    Cell(
+        "uneven",
+        'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}',
+        60,
+        6,
+    ),
     Cell("min-separation", "min-separation:separation=5", 60, 6),
     Cell("Poisson", "poisson", 60, 6),
     Cell("fixed-size", "fixed-size", 60, 6),
@@ -119,7 +124,9 @@ def table(cell: Cell, runs: int, pool: "multiprocessing.pool.Pool") -> None:
     values = np.array(
         pool.map(run, [(cell, seed) for seed in range(runs)], chunksize=20)
     )
-    for sees, rows in zip(("final", "every"), values.transpose(1, 0, 2), strict=True):
+    for sees, rows in zip(
+        ("final", "every"), values.transpose(1, 0, 2), strict=True
+    ):
         truth, epsilon, low, high, proved, number, time = rows.T
         covered = np.mean((low <= truth) & (truth <= high))
         ratio = epsilon / truth
@@ -143,7 +150,9 @@ def changed(
     presence, root = record.presence, math.sqrt(record.dim)
     count = np.maximum(presence.sum(axis=0), 1)
     times = ((np.arange(record.rounds) + 0.5) / record.rounds)[:, None]
-    final = seen_by(record).weights[:, None] * presence * (factor(count, times) - 1)
+    final = (
+        seen_by(record).weights[:, None] * presence * (factor(count, times) - 1)
+    )
     every = presence * (factor(np.sqrt(count), times) - 1)
     every = every * np.sqrt(seen_by(record, EVERY_ROUND).weights)[:, None]
     return record.with_values(
@@ -174,7 +183,9 @@ def power(task: tuple[Cell, int]) -> list[float]:
         for answer in answers(changed(record, change)):
             test = getattr(answer.fit, name)
             powers += (
-                [math.nan, math.nan] if test is None else [test.found(), test.power]
+                [math.nan, math.nan]
+                if test is None
+                else [test.found(), test.power]
             )
     return powers
 
@@ -189,7 +200,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     cells = [
-        c for c in CELLS if not options.cells or c.name.startswith(tuple(options.cells))
+        c
+        for c in CELLS
+        if not options.cells or c.name.startswith(tuple(options.cells))
     ]
     with multiprocessing.Pool() as pool:
         for cell in cells:
@@ -204,7 +217,9 @@ def main() -> None:
                 "half growth, final",
                 "half growth, every",
             )
-            for word, (measured, stated) in zip(words, mean.reshape(4, 2), strict=True):
+            for word, (measured, stated) in zip(
+                words, mean.reshape(4, 2), strict=True
+            ):
                 print(
                     f"{cell.name:18s} {word:20s} found {measured:.1%}, power said {stated:.1%}"
                 )

@@ -108,9 +108,9 @@ def exposed(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
 def _normal_tails(far: float) -> Tails:
     def tails(at: Floats) -> tuple[Floats, Floats]:
         near = scipy.special.ndtr(1 - at)
-        return (1 - far) * near + far * scipy.special.ndtr(13 - at), scipy.special.ndtr(
-            -at
-        )
+        return (1 - far) * near + far * scipy.special.ndtr(
+            13 - at
+        ), scipy.special.ndtr(-at)
 
     return tails
 
@@ -153,7 +153,9 @@ def fitted(
         scores = Scores(*draw(count, np.random.default_rng((count, run))))
         epsilons.append(epsilon_of(scores, SMALL).epsilon)
         try:
-            estimate = epsilon_from_scores(scores.observed, scores.both()[1], SMALL)
+            estimate = epsilon_from_scores(
+                scores.observed, scores.both()[1], SMALL
+            )
         except NotMeasured:
             refused += 1
             continue
@@ -186,12 +188,16 @@ def without_law(
 def main(arguments: list[str] | None = None) -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="few runs of few scores")
+    parser.add_argument(
+        "--quick", action="store_true", help="few runs of few scores"
+    )
     parser.add_argument("--runs", type=int, default=200)
     options = parser.parse_args(arguments)
     runs = 3 if options.quick else options.runs
     sizes = (50, 200) if options.quick else (50, 200, 1000)
-    print(f"{'law':10}{'n':>6}{'true ε':>8}{'fitted':>10}{'refused':>9}{'wrong':>7}")
+    print(
+        f"{'law':10}{'n':>6}{'true ε':>8}{'fitted':>10}{'refused':>9}{'wrong':>7}"
+    )
     for name, (draw, tails) in LAWS.items():
         exact = truth(tails, SMALL)
         for count in sizes:

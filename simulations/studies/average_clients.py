@@ -105,7 +105,9 @@ def weights_of(
 ) -> list[Floats]:
     """Of each round, for the final model, and squared for every round's."""
     record = expected_record(schedule, z, delta, 100, momentum=momentum)
-    return [seen_by(record, Adversary(sees)).weights for sees in ("final", "all")]
+    return [
+        seen_by(record, Adversary(sees)).weights for sees in ("final", "all")
+    ]
 
 
 def _row(
@@ -120,7 +122,9 @@ def _row(
     delta, z = clients**-1.1 if delta is None else delta, place[1]
     weights = weights_of(schedule, z, delta, momentum)
     known_rounds, unknown = (
-        tightest(upper_bounds(schedule.law(clients), z, delta), rounds_known=know)
+        tightest(
+            upper_bounds(schedule.law(clients), z, delta), rounds_known=know
+        )
         for know in (True, False)
     )
     counts = _law(schedule, np.ones(schedule.rounds), clients)

@@ -40,7 +40,9 @@ GRID = (
 )
 
 
-def by_drawing(schedule: Schedule, noise: float, draws: int) -> tuple[float, float]:
+def by_drawing(
+    schedule: Schedule, noise: float, draws: int
+) -> tuple[float, float]:
     """ε by drawn privacy losses, the larger of both directions, and its standard error."""
     rounds = secret_rounds(schedule.law(draws), None, noise)
     assert rounds is not None
@@ -58,7 +60,9 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     for rounds, often, separation, noise in GRID:
-        schedule = make_schedule(f"b-min-sep:separation={separation}", rounds, often)
+        schedule = make_schedule(
+            f"b-min-sep:separation={separation}", rounds, often
+        )
         bounds = upper_bounds(schedule.law(1000), noise, DELTA)
         bound = tightest(bounds, rounds_known=False).epsilon
         coins = poisson_epsilon(noise, often / rounds, rounds, DELTA)

@@ -39,15 +39,20 @@ from simulations.studies.plug_in_harm import Digits
 CLIENTS = 10
 
 
-def trained(digits: Digits, rounds: int, canary: Floats | None) -> tuple[Floats, float]:
+def trained(
+    digits: Digits, rounds: int, canary: Floats | None
+) -> tuple[Floats, float]:
     """The final model, and how much the canary, of norm 1, added to the averages in all."""
     weight, added = np.zeros((64, 10)), 0.0
     for _ in range(rounds):
         updates = [
-            digits.train(client, weight)[0] - weight for client in range(CLIENTS)
+            digits.train(client, weight)[0] - weight
+            for client in range(CLIENTS)
         ]
         if canary is not None:
-            length = float(np.median([np.linalg.norm(update) for update in updates]))
+            length = float(
+                np.median([np.linalg.norm(update) for update in updates])
+            )
             updates.append(length * canary)
             added += length / len(updates)
         weight = weight + np.mean(updates, axis=0)

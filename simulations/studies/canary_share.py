@@ -53,16 +53,21 @@ SETTINGS = [
 STEPS, BATCH, TRAINING = 5, 32, 1400
 
 
-def layers_of(theta: Floats, sizes: Sequence[int]) -> list[tuple[Floats, Floats]]:
+def layers_of(
+    theta: Floats, sizes: Sequence[int]
+) -> list[tuple[Floats, Floats]]:
     """The weights and biases in a vector, layer by layer."""
     shapes = list(itertools.pairwise(sizes))
     parts = np.split(theta, np.cumsum([a * b + b for a, b in shapes])[:-1])
     return [
-        (p[:-b].reshape(a, b), p[-b:]) for p, (a, b) in zip(parts, shapes, strict=True)
+        (p[:-b].reshape(a, b), p[-b:])
+        for p, (a, b) in zip(parts, shapes, strict=True)
     ]
 
 
-def activations(theta: Floats, sizes: Sequence[int], inputs: Floats) -> list[Floats]:
+def activations(
+    theta: Floats, sizes: Sequence[int], inputs: Floats
+) -> list[Floats]:
     """The inputs and every layer's output, ReLU after all but the last."""
     layers = [inputs]
     for weight, bias in layers_of(theta, sizes):
@@ -75,7 +80,10 @@ def activations(theta: Floats, sizes: Sequence[int], inputs: Floats) -> list[Flo
 
 
 def gradient(
-    theta: Floats, sizes: Sequence[int], inputs: Floats, labels: NDArray[np.int64]
+    theta: Floats,
+    sizes: Sequence[int],
+    inputs: Floats,
+    labels: NDArray[np.int64],
 ) -> Floats:
     """Of the mean cross-entropy."""
     outputs = activations(theta, sizes, inputs)
@@ -117,10 +125,15 @@ def accuracy(
     for _ in range(rounds):
         updates = []
         for two in mine:
-            examples, local = np.concatenate([parts[i] for i in two]), theta.copy()
+            examples, local = (
+                np.concatenate([parts[i] for i in two]),
+                theta.copy(),
+            )
             for _ in range(STEPS):
                 batch = data.choice(examples, BATCH)
-                local -= rate * gradient(local, sizes, inputs[batch], labels[batch])
+                local -= rate * gradient(
+                    local, sizes, inputs[batch], labels[batch]
+                )
             updates.append(local - theta)
         length = np.median([np.linalg.norm(update) for update in updates])
         for _ in range(canaries):
@@ -128,7 +141,9 @@ def accuracy(
             updates.append(length * direction / np.linalg.norm(direction))
         theta = theta + np.mean(updates, axis=0)
         scores = activations(theta, sizes, inputs[TRAINING:])[-1]
-        accuracies.append(float(np.mean(scores.argmax(axis=1) == labels[TRAINING:])))
+        accuracies.append(
+            float(np.mean(scores.argmax(axis=1) == labels[TRAINING:]))
+        )
     return float(np.mean(accuracies[-5:]))
 
 
@@ -136,13 +151,18 @@ def main(*, quick: bool = False, say: Callable[[str], object] = print) -> None:
     """Print the table."""
     seeds = range(2 if quick else 10)
     say("layers            clients  canaries  share  accuracy  lost")
-    for sizes, clients, rounds, rate, counts in SETTINGS[:1] if quick else SETTINGS:
+    for sizes, clients, rounds, rate, counts in (
+        SETTINGS[:1] if quick else SETTINGS
+    ):
         without = np.array(
             [accuracy(sizes, clients, rounds, rate, 0, s) for s in seeds]
         )
         for count in counts:
             with_them = np.array(
-                [accuracy(sizes, clients, rounds, rate, count, s) for s in seeds]
+                [
+                    accuracy(sizes, clients, rounds, rate, count, s)
+                    for s in seeds
+                ]
             )
             lost = 100 * (without - with_them)
             name, share = "-".join(map(str, sizes)), count / (count + clients)

@@ -102,7 +102,8 @@ def power(epsilon: float, dim: int, runs: int) -> None:
     """Print how many runs name the node, and in which round at the latest."""
     for defect in DEFECTS:
         rounds_needed = [
-            rounds_until_named(defect, epsilon, dim, seed) for seed in range(runs)
+            rounds_until_named(defect, epsilon, dim, seed)
+            for seed in range(runs)
         ]
         named = [index for index in rounds_needed if index > 0]
         wrong = (
@@ -150,9 +151,13 @@ def accuses(kind: str, epsilon: float, seed: int) -> bool:
     joins = rng.integers(0, ROUNDS // 2, NODES)
     joins[0] = 0
     for index in range(ROUNDS):
-        for node in np.flatnonzero((joins <= index) & (rng.random(NODES) > 0.2)):
+        for node in np.flatnonzero(
+            (joins <= index) & (rng.random(NODES) > 0.2)
+        ):
             update = SOUND[kind](rng, SMALL)
-            noise.add(int(node), update + np.float32(promise.std) * normal(rng, SMALL))
+            noise.add(
+                int(node), update + np.float32(promise.std) * normal(rng, SMALL)
+            )
         if noise.faults:
             return True
     return False
@@ -160,7 +165,9 @@ def accuses(kind: str, epsilon: float, seed: int) -> bool:
 
 def false_alarms(runs: int) -> None:
     """Print how many sound runs name a node; up to 16 of 1,000 may at level 1%."""
-    settings = [(kind, epsilon) for kind in SOUND for epsilon in (1.0, 10.0, 100.0)]
+    settings = [
+        (kind, epsilon) for kind in SOUND for epsilon in (1.0, 10.0, 100.0)
+    ]
     counts = dict.fromkeys(SOUND, 0)
     for seed in range(runs):
         kind, epsilon = settings[seed % len(settings)]
@@ -179,7 +186,9 @@ def holds(epsilon: float, seed: int) -> bool:
     for index in range(ROUNDS):
         for node in range(NODES):
             update = kinds[(seed + node + index) % len(kinds)](rng, SMALL)
-            noise.add(node, update + np.float32(promise.std) * normal(rng, SMALL))
+            noise.add(
+                node, update + np.float32(promise.std) * normal(rng, SMALL)
+            )
     _, low, high, replies = noise.epsilon() or (0.0, 0.0, 0.0, 0)
     return low <= promise.epsilon_of(replies=replies) <= high
 

@@ -39,7 +39,9 @@ def names_it(found: ConformanceResult, words: str) -> bool:
     return any(words in f"{check.name} {check.why}" for check in found.failed)
 
 
-def find(broken: Mapping[str, tuple[Target, str]], trials: int, seed: int) -> int:
+def find(
+    broken: Mapping[str, tuple[Target, str]], trials: int, seed: int
+) -> int:
     """Print what is found of broken mechanisms, and count those that are found and named."""
     named = 0
     for name, (target, words) in broken.items():
@@ -55,7 +57,9 @@ def find(broken: Mapping[str, tuple[Target, str]], trials: int, seed: int) -> in
     return named
 
 
-def accuse(right: Mapping[str, Target], trials: int, seeds: Collection[int]) -> int:
+def accuse(
+    right: Mapping[str, Target], trials: int, seeds: Collection[int]
+) -> int:
     """Print how often right mechanisms are accused, and count these runs."""
     accused = 0
     for name, target in right.items():
@@ -91,7 +95,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--only", nargs="+", default=[], help="names of mechanisms")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="names of mechanisms"
+    )
     options = parser.parse_args()
 
     seeds = range(options.first, options.first + options.seeds)
@@ -99,12 +105,16 @@ def main() -> None:
     find(_chosen(KNOWN, options.only), options.trials, options.first)
     print("Broken, written afterwards")
     find(
-        _chosen({**BROKEN, **MORE_BROKEN}, options.only), options.trials, options.first
+        _chosen({**BROKEN, **MORE_BROKEN}, options.only),
+        options.trials,
+        options.first,
     )
     print("Right, that the suite was changed for")
     accuse(_chosen(HARMLESS, options.only), options.trials, seeds)
     print("Right, written afterwards")
-    accuse(_chosen({**SOUND, **MORE_SOUND}, options.only), options.trials, seeds)
+    accuse(
+        _chosen({**SOUND, **MORE_SOUND}, options.only), options.trials, seeds
+    )
     print("Right, written as a check from outside")
     accuse(_chosen(FROM_OUTSIDE, options.only), options.trials, seeds)
 

@@ -45,7 +45,11 @@ def sampled(updates: Floats, rng: np.random.Generator) -> Floats:
 
 TARGETS = {
     "gaussian": Target(
-        gaussian, delta=1e-5, noise_multiplier=1.0, noise="gaussian", inputs="finite"
+        gaussian,
+        delta=1e-5,
+        noise_multiplier=1.0,
+        noise="gaussian",
+        inputs="finite",
     ),
     "laplace": Target(
         laplace, epsilon=1.0, norm="l1", noise="laplace", inputs="finite"
@@ -70,14 +74,20 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first run")
-    parser.add_argument("--only", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument(
+        "--first", type=int, default=0, help="seed of the first run"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=TARGETS, default=list(TARGETS)
+    )
     options = parser.parse_args()
     for name in options.only:
         alarms, by, start = 0, Counter[str](), time.monotonic()
         for run in range(1, options.runs + 1):
             result = conform(
-                TARGETS[name], trials=options.trials, seed=options.first + run - 1
+                TARGETS[name],
+                trials=options.trials,
+                seed=options.first + run - 1,
             )
             alarms += not result.passed
             by.update(check.name for check in result.failed)

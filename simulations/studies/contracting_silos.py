@@ -34,7 +34,9 @@ def uploads_epsilon(contraction: float, noise: float) -> float:
 
 def every_step_epsilon(noise: float) -> float:
     """The accountant's ε, an upper bound at any contraction."""
-    law = ParticipationLaw.of_records([np.ones(STEPS)] * ROUNDS, [RATE] * ROUNDS)
+    law = ParticipationLaw.of_records(
+        [np.ones(STEPS)] * ROUNDS, [RATE] * ROUNDS
+    )
     return tightest(upper_bounds(law, noise, DELTA), rounds_known=False).epsilon
 
 

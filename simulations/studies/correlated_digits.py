@@ -61,7 +61,11 @@ NOISE = (0.25, 0.02)
 MU = 5.0  # length of what all of a client's rounds add, in deviations of the noise
 ALIKE = 11.7  # with which independent noise hides as little in the final model as 8 bands do
 ALWAYS, ONCE = ("independent", BANDED, "blt:buffers=3"), ("tree", "toeplitz")
-STEPS = ((0.1, 0.9), (0.25, 0.9), (1.0, 0.0))  # the server's learning rate and momentum
+STEPS = (
+    (0.1, 0.9),
+    (0.25, 0.9),
+    (1.0, 0.0),
+)  # the server's learning rate and momentum
 NAMES = {"banded:bands=1": "independent", BANDED: "8 bands", "banded:bands=64": "64 bands",
          "toeplitz": "square root, BLT"}  # fmt: skip
 PICTURE = Path(__file__).parents[2] / "docs" / "correlated-noise.png"
@@ -82,13 +86,17 @@ def train(
     path = keep / f"{words.replace(':', '-')}-{seed}.npz"
     products = path.with_suffix(".npy")
     if path.exists():
-        return AuditRecord.load(path), np.load(products) if products.exists() else None
+        return AuditRecord.load(path), np.load(
+            products
+        ) if products.exists() else None
     updates: list[NDArray[np.float32]] = []
     observe = RunAuditor.observe
 
     def note(self: RunAuditor, *args: Any, **options: Any) -> None:
         if "residual" in (released := options["released"]):
-            updates.append((released["mean"] - released["residual"]).astype(np.float32))
+            updates.append(
+                (released["mean"] - released["residual"]).astype(np.float32)
+            )
         observe(self, *args, **options)
 
     job = Job(
@@ -101,7 +109,9 @@ def train(
         record = simulate(job, workers=1)
     if updates:
         unit = config.clip_norm / config.cohort_size
-        real = np.array([[np.dot(a, b) for a in updates] for b in updates], float)
+        real = np.array(
+            [[np.dot(a, b) for a in updates] for b in updates], float
+        )
         np.save(products, real / (record.dim * unit**2))
     record.save(path)
     return record, np.load(products) if updates else None
@@ -115,11 +125,15 @@ def theory(record: AuditRecord, real: Floats) -> tuple[Floats, Floats]:
     noise = z * np.linalg.inv(strategy)
     hidden = noise @ noise.T + real
     presence, steps = record.presence, record.round_weights()
-    every = np.sqrt(np.sum(presence * np.linalg.solve(hidden, presence), axis=0))
+    every = np.sqrt(
+        np.sum(presence * np.linalg.solve(hidden, presence), axis=0)
+    )
     return every, steps @ presence / np.sqrt(steps @ hidden @ steps)
 
 
-def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float, str]:
+def ratios(
+    record: AuditRecord, real: Floats, which: int
+) -> tuple[Floats, float, str]:
     """Scores over those of theory: for noise, for unlike real updates, for those of the run.
 
     Then the standard error of the last, and ε beside that of theory, in words.
@@ -128,9 +142,12 @@ def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float
     scores = scores_of(view)
     fit = ladder_fit(view, scores)
     expected = [
-        theory(record, r)[which] for r in (0 * real, np.diag(np.diag(real)), real)
+        theory(record, r)[which]
+        for r in (0 * real, np.diag(np.diag(real)), real)
     ]
-    over = np.array([scores.unit * scores.shift(sizes=sizes) for sizes in expected])
+    over = np.array(
+        [scores.unit * scores.shift(sizes=sizes) for sizes in expected]
+    )
     error = (fit.high - fit.low) / 3.92 / fit.scale * over[-1]
     true = known_expected_score_epsilon(expected[-1], record.delta)
     got, low, high = (
@@ -143,7 +160,9 @@ def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float
     return over, float(error), f"{interval:>24} {true:7.1f}"
 
 
-def show_theory(keep: Path, seeds: int, rounds: int = 32, canaries: int = 80) -> None:
+def show_theory(
+    keep: Path, seeds: int, rounds: int = 32, canaries: int = 80
+) -> None:
     """Scores and ε beside those of theory, run by run, and the scores of all seeds together."""
     print("schedule           z seed sees   noise  unlike    real          "
           "       ε (95% interval)  theory")  # fmt: skip
@@ -192,7 +211,9 @@ class Cell:
         pattern = make_schedule("cyclic", self.rounds, times).law(CLIENTS)
         size = sensitivity(unit if strategy is None else strategy, pattern)
         momentum = (
-            {} if self.momentum == STEPS[0][1] else {"server_momentum": self.momentum}
+            {}
+            if self.momentum == STEPS[0][1]
+            else {"server_momentum": self.momentum}
         )
         return {"noise_multiplier": 0.0 if quiet else size / self.added, "mechanism": mechanism,
                 "rounds": self.rounds, "participation": "cyclic", "num_canaries": 16,
@@ -200,7 +221,9 @@ class Cell:
                 **momentum}  # fmt: skip
 
 
-def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Floats]:
+def show_accuracy(
+    keep: Path, seeds: int, cells: list[Cell]
+) -> dict[Cell, Floats]:
     """Accuracy, its error, and both ε with theirs, of runs that have one analytical ε."""
     print("rounds mechanism      server          z       accuracy     bound  every round: ε"
           "  final model: ε")  # fmt: skip
@@ -211,8 +234,14 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
         last = [float(run.metrics["eval_accuracy"][-1]) for run in runs]
         values = [np.mean(last), np.std(last, ddof=1) / np.sqrt(seeds)]
         for adversary in ADVERSARIES if settings["noise_multiplier"] else ():
-            estimates = [epsilon_from_record(run, adversary=adversary) for run in runs]
-            wide = np.linalg.norm([e.high - e.low for e in estimates]) / 3.92 / seeds
+            estimates = [
+                epsilon_from_record(run, adversary=adversary) for run in runs
+            ]
+            wide = (
+                np.linalg.norm([e.high - e.low for e in estimates])
+                / 3.92
+                / seeds
+            )
             values += [np.mean([e.epsilon for e in estimates]), wide]
         rows[cell] = np.array(values)
         server, z = (
@@ -241,11 +270,16 @@ def draw(figure: Figure, limit: dict[str, tuple[float, float, float]],
     top.set(xscale="log", yscale="log", xlabel="error of sums of rounds, over z",
             ylabel="final model: ε", title="In the limit, 2,048 rounds", xlim=(2.5, 90),
             ylim=(0.2, 14))  # fmt: skip
-    for axis, ticks in ((top.xaxis, (3, 5, 10, 20, 50)), (top.yaxis, (0.3, 1, 3, 10))):
+    for axis, ticks in (
+        (top.xaxis, (3, 5, 10, 20, 50)),
+        (top.yaxis, (0.3, 1, 3, 10)),
+    ):
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_ticks([], minor=True)
     for mechanism, style in zip(ALWAYS, ("o-", "s-", "^--"), strict=True):
-        rows = {c: v for c, v in found.items() if c == Cell(c.rounds, mechanism)}
+        rows = {
+            c: v for c, v in found.items() if c == Cell(c.rounds, mechanism)
+        }
         values = np.array(list(rows.values())).T
         bottom.errorbar(values[4], 100 * values[0], 100 * values[1], fmt=style, capsize=2,
                         label=mechanism.partition(":")[0])  # fmt: skip
@@ -277,7 +311,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--most", type=int, default=64, help="rounds of the longest run"
     )
-    parser.add_argument("--picture", type=Path, help=f"draw it, as {PICTURE.name}")
+    parser.add_argument(
+        "--picture", type=Path, help=f"draw it, as {PICTURE.name}"
+    )
     options = parser.parse_args(arguments)
     most, seeds = options.most, options.seeds
     with tempfile.TemporaryDirectory() as directory:

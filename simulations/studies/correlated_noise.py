@@ -39,7 +39,9 @@ def prefix_errors(matrix: Floats) -> Floats:
     Rows' lengths of ``A·C⁻¹``, where A is the prefix-sum matrix; their root mean square is the
     strategy's error.
     """
-    inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
+    inverse = scipy.linalg.solve_triangular(
+        matrix, np.eye(len(matrix)), lower=True
+    )
     return np.asarray(np.linalg.norm(np.cumsum(inverse, axis=0), axis=1))
 
 

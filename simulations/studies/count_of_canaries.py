@@ -72,7 +72,12 @@ from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 from fl_epe.simulation.flower_internals import quiet_flower
 from fl_epe.tasks import load_task
-from simulations.shared.flower_federation import Digits, Model, client_app, to_record
+from simulations.shared.flower_federation import (
+    Digits,
+    Model,
+    client_app,
+    to_record,
+)
 
 COUNTS = (4, 20, 60, 200, 1000)
 CLIENTS, ROUNDS, DELTA, SEED = 10, 10, 1e-5, 1
@@ -81,12 +86,17 @@ CLIENTS, ROUNDS, DELTA, SEED = 10, 10, 1e-5, 1
 def softmax(model: Model, node: int, server_round: int) -> Model:
     """Softmax regression on every tenth digit; 650 parameters."""
     images, labels = load_digits(return_X_y=True)
-    inputs, targets = images[node::CLIENTS] / 16, np.eye(10)[labels[node::CLIENTS]]
+    inputs, targets = (
+        images[node::CLIENTS] / 16,
+        np.eye(10)[labels[node::CLIENTS]],
+    )
     weight, bias = (np.array(values, np.float64) for values in model.values())
     for _ in range(5):
         scores = np.exp(inputs @ weight + bias)
         wrong = (
-            0.5 * (scores / scores.sum(axis=1, keepdims=True) - targets) / len(inputs)
+            0.5
+            * (scores / scores.sum(axis=1, keepdims=True) - targets)
+            / len(inputs)
         )
         weight, bias = weight - inputs.T @ wrong, bias - wrong.sum(axis=0)
     return {"weight": weight.astype("f4"), "bias": bias.astype("f4")}
@@ -101,7 +111,9 @@ def plug_in(app: str, count: int) -> AuditRecord:
     }
     strategy = FedAvg(**settings)
     if app == "momentum":
-        strategy = FedAvgM(**settings, server_learning_rate=1.0, server_momentum=0.9)
+        strategy = FedAvgM(
+            **settings, server_learning_rate=1.0, server_momentum=0.9
+        )
     times = 5 if app == "five rounds" else 1
     audit = CanaryAudit(
         strategy,
@@ -109,7 +121,9 @@ def plug_in(app: str, count: int) -> AuditRecord:
         seed=SEED,
         delta=DELTA,
         participations=times,
-        unobserved=None if times == 1 else max(count, 200),  # to measure their null
+        unobserved=None
+        if times == 1
+        else max(count, 200),  # to measure their null
         max_share=1.0,  # too many canaries are what is shown
     )
     network = Digits(CLIENTS)
@@ -117,7 +131,10 @@ def plug_in(app: str, count: int) -> AuditRecord:
         name: values.astype("f4") for name, values in network.initial().items()
     }
     if app == "softmax":
-        initial = {"weight": np.zeros((64, 10), "f4"), "bias": np.zeros(10, "f4")}
+        initial = {
+            "weight": np.zeros((64, 10), "f4"),
+            "bias": np.zeros(10, "f4"),
+        }
     with InProcessGrid(
         client_app(softmax if app == "softmax" else network), CLIENTS
     ) as grid:
@@ -142,10 +159,16 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
         server_momentum=0.0,
         delta=DELTA,
     )
-    job = Job(load_task("digits", num_clients=60), config, Seeds.derive(SEED), ROUNDS)
+    job = Job(
+        load_task("digits", num_clients=60), config, Seeds.derive(SEED), ROUNDS
+    )
     record = simulate(job, workers=1)
     limit = limit_record(
-        config.canary_schedule(), 0.0, DELTA, num_canaries=20_000, **limit_like(record)
+        config.canary_schedule(),
+        0.0,
+        DELTA,
+        num_canaries=20_000,
+        **limit_like(record),
     )
     return record, epsilon_from_record(limit, statistic="matched-filter")
 
@@ -190,5 +213,7 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--quick", action="store_true", help="plain FedAvg only")
+    parser.add_argument(
+        "--quick", action="store_true", help="plain FedAvg only"
+    )
     main(parser.parse_args().quick)

@@ -87,10 +87,14 @@ def truth(mean: float) -> float:
 
 def known(scores: Floats, confidence: float = 0.95) -> EpsilonEstimate:
     """ε of scores whose null is N(0, 1)."""
-    return epsilon_of(Scores(scores, standard_null=True), DELTA, confidence=confidence)
+    return epsilon_of(
+        Scores(scores, standard_null=True), DELTA, confidence=confidence
+    )
 
 
-def independent(name: str, runs: int, *, fitted: bool = False) -> tuple[float, float]:
+def independent(
+    name: str, runs: int, *, fitted: bool = False
+) -> tuple[float, float]:
     """Shares of pairs whose interval covers, and which are called larger than chance."""
     rng = np.random.default_rng(1)
     first, many, second, more = INDEPENDENT[name]
@@ -102,7 +106,9 @@ def independent(name: str, runs: int, *, fitted: bool = False) -> tuple[float, f
             scores = mean + rng.standard_normal(count)
             null = rng.standard_normal(count)
             estimates.append(
-                epsilon_of(Scores(scores, null), DELTA) if fitted else known(scores)
+                epsilon_of(Scores(scores, null), DELTA)
+                if fitted
+                else known(scores)
             )
         difference = epsilon_difference(*estimates)
         covers += difference.low <= wanted <= difference.high
@@ -122,7 +128,9 @@ def shared(
         scores = means[0] + chance, means[1] + sign * chance
         for place, confidence in enumerate((0.95, 0.975)):
             first, second = (known(values, confidence) for values in scores)
-            difference = epsilon_difference(first, second, independent=place == 0)
+            difference = epsilon_difference(
+                first, second, independent=place == 0
+            )
             hits[place] += difference.low <= wanted <= difference.high
     return hits[0] / runs, hits[1] / runs
 
@@ -131,7 +139,9 @@ def headline(
     record: AuditRecord, adversary: Adversary, confidence: float
 ) -> EpsilonEstimate:
     """The answer of a run."""
-    return epsilon_from_record(record, adversary=adversary, confidence=confidence)
+    return epsilon_from_record(
+        record, adversary=adversary, confidence=confidence
+    )
 
 
 def whole(kind: str, count: int, runs: int) -> dict[Adversary, float]:
@@ -152,9 +162,13 @@ def whole(kind: str, count: int, runs: int) -> dict[Adversary, float]:
             for at in range(count)
         ]
         for adversary in alarms:
-            results = [headline(record, adversary, confidence) for record in records]
+            results = [
+                headline(record, adversary, confidence) for record in records
+            ]
             alarms[adversary] += any(
-                epsilon_difference(results[first], results[second]).larger_than_chance
+                epsilon_difference(
+                    results[first], results[second]
+                ).larger_than_chance
                 for first, second in pairs
             )
     return {adversary: total / runs for adversary, total in alarms.items()}
@@ -185,12 +199,16 @@ def main(
         for count in (2, 3):
             counts = whole(kind, count, comparisons)
             name = f"{kind}, {count} runs"
-            say(f"   {name:32} {counts[FINAL_MODEL]:8.1%} {counts[EVERY_ROUND]:7.1%}")
+            say(
+                f"   {name:32} {counts[FINAL_MODEL]:8.1%} {counts[EVERY_ROUND]:7.1%}"
+            )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description="Does the interval of a difference of two ε hold?"
     )
-    parser.add_argument("--quick", action="store_true", help="a few runs of each kind")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few runs of each kind"
+    )
     main(*((100, 10) if parser.parse_args().quick else (2000, 200)))

@@ -44,14 +44,21 @@ Floats = NDArray[np.float64]
 RUNS, ROUNDS, ENTRIES = 200, 20, 1024
 LENGTHS = 0.5  # σ of the logarithm of a node's own length
 NODES = (2, 3, 4, 5, 12, 30)
-SIZES = (0.0, 0.5, 1.0, 1.5)  # σ of the logarithm of a node's number of examples
+SIZES = (
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+)  # σ of the logarithm of a node's number of examples
 DRIFTS = (0.0, 0.5, 0.9)  # cosine of every update with the common direction
 
 Lie = Callable[[Floats], None]
 """Changes what nodes added in each round, ``(rounds, nodes, entries)``, in place."""
 
 
-def honest(rng: np.random.Generator, nodes: int, sizes: float, drift: float) -> Floats:
+def honest(
+    rng: np.random.Generator, nodes: int, sizes: float, drift: float
+) -> Floats:
     """What each node adds in each round, shape ``(ROUNDS, nodes, ENTRIES)``."""
     common = rng.standard_normal(ENTRIES)
     updates = rng.standard_normal((ROUNDS, nodes, ENTRIES))
@@ -79,7 +86,9 @@ def share_one_vector(added: Floats) -> None:
     third = added.shape[1] // 3
     typical = np.median(np.linalg.norm(added, axis=2))
     lie = np.random.default_rng(0).standard_normal((ROUNDS, 1, ENTRIES))
-    added[:, :third] = 3.9 * typical * lie / np.linalg.norm(lie, axis=2, keepdims=True)
+    added[:, :third] = (
+        3.9 * typical * lie / np.linalg.norm(lie, axis=2, keepdims=True)
+    )
 
 
 def named(
@@ -100,14 +109,21 @@ def named(
 def main() -> None:
     """Print the tables."""
     laws = list(itertools.product(SIZES, DRIFTS))
-    print("nodes  " + "  ".join(f"σ {sizes:g}, {drift:g}" for sizes, drift in laws))
+    print(
+        "nodes  "
+        + "  ".join(f"σ {sizes:g}, {drift:g}" for sizes, drift in laws)
+    )
     for nodes in NODES:
         cells = [named(nodes, sizes, drift) for sizes, drift in laws]
         print(
             f"{nodes:5}  "
             + "  ".join(f"{run:6.1%}/{first:6.1%}" for run, first in cells)
         )
-    for lie in (claims_all_examples, answers_once_with_a_long_update, share_one_vector):
+    for lie in (
+        claims_all_examples,
+        answers_once_with_a_long_update,
+        share_one_vector,
+    ):
         cells = [named(30, 0.5, drift, lie) for drift in DRIFTS]
         print(
             f"{lie.__name__}: "

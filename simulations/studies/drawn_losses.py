@@ -18,9 +18,13 @@ def epsilon_of(losses: Floats, delta: float) -> tuple[float, float]:
     if excess(0.0).mean() <= delta:
         return 0.0, 0.0
     epsilon = float(
-        scipy.optimize.brentq(lambda e: excess(e).mean() - delta, 0, losses.max())
+        scipy.optimize.brentq(
+            lambda e: excess(e).mean() - delta, 0, losses.max()
+        )
     )
     slope = float(
         np.exp(np.minimum(epsilon - losses, 0.0))[losses > epsilon].sum()
     ) / len(losses)
-    return epsilon, float(excess(epsilon).std()) / math.sqrt(len(losses)) / slope
+    return epsilon, float(excess(epsilon).std()) / math.sqrt(
+        len(losses)
+    ) / slope

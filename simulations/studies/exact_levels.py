@@ -73,12 +73,18 @@ def mechanisms(family: str, values: int) -> Iterator[Mechanism]:
             cut = -float(scipy.special.ndtri(share))
             cuts = np.array([cut] if values == 2 else [cut - 1.0, cut])
             member, non_member = (
-                -np.diff(scipy.special.ndtr(mean - cuts), prepend=1.0, append=0.0)
+                -np.diff(
+                    scipy.special.ndtr(mean - cuts), prepend=1.0, append=0.0
+                )
                 for mean in (shift, 0.0)
             )
             epsilon = float(epsilon_of_shift(shift, 1e-5))
             yield Mechanism(
-                f"Gaussian {shift:g}, cut {cut:.2f}", member, non_member, epsilon, 1e-5
+                f"Gaussian {shift:g}, cut {cut:.2f}",
+                member,
+                non_member,
+                epsilon,
+                1e-5,
             )
         return
     delta = _LEAK if family == "leaks" else 0.0
@@ -101,7 +107,9 @@ def _pure(
     """Laws at the ends of ε-DP: members have e^ε times a share, or others have."""
     ratio, right = math.exp(epsilon), float(scipy.special.expit(epsilon))
     if values == 3:  # a middle value that says nothing
-        member = np.array([(1 - share) * (1 - right), share, (1 - share) * right])
+        member = np.array(
+            [(1 - share) * (1 - right), share, (1 - share) * right]
+        )
         yield "response or nothing", member, member[::-1]
         several = np.array([1.0, 1.0, ratio]) / (2 + ratio)
         if share == _SHARES[0]:
@@ -128,13 +136,17 @@ def counts(size: int, values: int) -> Counts:
     parts = []
     for first in range(size + 1):
         remaining = counts(size - first, values - 1)
-        parts.append(np.column_stack([np.full(len(remaining), first), remaining]))
+        parts.append(
+            np.column_stack([np.full(len(remaining), first), remaining])
+        )
     return np.concatenate(parts)
 
 
 def probabilities(ways: Counts, law: Floats) -> Floats:
     """Of each way, by the multinomial law."""
-    return np.asarray(scipy.stats.multinomial.pmf(ways, ways[0].sum(), law / law.sum()))
+    return np.asarray(
+        scipy.stats.multinomial.pmf(ways, ways[0].sum(), law / law.sum())
+    )
 
 
 def groups(method: str, size: int) -> Iterator[tuple[int, int, float]]:
@@ -142,7 +154,9 @@ def groups(method: str, size: int) -> Iterator[tuple[int, int, float]]:
     if not BOUNDS[method].needs_coins:
         yield size, size, 1.0
         return
-    for heads in range(2, 2 * size - 1):  # with fewer than two there is no bound
+    for heads in range(
+        2, 2 * size - 1
+    ):  # with fewer than two there is no bound
         yield (
             heads,
             2 * size - heads,
@@ -159,7 +173,8 @@ def levels(method: str, size: int, cases: list[Mechanism]) -> Floats:
         likely = np.array(
             [
                 np.outer(
-                    probabilities(ways, case.member), probabilities(others, case.other)
+                    probabilities(ways, case.member),
+                    probabilities(others, case.other),
                 )
                 for case in cases
             ]
@@ -180,7 +195,9 @@ def levels(method: str, size: int, cases: list[Mechanism]) -> Floats:
     return failures
 
 
-def bound_of(method: str, observed: Counts, unobserved: Counts, delta: float) -> float:
+def bound_of(
+    method: str, observed: Counts, unobserved: Counts, delta: float
+) -> float:
     """The bound of scores that have the values 0, 1, … as often as is said."""
     places = np.arange(len(observed), dtype=np.float64)
     scores = np.repeat(places, observed), np.repeat(places, unobserved)
@@ -192,7 +209,11 @@ def sizes_of(method: str, values: int) -> list[int]:
     coins = BOUNDS[method].needs_coins
     if values == 2:
         return list(range(2, 21 if coins else 81))
-    return [2, 3, 4, 5, 6] if coins else [2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 20, 30]
+    return (
+        [2, 3, 4, 5, 6]
+        if coins
+        else [2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 20, 30]
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -202,7 +223,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--values", type=int, choices=(2, 3), help="2 or 3; both by default"
     )
     parser.add_argument("--only", help="one method")
-    parser.add_argument("--sizes", type=int, nargs="+", help="n, instead of all")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", help="n, instead of all"
+    )
     parser.add_argument("--quick", action="store_true", help="two small sizes")
     options = parser.parse_args(arguments)
     print(
@@ -213,10 +236,14 @@ def main(arguments: list[str] | None = None) -> None:
             if not bound.valid or options.only not in (None, method):
                 continue
             sizes = (
-                [3, 5] if options.quick else options.sizes or sizes_of(method, values)
+                [3, 5]
+                if options.quick
+                else options.sizes or sizes_of(method, values)
             )
             for family in (
-                ("Gaussian",) if bound.gaussian else ("pure", "leaks", "Gaussian")
+                ("Gaussian",)
+                if bound.gaussian
+                else ("pure", "leaks", "Gaussian")
             ):
                 cases = list(mechanisms(family, values))
                 levels_of_sizes = np.array(

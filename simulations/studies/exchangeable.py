@@ -115,7 +115,9 @@ def _wilson(hits: np.ndarray, canaries: int, alpha: float) -> float:
     """Solve n·(p̂ − p)² = z²·((p − μ₂)/K + μ₂ − p²), μ₂ at an upper limit; half the level each."""
     z, count = -float(scipy.special.ndtri(alpha / 2)), hits.size
     pairs = _pairs(hits, canaries)
-    pair_rate = min(1.0, float(pairs.mean() + z * pairs.std(ddof=1) / np.sqrt(count)))
+    pair_rate = min(
+        1.0, float(pairs.mean() + z * pairs.std(ddof=1) / np.sqrt(count))
+    )
     rate = float(hits.mean())
     half = count * rate + z**2 / (2 * canaries)
     constant = count * rate**2 - z**2 * pair_rate * (1 - 1 / canaries)

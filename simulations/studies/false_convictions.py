@@ -101,18 +101,28 @@ class Cell:
         claim = analytical(record.mechanism, client, DELTA).epsilon
         if claim is None:
             raise ValueError(f"Expected a theorem for {self.name}.")
-        return find_evidence(record, claim, DELTA, adversary=adversary, power=power)
+        return find_evidence(
+            record, claim, DELTA, adversary=adversary, power=power
+        )
 
 
-def dp_sgd(rate: float, steps: int, noise: float = 1.0, length: float = 1.0) -> Cell:
+def dp_sgd(
+    rate: float, steps: int, noise: float = 1.0, length: float = 1.0
+) -> Cell:
     """DP-SGD with Poisson sampling."""
     return Cell(
-        f"DP-SGD, q = {rate:g}, T = {steps}", Poisson(steps, rate), noise, length
+        f"DP-SGD, q = {rate:g}, T = {steps}",
+        Poisson(steps, rate),
+        noise,
+        length,
     )
 
 
 def federation(
-    schedule: str, participations: float, noise: float = 1.0, length: float = 1.0
+    schedule: str,
+    participations: float,
+    noise: float = 1.0,
+    length: float = 1.0,
 ) -> Cell:
     """A run of 60 rounds and 100 clients."""
     name = f"{schedule.partition(':')[0]}, {participations:g} of 60 rounds"
@@ -154,11 +164,15 @@ def noise_of_twice_the_claim(schedule: Schedule) -> float:
         if isinstance(schedule, Poisson):
             return poisson_epsilon(z, schedule.rate, schedule.rounds, DELTA)
         return float(
-            accounting.epsilon_of_shift(math.sqrt(schedule.participations()) / z, DELTA)
+            accounting.epsilon_of_shift(
+                math.sqrt(schedule.participations()) / z, DELTA
+            )
         )
 
     twice = 2 * epsilon(1.0)
-    return float(scipy.optimize.brentq(lambda z: epsilon(z) - twice, _NOISES[0], 1.0))
+    return float(
+        scipy.optimize.brentq(lambda z: epsilon(z) - twice, _NOISES[0], 1.0)
+    )
 
 
 def power_cells() -> Iterator[Cell]:
@@ -169,8 +183,12 @@ def power_cells() -> Iterator[Cell]:
         places = round(nodes * DEFAULT_SHARE / (1 - DEFAULT_SHARE))
         name = f"{nodes:,} nodes, {rounds} rounds"
         yield Cell(name, schedule, noise, clients=nodes, canaries=places)
-    for canaries, (rate, steps) in itertools.product((30, 100, 300, 1000), SETTINGS):
-        cell = dp_sgd(rate, steps, noise_of_twice_the_claim(Poisson(steps, rate)))
+    for canaries, (rate, steps) in itertools.product(
+        (30, 100, 300, 1000), SETTINGS
+    ):
+        cell = dp_sgd(
+            rate, steps, noise_of_twice_the_claim(Poisson(steps, rate))
+        )
         yield dataclasses.replace(cell, canaries=canaries)
 
 
@@ -183,7 +201,9 @@ def power_lines(runs: int) -> Iterator[str]:
             dataclasses.replace(cell, noise=1.0).evidence(seed, power=True)
             for seed in range(min(runs, _RUNS_OF_POWER))
         ]
-        stated = np.median([run.power for run in right if run.power is not None])
+        stated = np.median(
+            [run.power for run in right if run.power is not None]
+        )
         claim = float(np.median([run.claimed for run in evidence]))
         yield (
             f"  {cell.name:28}{evidence[0].observed:>9}{claim:>8.3g}{2 * claim:>8.3g}"
@@ -204,7 +224,9 @@ def laplace(epsilon: float, count: int, seed: int) -> Scores:
 
 
 @functools.cache
-def _table(rate: float, rounds: int, delta: float) -> scipy.interpolate.CubicSpline:
+def _table(
+    rate: float, rounds: int, delta: float
+) -> scipy.interpolate.CubicSpline:
     """Logarithm of ε of Poisson sampling by ln z; off by less than 10⁻⁴ between its points."""
     logs = np.linspace(np.log(_NOISES[0]), np.log(_NOISES[1]), 33)
     epsilons = [_exact(float(np.exp(log)), rate, rounds, delta) for log in logs]
@@ -226,7 +248,9 @@ def lines(cells: tuple[Cell, ...], runs: int) -> Iterator[str]:
     """A line for each cell."""
     for cell in cells:
         evidence = [cell.evidence(seed) for seed in range(runs)]
-        lows = [run.estimate.low for run in evidence if run.estimate is not None]
+        lows = [
+            run.estimate.low for run in evidence if run.estimate is not None
+        ]
         yield (
             f"  {cell.name:34} z = {cell.noise:3g}, length {cell.length:3g}: claim"
             f" {np.median([run.claimed for run in evidence]):6.3f},"
@@ -245,8 +269,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--table", choices=[*TABLES, "power"], help="one alone")
     options = parser.parse_args(argv)
-    tables = {name: TABLES[name] for name in TABLES if options.table in (None, name)}
-    with unittest.mock.patch.object(accounting, "poisson_epsilon", poisson_epsilon):
+    tables = {
+        name: TABLES[name] for name in TABLES if options.table in (None, name)
+    }
+    with unittest.mock.patch.object(
+        accounting, "poisson_epsilon", poisson_epsilon
+    ):
         for name, cells in tables.items():
             print(name)
             for line in lines(
@@ -262,9 +290,12 @@ def main(argv: list[str] | None = None) -> None:
     print("Bare scores of the Laplace mechanism at its ε")
     for epsilon in (1.0, 3.0):
         for count in (100, 1000):
-            scores = (laplace(epsilon, count, seed) for seed in range(options.runs))
+            scores = (
+                laplace(epsilon, count, seed) for seed in range(options.runs)
+            )
             evidence = [
-                find_evidence(run, epsilon, DELTA, power=False) for run in scores
+                find_evidence(run, epsilon, DELTA, power=False)
+                for run in scores
             ]
             violated = sum(run.violated for run in evidence)
             print(

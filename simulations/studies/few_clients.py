@@ -8,7 +8,10 @@ A row is what `CanaryAudit` says before the first round, if theory holds: the sh
 are a canary's, and ε with the interval that canaries of this plan give.
 """
 
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 
 from fl_epe.flower.plan import AuditPlan, make_plan
 from fl_epe.flower.settings import CanaryAuditSettings
@@ -35,7 +38,13 @@ def row_of(plan: AuditPlan) -> str:
         f"{expected.epsilon:.3g} ({expected.low:.3g} – {expected.high:.3g})"
         for expected in load.expected
     )
-    cells = (load.rounds, f"{load.share:.0%}", f"{plan.planned:.0f}", every, final)
+    cells = (
+        load.rounds,
+        f"{load.share:.0%}",
+        f"{plan.planned:.0f}",
+        every,
+        final,
+    )
     return " | ".join(map(str, cells))
 
 

@@ -32,7 +32,14 @@ from typing import Any
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
@@ -43,8 +50,12 @@ from fl_epe.flower import CanaryAudit, InProcessGrid
 
 DIM, DELTA, PULL, CLIP = 2000, 1e-5, 0.05, 1.0
 PATTERNS, PAIRS = 4, 20
-LAYERS = np.repeat(np.exp(np.random.default_rng(0).normal(0, 0.7, 20)), DIM // 20)
-LAYERS /= math.sqrt(float(np.mean(LAYERS**2)))  # gradients of a layer are of one size
+LAYERS = np.repeat(
+    np.exp(np.random.default_rng(0).normal(0, 0.7, 20)), DIM // 20
+)
+LAYERS /= math.sqrt(
+    float(np.mean(LAYERS**2))
+)  # gradients of a layer are of one size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +83,8 @@ def updates(
     """The update of a real client."""
     target = np.random.default_rng((seed, node)).standard_normal(DIM) * 0.2
     step = (
-        np.random.default_rng((seed, node, server_round)).standard_normal(DIM) * LAYERS
+        np.random.default_rng((seed, node, server_round)).standard_normal(DIM)
+        * LAYERS
     )
     return np.asarray(PULL * (target - theta) + step / math.sqrt(DIM))
 
@@ -87,7 +99,9 @@ def app(seed: int, sizes: Sequence[int] | None = None) -> ClientApp:
         theta = content["arrays"]["w"].numpy()
         server_round = int(content["config"]["server-round"])
         node = int(context.node_config["partition-id"])
-        new = (theta + updates(seed, node, server_round, theta)).astype(np.float32)
+        new = (theta + updates(seed, node, server_round, theta)).astype(
+            np.float32
+        )
         arrays = ArrayRecord({"w": Array(new)})
         metrics = MetricRecord(
             {"num-examples": 10 if sizes is None else int(sizes[node])}
@@ -129,7 +143,9 @@ class Measured:
         if estimate is None:
             return cls(timing=timing)
         proved = math.nan if answer.proved is None else answer.proved
-        return cls(estimate.epsilon, estimate.low, estimate.high, proved, timing)
+        return cls(
+            estimate.epsilon, estimate.low, estimate.high, proved, timing
+        )
 
     def true(self, shift: float, delta: float = DELTA) -> float:
         """ε of that client, from the expected score of a client at any rounds."""
@@ -137,11 +153,18 @@ class Measured:
 
 
 def audited_run(
-    strategy: Any, clients: ClientApp, nodes: int, rounds: int, seed: int, delta: float
+    strategy: Any,
+    clients: ClientApp,
+    nodes: int,
+    rounds: int,
+    seed: int,
+    delta: float,
 ) -> AuditRecord:
     """The record of a run under `CanaryAudit`, which does not compute ε during the run."""
     audit = CanaryAudit(strategy, delta=delta, seed=seed)
-    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
+    silent = unittest.mock.patch(
+        "fl_epe.flower.canary_audit.epsilons", return_value={}
+    )
     with silent, InProcessGrid(clients, nodes) as grid:
         start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
         audit.start(grid, start, num_rounds=rounds)
@@ -154,7 +177,9 @@ def measure(cell: Cell, seed: int) -> tuple[Measured, Measured]:
     record = audited_run(
         strategy(cell), app(seed), cell.nodes, cell.rounds, seed, DELTA
     )
-    final, every = (described(cell, record, answer) for answer in answers(record))
+    final, every = (
+        described(cell, record, answer) for answer in answers(record)
+    )
     return final, every
 
 
@@ -180,7 +205,9 @@ def play(
     u = rng.standard_normal(DIM)
     u /= np.linalg.norm(u)
     chosen = [rng.permutation(cell.nodes - 1)[: cell.cohort - h] for h in here]
-    noise = rng.standard_normal((cell.rounds, DIM)) * cell.z * CLIP / cell.cohort
+    noise = (
+        rng.standard_normal((cell.rounds, DIM)) * cell.z * CLIP / cell.cohort
+    )
     runs = []
     for plays in (1.0, 0.0):
         theta, means, length = np.zeros(DIM), [], CLIP
@@ -189,9 +216,13 @@ def play(
             if cell.z:
                 real = [x * min(1.0, CLIP / np.linalg.norm(x)) for x in real]
             elif real:
-                length = statistics.median(float(np.linalg.norm(x)) for x in real)
+                length = statistics.median(
+                    float(np.linalg.norm(x)) for x in real
+                )
             added = plays * length * here[t] * u
-            means.append((np.sum(real, axis=0) + added) / cell.cohort + noise[t])
+            means.append(
+                (np.sum(real, axis=0) + added) / cell.cohort + noise[t]
+            )
             theta = theta + means[-1]
         runs.append(np.array(means))
     return (runs[0] - runs[1]) @ u, runs[1]
@@ -278,12 +309,18 @@ class Coverage:
         """Compare ``runs`` with the truth of an expected score of ``shift``."""
         truths = [run.true(shift, delta) for run in runs]
         pairs = list(zip(runs, truths, strict=True))
-        widths = [(run.high - run.low) / 2 / run.epsilon for run in runs if run.epsilon]
+        widths = [
+            (run.high - run.low) / 2 / run.epsilon
+            for run in runs
+            if run.epsilon
+        ]
         return cls(
             truth=statistics.median(truths),
             epsilon=statistics.median(run.epsilon for run in runs),
             half_width=statistics.median(widths) if widths else math.nan,
-            covered=statistics.mean(run.low <= true <= run.high for run, true in pairs),
+            covered=statistics.mean(
+                run.low <= true <= run.high for run, true in pairs
+            ),
             above=statistics.mean(run.proved > true for run, true in pairs),
         )
 
@@ -306,7 +343,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=400, help="of each cell")
     parser.add_argument("--processes", type=int, default=2, help="at once")
     parser.add_argument(
-        "--cells", nargs="*", default=[], help="such as 3,1,60,1: nodes, asked, T, z"
+        "--cells",
+        nargs="*",
+        default=[],
+        help="such as 3,1,60,1: nodes, asked, T, z",
     )
     arguments = parser.parse_args()
     numbers = (map(float, text.split(",")) for text in arguments.cells)
@@ -323,12 +363,18 @@ def main() -> None:
         for cell in cells:
             runs = list(
                 pool.map(
-                    measure, itertools.repeat(cell), range(arguments.runs), chunksize=5
+                    measure,
+                    itertools.repeat(cell),
+                    range(arguments.runs),
+                    chunksize=5,
                 )
             )
             for place, sees in enumerate(("final model", "every round")):
                 row = line(
-                    cell, sees, truths[cell][place], [run[place] for run in runs]
+                    cell,
+                    sees,
+                    truths[cell][place],
+                    [run[place] for run in runs],
                 )
                 print(row, flush=True)
 

@@ -60,7 +60,10 @@ def divergence(
         )
 
     unsampled = (1 - rate) * density(*other)
-    present, absent = rate * density(1, 0) + unsampled, rate * density(0, 0) + unsampled
+    present, absent = (
+        rate * density(1, 0) + unsampled,
+        rate * density(0, 0) + unsampled,
+    )
     return float(
         max(
             np.maximum(present - factor * absent, 0).sum(),
@@ -80,7 +83,9 @@ def search(
             other_update = length * math.cos(angle), length * math.sin(angle)
             losses[other_update] = divergence(other_update, rate, noise, factor)
     worst = max(losses, key=losses.__getitem__)
-    ends = [divergence((sign, 0.0), rate, noise, factor) for sign in (-1.0, 1.0)]
+    ends = [
+        divergence((sign, 0.0), rate, noise, factor) for sign in (-1.0, 1.0)
+    ]
     return max(ends), losses[worst], worst
 
 
@@ -132,7 +137,9 @@ def main() -> None:
             end=" ",
         )
         print(f"at most {largest:.6g} over all v, at {where}", flush=True)
-    print("rounds      q      δ    z   bound  sampled (± error)   Rényi   coins")
+    print(
+        "rounds      q      δ    z   bound  sampled (± error)   Rényi   coins"
+    )
     for rounds, rate, delta, noises in SETTINGS:
         for noise in noises:
             bound = fixed_size_epsilon(

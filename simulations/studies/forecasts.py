@@ -73,9 +73,13 @@ def network(widths: Sequence[int]) -> torch.nn.Module:
 def table(own: OwnData) -> datasets.Dataset:
     """Gaussian inputs, and targets by a logistic truth; a single output is a regression."""
     random = np.random.default_rng(0)
-    inputs = random.standard_normal((own.rows, own.widths[0])).astype(np.float32)
+    inputs = random.standard_normal((own.rows, own.widths[0])).astype(
+        np.float32
+    )
     outputs = max(own.widths[-1], 1)
-    truth = random.standard_normal((own.widths[0], outputs)) / np.sqrt(own.widths[0])
+    truth = random.standard_normal((own.widths[0], outputs)) / np.sqrt(
+        own.widths[0]
+    )
     logits = _SCALE * inputs @ truth + random.gumbel(size=(own.rows, outputs))
     targets = np.argmax(logits, axis=1)
     if outputs == 2:
@@ -133,19 +137,28 @@ class Forecast:
         return f"{run}  {limits}  {measured:>22}  {self.holds}"
 
 
-def forecasts(name: str, task: Task, own: OwnData, seed: int) -> Iterator[Forecast]:
+def forecasts(
+    name: str, task: Task, own: OwnData, seed: int
+) -> Iterator[Forecast]:
     """Run a task; what was said and measured of both adversaries."""
     config = RunConfig(
         clients=task.num_clients, rounds=own.rounds, clients_per_round=24
     )
     job = Job(task, config, Seeds.derive(seed), evaluate_every=own.rounds)
     record = simulate(job, workers=1)
-    for predicted, answer in zip(config.load.expected, answers(record), strict=True):
+    for predicted, answer in zip(
+        config.load.expected, answers(record), strict=True
+    ):
         estimate = answer.estimate
         assert estimate is not None
         measured = estimate.epsilon, estimate.low, estimate.high
         yield Forecast(
-            name, task.dim, predicted.sees, predicted.epsilon, predicted.high, *measured
+            name,
+            task.dim,
+            predicted.sees,
+            predicted.epsilon,
+            predicted.high,
+            *measured,
         )
 
 

@@ -25,7 +25,9 @@ from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import Task, load_task
 
 
-def trained(task: Task, seed: int, canaries: int | None, rounds: int) -> AuditRecord:
+def trained(
+    task: Task, seed: int, canaries: int | None, rounds: int
+) -> AuditRecord:
     """The record of a run."""
     settings = {"rounds": rounds, **task.defaults, "num_canaries": canaries}
     config = RunConfig(
@@ -47,7 +49,9 @@ def kappa(record: AuditRecord) -> float:
     z = record.mechanism.sum_noise_multiplier
     assert scores.expected is not None
     assert z is not None
-    return float(z * scores.observed @ scores.expected / np.sum(scores.expected**2))
+    return float(
+        z * scores.observed @ scores.expected / np.sum(scores.expected**2)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -72,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         canaries = float(audited.presence.sum(axis=1).mean())
         share = canaries / (canaries + audited.mechanism.cohort_size)
         accuracies = quality(audited), without
-        rows.append((*accuracies, accuracies[0] - accuracies[1], kappa(audited), share))
+        rows.append(
+            (*accuracies, accuracies[0] - accuracies[1], kappa(audited), share)
+        )
         _show(f"{seed:4}", rows[-1])
     _show("mean", np.mean(rows, axis=0))
     if len(rows) > 1:

@@ -91,13 +91,15 @@ class Setting:
     delta: float
 
 
-def one_direction(shared: float) -> Callable[[np.random.Generator, int], Scores]:
+def one_direction(
+    shared: float,
+) -> Callable[[np.random.Generator, int], Scores]:
     """Scores N(1, 1) of which any two have the correlation ``shared``; the null is exact."""
 
     def draw(rng: np.random.Generator, count: int) -> Scores:
-        noise = np.sqrt(shared) * rng.normal() + np.sqrt(1 - shared) * rng.normal(
-            size=count
-        )
+        noise = np.sqrt(shared) * rng.normal() + np.sqrt(
+            1 - shared
+        ) * rng.normal(size=count)
         return Scores.from_cosines((1 + noise) / np.sqrt(DIM), DIM)
 
     return draw
@@ -139,7 +141,9 @@ def coverage(
     setting: Setting, canaries: int, runs: int
 ) -> dict[str, tuple[float, float]]:
     """Share of runs in which each bound is at or below the truth, and its mean."""
-    bounds_of: dict[str, list[float]] = {method: [] for method in (*PLAIN, "lifted")}
+    bounds_of: dict[str, list[float]] = {
+        method: [] for method in (*PLAIN, "lifted")
+    }
     for run in range(runs):
         scores = setting.draw(np.random.default_rng((1, run)), canaries)
         for method, bounds in bounds_of.items():
@@ -153,7 +157,9 @@ def coverage(
     }
 
 
-def rates(canaries: int, repeats: int) -> list[tuple[int, list[float], list[float]]]:
+def rates(
+    canaries: int, repeats: int
+) -> list[tuple[int, list[float], list[float]]]:
     """For n runs of "one loudness": coverage and mean of each lower limit of the rate of hits."""
     rows = []
     names = ("independent", "betting", "bernstein", "wilson")
@@ -162,11 +168,17 @@ def rates(canaries: int, repeats: int) -> list[tuple[int, list[float], list[floa
         for repeat in range(repeats):
             rng = np.random.default_rng((2, runs, repeat))
             rate = np.where(rng.random(runs) < LOUD, HITS, ALARMS)
-            limits = lower_limits(rng.binomial(canaries, rate) / canaries, canaries)
+            limits = lower_limits(
+                rng.binomial(canaries, rate) / canaries, canaries
+            )
             limits_of_repeats.append([getattr(limits, name) for name in names])
         values = np.array(limits_of_repeats)
         rows.append(
-            (runs, list(np.mean(values <= RATE, axis=0)), list(values.mean(axis=0)))
+            (
+                runs,
+                list(np.mean(values <= RATE, axis=0)),
+                list(values.mean(axis=0)),
+            )
         )
     return rows
 
@@ -196,7 +208,10 @@ def price(shift: float, canaries: int, runs: int) -> list[float]:
             (shift + rng.normal(size=canaries)) / np.sqrt(DIM), DIM
         )
         bounds.append(
-            [lower_bound(scores, 1e-5, method=name) for name in ("weighted", "lifted")]
+            [
+                lower_bound(scores, 1e-5, method=name)
+                for name in ("weighted", "lifted")
+            ]
         )
     return [float(mean) for mean in np.mean(bounds, axis=0)]
 
@@ -209,7 +224,9 @@ def least(runs: int) -> float:
 def main(arguments: list[str] | None = None) -> None:
     """Print the four tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="few runs of few canaries")
+    parser.add_argument(
+        "--quick", action="store_true", help="few runs of few canaries"
+    )
     quick = parser.parse_args(arguments).quick
     canaries, runs = (100, 20) if quick else (1000, 300)
     print(
@@ -217,7 +234,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     print(f"(below {least(runs):.3f} is below 95%), and the mean bound")
     print(
-        f"{'':25}{'true ε':>7}" + "".join(f"{name:>17}" for name in (*PLAIN, "lifted"))
+        f"{'':25}{'true ε':>7}"
+        + "".join(f"{name:>17}" for name in (*PLAIN, "lifted"))
     )
     for setting in settings():
         results = coverage(setting, canaries, runs)
@@ -237,7 +255,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{count:>4}{cells}")
     print("\nTable 3: lifted from n runs; coverage and mean")
     for setting in settings():
-        for count, share, mean in several(setting, canaries, 5 if quick else 200):
+        for count, share, mean in several(
+            setting, canaries, 5 if quick else 200
+        ):
             print(f"{setting.name:25}{count:>4}{share:>10.3f} {mean:>6.2f}")
     print("\nTable 4: mean bound of independent scores N(μ, 1), from one run")
     print(f"{'μ':>4}{'true ε':>9}{'weighted':>10}{'lifted':>8}")

@@ -56,7 +56,9 @@ def lifted_lower_bound(
         if not scores.boundable:
             wanted = "to be scores, or dim=None to be a number of dimensions"
             raise_invalid(f"runs[{number}].unobserved", None, wanted)
-    return _from_samples([_sample(scores, delta, 1 - confidence) for scores in runs])
+    return _from_samples(
+        [_sample(scores, delta, 1 - confidence) for scores in runs]
+    )
 
 
 def _sample(scores: Scores, delta: float, alpha: float) -> Sample:
@@ -69,18 +71,24 @@ def _from_samples(samples: list[Sample]) -> float:
     """The largest bound over a few shares of high-scoring canaries, each at a part of the level."""
     runs, delta = [log_p_values(sample) for sample in samples], samples[0].delta
     ranks = any(sample.unobserved is not None for sample in samples)
-    count = 1 if ranks and len(runs) == 1 else _SHARES  # a rank is at least 1 of u + 1
+    count = (
+        1 if ranks and len(runs) == 1 else _SHARES
+    )  # a rank is at least 1 of u + 1
     part = samples[0].alpha / count
     factor = mean_limit_factor(len(runs), part)
     smallest = max(_LEAKS * delta / factor, 1 / min(run.size for run in runs))
-    shares = np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)[
-        -count:
-    ]
+    shares = np.geomspace(
+        min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES
+    )[-count:]
     candidates = np.unique(np.concatenate(runs))
     bounds = [0.0]
-    for limit in factor * shares:  # of a mean share, if each run shows the share
+    for limit in (
+        factor * shares
+    ):  # of a mean share, if each run shows the share
         first = (
-            _first_convincing(runs, candidates, limit, part) if limit > delta else None
+            _first_convincing(runs, candidates, limit, part)
+            if limit > delta
+            else None
         )
         if first is not None:
             bounds.append(float(np.log(limit - delta) - first))
@@ -99,7 +107,8 @@ def _first_convincing(
         middle = (low + high) // 2
         shares = np.array(
             [
-                np.searchsorted(run, candidates[middle], side="right") / run.size
+                np.searchsorted(run, candidates[middle], side="right")
+                / run.size
                 for run in runs
             ]
         )
@@ -121,7 +130,9 @@ def log_capital(shares: Floats, mean: float) -> float:
         mean: the mean that is tested, above 0.
     """
     bets = _bets(len(shares))[:, np.newaxis]
-    with np.errstate(divide="ignore"):  # who bets all on a run without hits loses all
+    with np.errstate(
+        divide="ignore"
+    ):  # who bets all on a run without hits loses all
         gains = np.log1p(bets * (shares / mean - 1)).sum(axis=1)
     if len(gains) == 1:  # a tenth of the time of a sum of one
         return float(gains[0])

@@ -206,7 +206,9 @@ def train(config: RunConfig, seed: int, path: Path) -> AuditRecord:
     from fl_epe.tasks import load_task
 
     task = load_task("digits", num_clients=config.clients)
-    record = simulate(Job(task, config, Seeds.derive(seed), config.rounds), workers=2)
+    record = simulate(
+        Job(task, config, Seeds.derive(seed), config.rounds), workers=2
+    )
     record.save(path)
     return record
 
@@ -226,7 +228,9 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
     )
 
 
-def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Row:
+def compare(
+    record: AuditRecord, limit: AuditRecord, adversary: Adversary
+) -> Row:
     """Compare the mean scores and ε of the run's canaries with the limit's."""
     pairs = [scores_of(seen_by(r, adversary)) for r in (record, limit)]
     means = (
@@ -239,12 +243,17 @@ def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Ro
         for scores, mean in zip(pairs, means, strict=True)
     ]
     error = float(np.sqrt(sum(squares)))
-    statistic = "displacement" if adversary.sees == "final" else "matched-filter"
+    statistic = (
+        "displacement" if adversary.sees == "final" else "matched-filter"
+    )
     epsilons = [
-        epsilon_from_record(r, statistic=statistic).epsilon for r in (record, limit)
+        epsilon_from_record(r, statistic=statistic).epsilon
+        for r in (record, limit)
     ]
     middle = max(sum(means) / 2, 0.0) + _STEP * np.array([-1.0, 1.0])
-    near = np.asarray(epsilon_two_gaussians(0.0, 1.0, middle, 1.0, record.delta))
+    near = np.asarray(
+        epsilon_two_gaussians(0.0, 1.0, middle, 1.0, record.delta)
+    )
     slope = float(np.diff(near)[0]) / (2 * _STEP)
     view = seen_by(record, adversary)
     fit = ladder_fit(view)
@@ -271,7 +280,11 @@ def real_share(record: AuditRecord, adversary: Adversary) -> float:
         RealUpdates.of(record),
         (record.mechanism.sum_noise_multiplier or 0.0) ** 2,
     )
-    added = real.final if adversary.sees == "final" else float(real.every_round.mean())
+    added = (
+        real.final
+        if adversary.sees == "final"
+        else float(real.every_round.mean())
+    )
     return float(np.sqrt(added / (noise + added)))
 
 
@@ -282,7 +295,9 @@ def reactions(record: AuditRecord) -> Floats:
     """
     present = record.presence
     before = np.cumsum(present, axis=0) - present > 0
-    return np.asarray(record.observed.means[~present & before] * np.sqrt(record.dim))
+    return np.asarray(
+        record.observed.means[~present & before] * np.sqrt(record.dim)
+    )
 
 
 def runs(
@@ -301,7 +316,10 @@ def runs(
             limit = predict(record, config, 1000 + seed)
             yield (
                 record,
-                [compare(record, limit, adversary) for adversary in ADVERSARIES],
+                [
+                    compare(record, limit, adversary)
+                    for adversary in ADVERSARIES
+                ],
             )
 
 
@@ -311,12 +329,15 @@ def show_runs(directory: Path, specs: Sequence[str]) -> None:
     undone: dict[float, list[Floats]] = {z: [] for z in NOISE}
     for record, new in runs(directory, specs):
         rows += new
-        undone[record.mechanism.noise_multiplier or 0.0].append(reactions(record))
+        undone[record.mechanism.noise_multiplier or 0.0].append(
+            reactions(record)
+        )
         print(*new, sep="\n", flush=True)
     for adversary in ADVERSARIES:
         print(
             _verdict(
-                adversary.sees, [row for row in rows if row.sees == adversary.sees]
+                adversary.sees,
+                [row for row in rows if row.sees == adversary.sees],
             )
         )
     print(_verdict("both", rows))
@@ -349,7 +370,9 @@ def show_theory() -> None:
         (2048, 0.0496, 341_000**-1.1),
     ):
         schedule = ShuffledEpochs(rounds, 1)
-        record = limit_record(schedule, z, delta, num_canaries=rounds, unobserved=0)
+        record = limit_record(
+            schedule, z, delta, num_canaries=rounds, unobserved=0
+        )
         noises: dict[Adversary, float] = {
             FINAL_MODEL: z * np.sqrt(rounds),
             EVERY_ROUND: z,
@@ -366,15 +389,21 @@ def show_theory() -> None:
     )
     delta = 341_000**-1.1
     schedule = ShuffledEpochs(2048, 1)
-    for row, (z, paper) in enumerate(((0.0496, 1.97), (0.0986, 1.18), (0.2317, 0.569))):
+    for row, (z, paper) in enumerate(
+        ((0.0496, 1.97), (0.0986, 1.18), (0.2317, 0.569))
+    ):
         make = functools.partial(limit_record, schedule, z, delta, unobserved=0)
         seeds = range(20 * row, 20 * row + 20)
         values = [
-            epsilon_from_record(make(seed=seed), statistic="displacement").epsilon
+            epsilon_from_record(
+                make(seed=seed), statistic="displacement"
+            ).epsilon
             for seed in seeds
         ]
         final = seen_by(make()).weights
-        expected = _epsilon(float(final.mean() * schedule.participations()), delta)
+        expected = _epsilon(
+            float(final.mean() * schedule.participations()), delta
+        )
         spread = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
         print(f"  z = {z:6}  {expected:.2f}  {spread}  {paper:.2f}", flush=True)
 

@@ -58,7 +58,9 @@ def clipped(rows: Rows, limit: float = 1.0, order: float = 2) -> Rows:
 
 def noisy_sum(rows: Rows, rng: Rng, std: float = 1.0) -> Rows:
     """The clipped sum with Gaussian noise, shape (d,)."""
-    return np.asarray(clipped(rows).sum(axis=0) + rng.normal(0, std, rows.shape[1]))
+    return np.asarray(
+        clipped(rows).sum(axis=0) + rng.normal(0, std, rows.shape[1])
+    )
 
 
 def after(change: Callable[[Rows], ArrayLike]) -> Target:
@@ -83,7 +85,9 @@ class Steps:
         claim: of `Target`.
     """
 
-    def __init__(self, step: Callable[[dict[str, Any], Rows, Rng], ArrayLike]) -> None:
+    def __init__(
+        self, step: Callable[[dict[str, Any], Rows, Rng], ArrayLike]
+    ) -> None:
         self._step = step
         self._state: dict[str, Any] = {}
 
@@ -95,7 +99,9 @@ class Steps:
 
     @classmethod
     def target(
-        cls, step: Callable[[dict[str, Any], Rows, Rng], ArrayLike], **claim: Any
+        cls,
+        step: Callable[[dict[str, Any], Rows, Rng], ArrayLike],
+        **claim: Any,
     ) -> Target:
         """The target of such a mechanism."""
         mechanism = cls(step)
@@ -151,7 +157,9 @@ def _median(rows: Rows, rng: Rng) -> Rows:
 
 
 def _laplace_for_l2(rows: Rows, rng: Rng) -> Rows:
-    return np.asarray(clipped(rows).sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1]))
+    return np.asarray(
+        clipped(rows).sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1])
+    )
 
 
 def _rounded_at_random(rows: Rows, rng: Rng) -> Rows:
@@ -186,13 +194,16 @@ def _each_response(rows: Rows, rng: Rng, denominator: float) -> Rows:
     values = rows.argmax(axis=1)
     lies = rng.random(count) >= math.e / denominator
     responses = (
-        np.where(lies, values + rng.integers(1, categories, count), values) % categories
+        np.where(lies, values + rng.integers(1, categories, count), values)
+        % categories
     )
     return np.bincount(responses, minlength=categories).astype(np.float64)
 
 
 def _most_frequent(denominator: float) -> Release:
-    return lambda rows, rng: int(_each_response(rows, rng, denominator).argmax())
+    return lambda rows, rng: int(
+        _each_response(rows, rng, denominator).argmax()
+    )
 
 
 def _exponential(factor: float) -> Release:
@@ -203,7 +214,11 @@ def _exponential(factor: float) -> Release:
 
 
 def _raw_median(rows: Rows, rng: Rng) -> Rows:
-    return np.asarray(np.median(rows, axis=0)) if len(rows) else np.zeros(rows.shape[1])
+    return (
+        np.asarray(np.median(rows, axis=0))
+        if len(rows)
+        else np.zeros(rows.shape[1])
+    )
 
 
 def _largest_three(total: Rows) -> Rows:
@@ -217,7 +232,13 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
     "median-clip-norm": (Target(_median, **GAUSSIAN), "sensitivity"),
     "laplace-for-l2": (Target(_laplace_for_l2, **LAPLACE), "sensitivity"),
     "sampling-not-done": (
-        Target(noisy_sum, sampling_rate=0.25, steps=4, draws_batches=True, **GAUSSIAN),
+        Target(
+            noisy_sum,
+            sampling_rate=0.25,
+            steps=4,
+            draws_batches=True,
+            **GAUSSIAN,
+        ),
         "sampling rate",
     ),
     "twelve-uniforms": (
@@ -229,33 +250,46 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
         "rounded at random",
     ),
     "float16-noise": (
-        with_noise(lambda rng, d: rng.normal(size=d).astype(np.float16).astype(float)),
+        with_noise(
+            lambda rng, d: rng.normal(size=d).astype(np.float16).astype(float)
+        ),
         "coarse grid",
     ),
     "ten-thousandth": (
         with_noise(
-            lambda rng, d: rng.normal(0, 5e-5, d), epsilon=10.0, noise_multiplier=None
+            lambda rng, d: rng.normal(0, 5e-5, d),
+            epsilon=10.0,
+            noise_multiplier=None,
         ),
         "noise: scale",
     ),
     "each-response-with-two": (
-        choice(_most_frequent(1 + math.e), 6, adjacency="substitute", others=_MANY),
+        choice(
+            _most_frequent(1 + math.e), 6, adjacency="substitute", others=_MANY
+        ),
         "probabilities",
     ),
     "exponential-half-sensitivity": (
         choice(_exponential(1.0), 6, adjacency="substitute", others=_MANY),
         "probabilities",
     ),
-    "raw-median": (Target(_raw_median, **GAUSSIAN), "no noise is added, or the same"),
+    "raw-median": (
+        Target(_raw_median, **GAUSSIAN),
+        "no noise is added, or the same",
+    ),
     "raw-top-three": (
         Target(
-            lambda rows, rng: _largest_three(np.asarray(clipped(rows).sum(axis=0))),
+            lambda rows, rng: _largest_three(
+                np.asarray(clipped(rows).sum(axis=0))
+            ),
             **GAUSSIAN,
         ),
         "no noise is added, or the same",
     ),
     "raw-winner": (
-        choice(lambda rows, rng: int(rows.sum(axis=0).argmax()), 6, others=_MANY),
+        choice(
+            lambda rows, rng: int(rows.sum(axis=0).argmax()), 6, others=_MANY
+        ),
         "no noise is added, or the same",
     ),
 }
@@ -263,7 +297,9 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
 
 
 def _averaged(state: dict[str, Any], rows: Rows, rng: Rng) -> Rows:
-    state["average"] = 0.9 * state.get("average", 0.0) + 0.1 * noisy_sum(rows, rng)
+    state["average"] = 0.9 * state.get("average", 0.0) + 0.1 * noisy_sum(
+        rows, rng
+    )
     return np.asarray(state["average"])
 
 
@@ -315,14 +351,18 @@ HARMLESS: Mapping[str, Target] = {
     "rounded": after(np.rint),
     "int8": after(_int8),
     "bfloat16": after(_bfloat16),
-    "snapping": Target(_snapped, **{**LAPLACE, "epsilon": 1.0 + 1e-9, "noise": None}),
+    "snapping": Target(
+        _snapped, **{**LAPLACE, "epsilon": 1.0 + 1e-9, "noise": None}
+    ),
     "snapping-laplace": Target(_snapped, **LAPLACE),
     "textbook": Target(noisy_sum, **{**GAUSSIAN, "inputs": "any"}),
     "averaged-over-steps": Steps.target(_averaged, steps=3),
     "averaged-last-step": Steps.target(_averaged, steps=3, adversary="last"),
     "histogram-clamped": _histogram(_up_to_ten),
     "histogram-rounded": _histogram(np.rint),
-    "histogram-clamped-rounded": _histogram(lambda counts: np.rint(_up_to_ten(counts))),
+    "histogram-clamped-rounded": _histogram(
+        lambda counts: np.rint(_up_to_ten(counts))
+    ),
     "histogram-scaled": _histogram(lambda counts: 1.1 * counts),
     "votes-clamped": _votes(_up_to_ten),
     "votes-rounded": _votes(np.rint),
@@ -330,7 +370,12 @@ HARMLESS: Mapping[str, Target] = {
     "votes-replaced": _votes(np.rint, adjacency="substitute", epsilon=2.0),
     "count-replaced": Target(
         lambda rows, rng: rows.sum(axis=0) + rng.laplace(0, 1.0, 1),
-        **{**ONE_COUNT, "norm": "l1", "noise": "laplace", "adjacency": "substitute"},
+        **{
+            **ONE_COUNT,
+            "norm": "l1",
+            "noise": "laplace",
+            "adjacency": "substitute",
+        },
         sensitivity=1.0,
     ),
     "each-response": choice(
@@ -437,11 +482,17 @@ def _preconditioned(rows: Rows, rng: Rng) -> Rows:
     return np.asarray(noisy_sum(rows, rng) / scale)
 
 
-SAMPLED: Mapping[str, Any] = {"sampling_rate": 0.25, "steps": 4, "draws_batches": True}
+SAMPLED: Mapping[str, Any] = {
+    "sampling_rate": 0.25,
+    "steps": 4,
+    "draws_batches": True,
+}
 
 BROKEN: Mapping[str, tuple[Target, str]] = {
     "variance-for-deviation": (
-        with_noise(lambda rng, d: rng.normal(0, 0.7**2, d), noise_multiplier=0.7),
+        with_noise(
+            lambda rng, d: rng.normal(0, 0.7**2, d), noise_multiplier=0.7
+        ),
         "noise: scale",
     ),
     "mean-of-those-present": (
@@ -474,7 +525,10 @@ BROKEN: Mapping[str, tuple[Target, str]] = {
         Steps.target(_counter, steps=4, participations=1, noise=None),
         "independent",
     ),
-    "one-batch-for-all-steps": (Steps.target(_one_batch, **SAMPLED), "sampling rate"),
+    "one-batch-for-all-steps": (
+        Steps.target(_one_batch, **SAMPLED),
+        "sampling rate",
+    ),
     "scaled-by-private-moment": (
         Target(_preconditioned, **{**GAUSSIAN, "noise": None}),
         "moves the release",
@@ -531,7 +585,9 @@ def _discrete(rows: Rows, rng: Rng) -> Rows:
     values = np.arange(-60, 61)
     weights = np.exp(-(values**2) / 32)
     total = np.rint(rows).clip(0, 1).sum(axis=0)
-    return np.asarray(total + rng.choice(values, total.size, p=weights / weights.sum()))
+    return np.asarray(
+        total + rng.choice(values, total.size, p=weights / weights.sum())
+    )
 
 
 def _mean_of_ten(rows: Rows, rng: Rng) -> Rows:
@@ -549,7 +605,8 @@ SOUND: Mapping[str, Target] = {
     ),
     "mean-of-ten": Target(_mean_of_ten, sensitivity=0.1, **GAUSSIAN),
     "mean-by-epsilon": Target(
-        _mean_of_ten, **{**GAUSSIAN, "noise_multiplier": None, "epsilon": EPSILON}
+        _mean_of_ten,
+        **{**GAUSSIAN, "noise_multiplier": None, "epsilon": EPSILON},
     ),
     "laplace": Target(_laplace, **LAPLACE),
     "laplace-of-l2": Target(_laplace_of_l2, clip_norm=DIM**0.5, **LAPLACE),
@@ -579,7 +636,9 @@ SOUND: Mapping[str, Target] = {
     "signs": after(np.sign),
     "largest-three": after(_largest_three),
     "normalised": after(_global_norm),
-    "rounded-up-at-thousandths": after(lambda total: np.ceil(total * 1000) / 1000),
+    "rounded-up-at-thousandths": after(
+        lambda total: np.ceil(total * 1000) / 1000
+    ),
     "more-noise": with_noise(lambda rng, d: rng.normal(0, 1.5, d)),
     "float32": after(lambda total: total.astype(np.float32)),
     "winsorised": after(lambda total: np.clip(total, -3.5, 3.5)),
@@ -594,7 +653,9 @@ def _own_noise(rows: Rows) -> Rows:
 
 
 def _own_too_small(rows: Rows) -> Rows:
-    return noisy_sum(rows, np.random.default_rng(), 1 / math.sqrt(max(len(rows), 1)))
+    return noisy_sum(
+        rows, np.random.default_rng(), 1 / math.sqrt(max(len(rows), 1))
+    )
 
 
 def _where_nonzero(rows: Rows, rng: Rng) -> Rows:
@@ -603,7 +664,9 @@ def _where_nonzero(rows: Rows, rng: Rng) -> Rows:
 
 
 def _largest_entry(rows: Rows, rng: Rng) -> Rows:
-    total = (rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1)).sum(axis=0)
+    total = (rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1)).sum(
+        axis=0
+    )
     return np.asarray(total + rng.normal(0, 1, total.size))
 
 
@@ -653,12 +716,20 @@ def _replayed(state: dict[str, Any], rows: Rows, rng: Rng) -> Rows:
 
 def _largest_norm(rows: Rows, rng: Rng) -> Rows:
     largest = max(float(np.linalg.norm(rows, axis=1).max(initial=0.0)), 1e-9)
-    return np.asarray((rows / largest).sum(axis=0) + rng.normal(0, 1, rows.shape[1]))
+    return np.asarray(
+        (rows / largest).sum(axis=0) + rng.normal(0, 1, rows.shape[1])
+    )
 
 
 MORE_BROKEN: Mapping[str, tuple[Target, str]] = {
-    "noise-over-root-of-n": (Target(_own_too_small, **GAUSSIAN), "standard deviation"),
-    "noise-where-nonzero": (Target(_where_nonzero, **GAUSSIAN), "no noise is added"),
+    "noise-over-root-of-n": (
+        Target(_own_too_small, **GAUSSIAN),
+        "standard deviation",
+    ),
+    "noise-where-nonzero": (
+        Target(_where_nonzero, **GAUSSIAN),
+        "no noise is added",
+    ),
     "clips-largest-entry": (Target(_largest_entry, **GAUSSIAN), "sensitivity"),
     "inverted-minimum": (Target(_inverted, **GAUSSIAN), "sensitivity"),
     "antithetic": (with_noise(_antithetic), "independence of arrays"),
@@ -683,7 +754,10 @@ MORE_BROKEN: Mapping[str, tuple[Target, str]] = {
         Steps.target(_replayed, steps=3, participations=1),
         "in more steps",
     ),
-    "scaled-by-largest-norm": (Target(_largest_norm, **GAUSSIAN), "sensitivity"),
+    "scaled-by-largest-norm": (
+        Target(_largest_norm, **GAUSSIAN),
+        "sensitivity",
+    ),
 }
 """Mistakes by name, with words of the message."""
 

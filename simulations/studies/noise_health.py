@@ -85,7 +85,9 @@ def _of_torch(rng: np.random.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.normal(0.0, 1.0, shape, generator=generator)
 
 
-def _on_sums(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _on_sums(
+    rng: np.random.Generator, shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
     """Noise in float32 on sums that are 100 times as large, less the sums."""
     sums = rng.normal(0, 100, shape).astype(np.float32)
     return (sums + rng.standard_normal(shape, np.float32)) - sums
@@ -95,7 +97,10 @@ LAWS: dict[str, tuple[Any, Draw]] = {
     "Gaussian": ("gaussian", lambda rng, shape: rng.normal(size=shape)),
     "Gaussian, torch": ("gaussian", _of_torch),
     "Gaussian, float32 on sums": ("gaussian", _on_sums),
-    "Laplace": ("laplace", lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape)),
+    "Laplace": (
+        "laplace",
+        lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape),
+    ),
 }
 
 Wrong = Callable[[np.random.Generator, int], Any]
@@ -132,11 +137,13 @@ WRONG: dict[str, Wrong] = {
     "equal in two arrays": _shared,
     "equal in two rounds": _repeated,
     "rounds correlated by 0.48": _averaged,
-    "a seed": lambda rng, count: np.random.default_rng(int(rng.integers(2000))).normal(
-        size=count
-    ),
+    "a seed": lambda rng, count: np.random.default_rng(
+        int(rng.integers(2000))
+    ).normal(size=count),
     "uniform": lambda rng, count: rng.uniform(-np.sqrt(3), np.sqrt(3), count),
-    "Laplace for Gaussian": lambda rng, count: rng.laplace(0, np.sqrt(0.5), count),
+    "Laplace for Gaussian": lambda rng, count: rng.laplace(
+        0, np.sqrt(0.5), count
+    ),
     "truncated at 3": _truncated,
     "in float16": lambda rng, count: rng.normal(size=count).astype(np.float16),
     "12 uniforms": lambda rng, count: rng.random((12, count)).sum(axis=0) - 6,
@@ -154,7 +161,9 @@ def found_in(law: str, shape: str, rng: np.random.Generator) -> list[Check]:
     health = NoiseHealth(arrays, distribution=distribution)
     for _ in range(rounds):
         std = float(rng.uniform(0.5, 2))  # each round's own
-        health.add({name: std * draw(rng, size) for name, size in arrays.items()}, std)
+        health.add(
+            {name: std * draw(rng, size) for name, size in arrays.items()}, std
+        )
     return faults(health.checks())
 
 
@@ -183,7 +192,9 @@ def main(runs: int) -> None:
         for shape in SHAPES:
             rngs = (np.random.default_rng([2, seed]) for seed in range(runs))
             detected = [found_in(law, shape, rng) for rng in rngs]
-            names = sorted({check.name for checks in detected for check in checks})
+            names = sorted(
+                {check.name for checks in detected for check in checks}
+            )
             print(
                 f"{law:26} {shape:22} {sum(map(bool, detected)):3} {', '.join(names)}",
                 flush=True,
@@ -194,6 +205,8 @@ def main(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--runs", type=int, default=500)
     main(parser.parse_args().runs)

@@ -74,7 +74,9 @@ def epsilon_together(
     check_sign(scores)
     check_known_variance(scores)
     if sum_norm is not None and not 0 < sum_norm <= count * (1 + 1e-6):
-        raise_invalid("sum_norm", sum_norm, f"in (0, {count}], the number of canaries")
+        raise_invalid(
+            "sum_norm", sum_norm, f"in (0, {count}], the number of canaries"
+        )
     mean = float(scores.observed.mean())
     if sum_norm is not None and not possible(mean, count, dim, sum_norm):
         cosine = mean / np.sqrt(dim)
@@ -92,11 +94,15 @@ def epsilon_together(
     low, high = shift_interval(mean, count, dim, confidence, sum_norm)
     shift = min(max(shift_of_one(mean, count, dim, sum_norm), low), high)
     method = f"{scores.statistic}, known variance, other canaries projected out"
-    epsilon, low, high = (float(epsilon_of_shift(s, delta)) for s in (shift, low, high))
+    epsilon, low, high = (
+        float(epsilon_of_shift(s, delta)) for s in (shift, low, high)
+    )
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
-def possible(mean: float, count: int, dim: int, sum_norm: float | None = None) -> bool:
+def possible(
+    mean: float, count: int, dim: int, sum_norm: float | None = None
+) -> bool:
     """Whether canaries that share a release can have that mean score.
 
     The sum of their directions then has a cosine above 1 with it, or had to be longer than the sum
@@ -104,7 +110,9 @@ def possible(mean: float, count: int, dim: int, sum_norm: float | None = None) -
     """
     if sum_norm is not None:
         return mean * count <= math.sqrt(dim) * sum_norm * (1 + 1e-6)
-    return max(mean, 0.0) ** 2 * count / dim <= (1 + 6 / math.sqrt(2 * dim)) ** 2
+    return (
+        max(mean, 0.0) ** 2 * count / dim <= (1 + 6 / math.sqrt(2 * dim)) ** 2
+    )
 
 
 def shift_of_one(
@@ -119,14 +127,22 @@ def shift_of_one(
         sum_norm: length of the sum of their directions; √k if it is not known.
     """
     square = count if sum_norm is None else sum_norm**2
-    cosine = mean * count / math.sqrt(dim * square)  # of the sum with what was released
+    cosine = (
+        mean * count / math.sqrt(dim * square)
+    )  # of the sum with what was released
     if cosine >= 1:
         return math.inf
-    return cosine * math.sqrt(dim / (square * (1 - max(cosine, -1 + 1e-12) ** 2)))
+    return cosine * math.sqrt(
+        dim / (square * (1 - max(cosine, -1 + 1e-12) ** 2))
+    )
 
 
 def shift_interval(
-    mean: float, count: int, dim: int, confidence: float, sum_norm: float | None = None
+    mean: float,
+    count: int,
+    dim: int,
+    confidence: float,
+    sum_norm: float | None = None,
 ) -> tuple[float, float]:
     """Interval for `shift_of_one`'s μ ≥ 0; its upper end is infinite if no μ is too large.
 
@@ -142,15 +158,21 @@ def shift_interval(
     return _solve(below, 1 - tail), _solve(below, tail)
 
 
-def _sum_squares(count: int, dim: int, sum_norm: float | None) -> tuple[Floats, Floats]:
+def _sum_squares(
+    count: int, dim: int, sum_norm: float | None
+) -> tuple[Floats, Floats]:
     """Values of ``‖S‖²/k`` and their weights: a gamma law of variance ``2·(k − 1)/(k·d)``."""
     if sum_norm is not None:
         return np.array([sum_norm**2 / count]), np.ones(1)
     third = 2 * (count - 1) / (count * dim) / 9  # Wilson and Hilferty (1931)
-    return np.maximum(1 - third + _STEPS * math.sqrt(third), 1e-6) ** 3, _WEIGHTS
+    return np.maximum(
+        1 - third + _STEPS * math.sqrt(third), 1e-6
+    ) ** 3, _WEIGHTS
 
 
-def _below(mean: float, shift: float, count: int, dim: int, squares: Floats) -> Floats:
+def _below(
+    mean: float, shift: float, count: int, dim: int, squares: Floats
+) -> Floats:
     """Probability of a mean score up to ``mean``, for each ``‖S‖²/k`` in ``squares``."""
     cosine = mean * math.sqrt(count / dim) / np.sqrt(squares)
     inside = np.clip(cosine, -1 + 1e-12, 1 - 1e-12)
@@ -170,4 +192,6 @@ def _solve(below: Callable[[float], float], level: float) -> float:
         high *= 2
         if high > _LARGEST:
             return math.inf
-    return float(scipy.optimize.brentq(lambda shift: below(shift) - level, 0.0, high))
+    return float(
+        scipy.optimize.brentq(lambda shift: below(shift) - level, 0.0, high)
+    )

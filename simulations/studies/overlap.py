@@ -48,10 +48,17 @@ SIZES = (
     (1000, 1000),
 )
 NOISE = (0.1, 0.3, 1.0, 3.0)
-QUICK = ((10_000, 1000, 0.1), (1000, 1000, 1.0), (1000, 300, 0.3), (10_000, 100, 1.0))
+QUICK = (
+    (10_000, 1000, 0.1),
+    (1000, 1000, 1.0),
+    (1000, 300, 0.3),
+    (10_000, 100, 1.0),
+)
 
 
-def sum_squares(rng: np.random.Generator, runs: int, dim: int, count: int) -> Floats:
+def sum_squares(
+    rng: np.random.Generator, runs: int, dim: int, count: int
+) -> Floats:
     """``‖S‖²`` of ``count`` random directions, exactly: each adds one at a random angle."""
     squares = np.ones(runs)
     for _ in range(count - 1):
@@ -73,7 +80,9 @@ def within(ends: Floats, truth: float) -> NDArray[np.bool_]:
     return np.asarray((ends[:, 0] <= truth) & (truth <= ends[:, 1]))
 
 
-def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) -> str:
+def bare(
+    rng: np.random.Generator, runs: int, dim: int, count: int, z: float
+) -> str:
     """A row of the first table. Only the mean of the cosines matters."""
     lengths = np.sqrt(sum_squares(rng, runs, dim, count))
     along = lengths + z * rng.standard_normal(runs)
@@ -81,7 +90,9 @@ def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) ->
     cosines = lengths / count * along / np.hypot(along, beside)
     truth = epsilon(1 / z)
     plain = epsilon(float(np.sqrt(dim) * np.median(cosines)))
-    row = f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{truth:>8.2f}{plain:>8.2f}"
+    row = (
+        f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{truth:>8.2f}{plain:>8.2f}"
+    )
     for is_known in (False, True):
         norms = [float(length) if is_known else None for length in lengths]
         pairs = list(zip((np.sqrt(dim) * cosines).tolist(), norms, strict=True))
@@ -89,7 +100,10 @@ def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) ->
             [shift_of_one(mean, count, dim, norm) for mean, norm in pairs]
         )
         ends = np.array(
-            [shift_interval(mean, count, dim, 0.95, norm) for mean, norm in pairs]
+            [
+                shift_interval(mean, count, dim, 0.95, norm)
+                for mean, norm in pairs
+            ]
         )
         above, covered = np.mean(shifts > 1 / z), np.mean(within(ends, 1 / z))
         row += f"{epsilon(float(np.median(shifts))):>9.2f}{above:>6.0%}{covered:>7.1%}"
@@ -107,7 +121,9 @@ def recorded(
         # Along S, and across: given S, the rest of each direction is independent of it.
         length = np.sqrt(count * rng.chisquare(dim) / dim)
         along, across = rng.standard_normal((2, count))
-        with_sum = length * (length / count + (along - along.mean()) / np.sqrt(dim))
+        with_sum = length * (
+            length / count + (along - along.mean()) / np.sqrt(dim)
+        )
         noise_along, beside = (
             z * rng.standard_normal(),
             z * np.sqrt(rng.chisquare(dim - 1)),

@@ -33,10 +33,15 @@ def task() -> Task:
         {
             "x": values[order].astype(np.float32),
             "y": kinds[order],
-            "owner": random.choice(OWNERS, len(order), p=_sizes() / _sizes().sum()),
+            "owner": random.choice(
+                OWNERS, len(order), p=_sizes() / _sizes().sum()
+            ),
         }
     ).with_format("numpy")
-    held_out, rows = table.select(range(112)), table.select(range(112, len(table)))
+    held_out, rows = (
+        table.select(range(112)),
+        table.select(range(112, len(table))),
+    )
     settings = {"noise_multiplier": 0.5, "clients_per_round": 12}
     return from_datasets(
         _model,

@@ -53,8 +53,17 @@ BANDED_COINS = (
     (96, 3, 8, 0.75, 0.7, 1e-6),
     (120, 5, 12, 0.5, 2, 1e-4),
 )
-RECORDS = ((3, 0.1, 20, 1.5, 1e-5), (5, 0.02, 100, 2.0, 1e-5), (2, 0.3, 10, 0.8, 1e-4))
-BINS = ((16, 1, 0.8, 1e-2), (64, 1, 0.6, 1e-3), (64, 4, 0.8, 1e-2), (128, 8, 0.6, 1e-3))
+RECORDS = (
+    (3, 0.1, 20, 1.5, 1e-5),
+    (5, 0.02, 100, 2.0, 1e-5),
+    (2, 0.3, 10, 0.8, 1e-4),
+)
+BINS = (
+    (16, 1, 0.8, 1e-2),
+    (64, 1, 0.6, 1e-3),
+    (64, 4, 0.8, 1e-2),
+    (128, 8, 0.6, 1e-3),
+)
 # Rounds, participations, separation, bands, noise, δ.
 SEPARATED = (
     (24, 3.0, 4, 1, 1.0, 1e-3),
@@ -68,7 +77,9 @@ SEPARATED = (
 
 def banded_column(bands: int) -> Floats:
     """The first column of the square root of prefix sums, cut to some bands, of length 1."""
-    column = np.cumprod([1.0, *((2 * k - 1) / (2 * k) for k in range(1, bands))])
+    column = np.cumprod(
+        [1.0, *((2 * k - 1) / (2 * k) for k in range(1, bands))]
+    )
     return np.asarray(column / np.linalg.norm(column))
 
 
@@ -81,7 +92,9 @@ def by_distribution(accounting: Any, dp_accounting: Any) -> Iterator[Setting]:
     """Settings in which theirs is a privacy loss distribution."""
 
     def epsilon(event: Any, delta: float) -> float:
-        accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+        accountant = dp_accounting.pld.PLDAccountant(
+            value_discretization_interval=1e-4
+        )
         return float(accountant.compose(event).get_epsilon(delta))
 
     for z, rate, rounds, delta in COINS:
@@ -99,12 +112,14 @@ def by_distribution(accounting: Any, dp_accounting: Any) -> Iterator[Setting]:
         event = accounting.amplified_bandmf_event(
             z, rounds, num_bands=bands, sampling_prob=1 - rate
         )
-        law = make_schedule(f"drop-out:of=cyclic,rate={rate}", rounds, often).law(
-            CLIENTS
-        )
+        law = make_schedule(
+            f"drop-out:of=cyclic,rate={rate}", rounds, often
+        ).law(CLIENTS)
         bounds = strategy_bounds(law, strategy_of(bands, rounds), z, delta)
         ours = tightest(bounds, rounds_known=False).epsilon
-        name = f"cyclic coins {1 - rate:g}, T = {rounds}, {bands} bands, z = {z:g}"
+        name = (
+            f"cyclic coins {1 - rate:g}, T = {rounds}, {bands} bands, z = {z:g}"
+        )
         yield name, epsilon(event, delta), 0, ours, 0, 0
     for records, rate, rounds, z, delta in RECORDS:
         times = np.arange(records + 1.0)
@@ -119,7 +134,9 @@ def by_distribution(accounting: Any, dp_accounting: Any) -> Iterator[Setting]:
         yield name, epsilon(event, delta), 0, ours, 0, 0
 
 
-def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]:
+def by_drawing(
+    selection: Any, generation: Any, draws: int
+) -> Iterator[Setting]:
     """Settings in which theirs is drawn."""
 
     def theirs(
@@ -130,10 +147,17 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
                 [
                     np.asarray(
                         generation.get_privacy_loss_sample(
-                            strategy, z, banded_column(bands), seed, present, 20_000
+                            strategy,
+                            z,
+                            banded_column(bands),
+                            seed,
+                            present,
+                            20_000,
                         )[0]
                     )
-                    for seed in range(2 * int(not present), 2 * draws // 20_000, 2)
+                    for seed in range(
+                        2 * int(not present), 2 * draws // 20_000, 2
+                    )
                 ]
             )
             for present in (True, False)
@@ -149,10 +173,15 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         losses = chain.losses(draws, np.random.default_rng(5))
         bound = drawn_epsilon(law, strategy, z, delta, draws=draws, seed=0)
         assert bound is not None
-        return (*max(epsilon_of(direction, delta) for direction in losses), bound)
+        return (
+            *max(epsilon_of(direction, delta) for direction in losses),
+            bound,
+        )
 
     for rounds, bands, z, delta in BINS:
-        strategy = selection.BallsInBinsSampling(cycle_length=rounds, iterations=rounds)
+        strategy = selection.BallsInBinsSampling(
+            cycle_length=rounds, iterations=rounds
+        )
         law = make_schedule("balls-in-bins", rounds, 1).law(CLIENTS)
         name = f"one round of {rounds}, {bands} bands, z = {z:g}"
         setting = z, bands, delta
@@ -163,12 +192,10 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         strategy = selection.BMinSepSampling(
             sampling_prob=coin, iterations=rounds, min_sep=separation
         )
-        law = make_schedule(f"b-min-sep:separation={separation}", rounds, often).law(
-            CLIENTS
-        )
-        name = (
-            f"b-min-sep {separation}, {often:g} of {rounds}, {bands} bands, z = {z:g}"
-        )
+        law = make_schedule(
+            f"b-min-sep:separation={separation}", rounds, often
+        ).law(CLIENTS)
+        name = f"b-min-sep {separation}, {often:g} of {rounds}, {bands} bands, z = {z:g}"
         setting = z, bands, delta
         yield (name, *theirs(strategy, *setting), *ours(law, *setting))  # type: ignore[misc]
 
@@ -200,7 +227,8 @@ def main() -> None:
         )
         agree += alike
         spread = [
-            f" ± {error:.3f}" if error else "" for error in (their_error, our_error)
+            f" ± {error:.3f}" if error else ""
+            for error in (their_error, our_error)
         ]
         limit = f"{bound:.3f}" if bound else "–"
         print(

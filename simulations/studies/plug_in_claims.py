@@ -56,7 +56,9 @@ def run(cell: Cell, seed: int) -> AuditRecord:
     """The record of an audited run."""
     # Flower's noise is the global generator's, and small seeds are found out.
     np.random.seed(7**10 + seed)  # noqa: NPY002
-    return audited_run(strategy(cell), app(seed), cell.nodes, cell.rounds, seed, DELTA)
+    return audited_run(
+        strategy(cell), app(seed), cell.nodes, cell.rounds, seed, DELTA
+    )
 
 
 def with_noise(share: float) -> Any:
@@ -111,7 +113,9 @@ def main(argv: list[str] | None = None) -> None:
     cells = CELLS
     if options.cells is not None:
         numbers = [tuple(map(float, one.split(":"))) for one in options.cells]
-        cells = [Cell(int(nodes), 1, int(rounds), z) for nodes, rounds, z in numbers]
+        cells = [
+            Cell(int(nodes), 1, int(rounds), z) for nodes, rounds, z in numbers
+        ]
     for cell in cells:
         true = float(epsilon_of_shift(truth(cell)[1], DELTA))
         half, theory, power = verdicts(cell, options.runs, true)
@@ -121,10 +125,16 @@ def main(argv: list[str] | None = None) -> None:
             flush=True,
         )
     with with_noise(0.1):
-        records = map(functools.partial(run, Cell(40, 1, 20, 1)), range(options.runs))
-        evidence = [find_evidence(record, allowed(record), DELTA) for record in records]
+        records = map(
+            functools.partial(run, Cell(40, 1, 20, 1)), range(options.runs)
+        )
+        evidence = [
+            find_evidence(record, allowed(record), DELTA) for record in records
+        ]
     print(f"a tenth of the noise: {counted([one.verdict for one in evidence])}")
-    print(f"noise health found it in {sum(bool(one.faults) for one in evidence)}")
+    print(
+        f"noise health found it in {sum(bool(one.faults) for one in evidence)}"
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,14 @@ import argparse
 import logging
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -102,11 +109,15 @@ def chances(weight: Floats, inputs: Floats) -> Floats:
 def strategy_for(clients: int, noise: float) -> Strategy:
     """FedAvg on all nodes, in a DP wrapper if there is noise."""
     everyone = FedAvg(
-        min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0
+        min_train_nodes=clients,
+        min_available_nodes=clients,
+        fraction_evaluate=0.0,
     )
     if not noise:
         return everyone
-    return DifferentialPrivacyServerSideFixedClipping(everyone, noise, 0.5, clients)
+    return DifferentialPrivacyServerSideFixedClipping(
+        everyone, noise, 0.5, clients
+    )
 
 
 def trained(
@@ -117,7 +128,9 @@ def trained(
     if seed is not None:
         strategy = CanaryAudit(strategy, delta=1e-5, seed=seed)
     with InProcessGrid(digits.app(), clients) as grid:
-        result = strategy.start(grid, as_record(np.zeros((64, 10))), num_rounds=rounds)
+        result = strategy.start(
+            grid, as_record(np.zeros((64, 10))), num_rounds=rounds
+        )
     share = 0.0
     if isinstance(strategy, CanaryAudit):
         record = strategy.record()
@@ -140,14 +153,17 @@ def main() -> None:
         for seed in range(options.seeds):
             digits = Digits(clients, seed)
             plain, _ = trained(digits, clients, noise, options.rounds, None)
-            audited, share = trained(digits, clients, noise, options.rounds, seed)
+            audited, share = trained(
+                digits, clients, noise, options.rounds, seed
+            )
             rows.append((plain, audited, audited - plain, share))
         plain, audited, difference, share = np.mean(rows, axis=0)
         error = np.std(rows, axis=0, ddof=1)[2] / np.sqrt(len(rows))
         name = f"{clients} clients" + (f", z = {noise:g}" if noise else "")
         harm = f"{difference:+6.2%} ± {error:.2%}"
         print(
-            f"{name:22}{plain:7.2%}  {audited:7.2%}  {harm}  {share:7.1%}", flush=True
+            f"{name:22}{plain:7.2%}  {audited:7.2%}  {harm}  {share:7.1%}",
+            flush=True,
         )
 
 

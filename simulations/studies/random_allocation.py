@@ -41,7 +41,9 @@ def log_ratio(scores: Floats, signal: float, count: int) -> Floats:
     return np.asarray(sums[count] - math.log(math.comb(rounds, count)))
 
 
-def exact(rounds: int, count: int, noise: float, draws: int) -> tuple[float, float]:
+def exact(
+    rounds: int, count: int, noise: float, draws: int
+) -> tuple[float, float]:
     """ε by drawn privacy losses in both directions, and its standard error."""
     rng = np.random.default_rng(44)
     scores = rng.standard_normal((draws, rounds))
@@ -50,7 +52,10 @@ def exact(rounds: int, count: int, noise: float, draws: int) -> tuple[float, flo
     np.put_along_axis(
         present, chosen, np.take_along_axis(present, chosen, 1) + 1 / noise, 1
     )
-    losses = log_ratio(present, 1 / noise, count), -log_ratio(scores, 1 / noise, count)
+    losses = (
+        log_ratio(present, 1 / noise, count),
+        -log_ratio(scores, 1 / noise, count),
+    )
     return max(epsilon_of(direction, DELTA) for direction in losses)
 
 
@@ -59,7 +64,9 @@ def noises(rounds: int, count: int, epsilon: float) -> tuple[float, float]:
     law = make_schedule("k-out-of-t", rounds, count).law(1000)
 
     def bound(noise: float) -> float:
-        return tightest(upper_bounds(law, noise, DELTA), rounds_known=False).epsilon
+        return tightest(
+            upper_bounds(law, noise, DELTA), rounds_known=False
+        ).epsilon
 
     def coins(noise: float) -> float:
         return poisson_epsilon(noise, count / rounds, rounds, DELTA)

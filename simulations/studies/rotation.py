@@ -40,7 +40,12 @@ import scipy
 import torch
 from numpy.typing import NDArray
 
-from fl_epe import AuditRecord, CanarySet, epsilon_from_cosines, epsilon_from_record
+from fl_epe import (
+    AuditRecord,
+    CanarySet,
+    epsilon_from_cosines,
+    epsilon_from_record,
+)
 from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
@@ -105,11 +110,17 @@ class Row:
         pair = one, other
         p_mean = p_spread = 1.0
         if np.ptp(np.concatenate(pair)) > 0:
-            p_mean = float(scipy.stats.ttest_ind(one, other, equal_var=False).pvalue)
-            p_spread = float(scipy.stats.levene(one, other, center="median").pvalue)
+            p_mean = float(
+                scipy.stats.ttest_ind(one, other, equal_var=False).pvalue
+            )
+            p_spread = float(
+                scipy.stats.levene(one, other, center="median").pvalue
+            )
         means = float(one.mean()), float(other.mean())
         spreads = float(one.std(ddof=1)), float(other.std(ddof=1))
-        return cls(name, means, spreads, p_mean, p_spread, min(len(one), len(other)))
+        return cls(
+            name, means, spreads, p_mean, p_spread, min(len(one), len(other))
+        )
 
     def __str__(self) -> str:
         cells = [
@@ -122,7 +133,10 @@ class Row:
 def compared(one: list[Statistics], other: list[Statistics]) -> list[Row]:
     """A row for each statistic."""
     return [
-        Row.of(name, *(np.array([run[name] for run in runs]) for runs in (one, other)))
+        Row.of(
+            name,
+            *(np.array([run[name] for run in runs]) for runs in (one, other)),
+        )
         for name in one[0]
     ]
 
@@ -140,7 +154,9 @@ def verdict(rows: list[Row]) -> str:
 # One release.
 
 
-def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Statistics:
+def of_cosines(
+    found: Floats, dim: int, bounds: Sequence[str] = BOUNDS
+) -> Statistics:
     """Every statistic of one release, whose first half of cosines is that of observed canaries."""
     observed, unobserved = np.split(found, 2)
     scores, null = np.sqrt(dim) * observed, np.sqrt(dim) * unobserved
@@ -157,7 +173,10 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
             Scores.from_cosines(observed, dim), DELTA
         ).epsilon,
         "ε, two fitted": epsilon_of(Scores(scores, null), DELTA).epsilon,
-        **{f"bound: {name}": lower_bound(exact, DELTA, method=name) for name in bounds},
+        **{
+            f"bound: {name}": lower_bound(exact, DELTA, method=name)
+            for name in bounds
+        },
         "null: mean": float(null.mean()),
         "null: deviation": float(null.std(ddof=1)),
         "null: KS distance": float(scipy.stats.kstest(null, "norm").statistic),
@@ -180,7 +199,11 @@ def products(
 
 
 def independent_products(
-    rng: np.random.Generator, dim: int, count: int, taking_part: int, length: float
+    rng: np.random.Generator,
+    dim: int,
+    count: int,
+    taking_part: int,
+    length: float,
 ) -> Floats:
     """The same for independent canaries and a vector of this length, from their exact law."""
     matrix = np.zeros((count, count + 1))
@@ -203,7 +226,9 @@ def cosines(found: Floats, scale: float) -> Floats:
     )
 
 
-def release(kind: int, dim: int, count: int, seed: int, hidden: Hidden) -> Floats:
+def release(
+    kind: int, dim: int, count: int, seed: int, hidden: Hidden
+) -> Floats:
     """`products` of one run of ``count`` observed and as many unobserved canaries."""
     rng = generator(seed, kind, dim)
     if kind == SPHERE and 2 * count * dim > ENTRIES:
@@ -219,7 +244,9 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
     """The Gaussian mechanism."""
     for dim, count in SIZES[:1] if quick else SIZES:
 
-        def noise(rng: np.random.Generator, dim: int = dim) -> NDArray[np.float32]:
+        def noise(
+            rng: np.random.Generator, dim: int = dim
+        ) -> NDArray[np.float32]:
             return rng.standard_normal(dim, np.float32)
 
         runs = [
@@ -233,7 +260,10 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 of_kinds.append(
                     [of_cosines(cosines(run, z), dim, bounds) for run in kind]
                 )
-            yield f"d = {dim:,}, {count} canaries, ε = {epsilon:g}", compared(*of_kinds)
+            yield (
+                f"d = {dim:,}, {count} canaries, ε = {epsilon:g}",
+                compared(*of_kinds),
+            )
 
 
 # Several rounds.
@@ -252,7 +282,9 @@ def of_record(record: AuditRecord) -> Statistics:
         statistics[f"{name}: mean"] = float(scores.observed.mean())
         statistics[f"{name}: deviation"] = float(scores.observed.std(ddof=1))
         statistics[f"{name}: null's mean"] = float(scores.unobserved.mean())
-        statistics[f"{name}: null's deviation"] = float(scores.unobserved.std(ddof=1))
+        statistics[f"{name}: null's deviation"] = float(
+            scores.unobserved.std(ddof=1)
+        )
         statistics[f"{name}: null's largest"] = float(scores.unobserved.max())
         statistics[f"{name}: ε"] = epsilon_from_record(
             record, adversary=adversary, statistic=statistic
@@ -341,12 +373,20 @@ def limit(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
         ]
         for run in limits:  # cosines in another dimension
             for name in [
-                name for name in run if name.startswith("maximum: ") and "ε" not in name
+                name
+                for name in run
+                if name.startswith("maximum: ") and "ε" not in name
             ]:
                 run[name] *= np.sqrt(10**9 / dim)
         title = f"d = {dim:,}, {participations} participations, momentum {momentum:g}"
-        yield f"{title}: rotation, sphere", compared(runs["rotation"], runs["sphere"])
-        yield f"{title}: rotation, the limit", compared(runs["rotation"], limits)
+        yield (
+            f"{title}: rotation, sphere",
+            compared(runs["rotation"], runs["sphere"]),
+        )
+        yield (
+            f"{title}: rotation, the limit",
+            compared(runs["rotation"], limits),
+        )
 
 
 class Softmax(torch.nn.Module):
@@ -399,7 +439,12 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                 [
                     of_record(
                         simulate(
-                            Job(task, config, Seeds.derive(2 * seed + stream), 10),
+                            Job(
+                                task,
+                                config,
+                                Seeds.derive(2 * seed + stream),
+                                10,
+                            ),
                             workers=1,
                         )
                     )
@@ -452,8 +497,12 @@ def embedding(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
 
         of_kinds = []
         for kind in (ROTATION, SPHERE):
-            runs = (release(kind, dim, count, seed, hidden) for seed in range(seeds))
-            of_kinds.append([of_cosines(cosines(run, 1.0), dim) for run in runs])
+            runs = (
+                release(kind, dim, count, seed, hidden) for seed in range(seeds)
+            )
+            of_kinds.append(
+                [of_cosines(cosines(run, 1.0), dim) for run in runs]
+            )
         title = f"embedding, d = {dim:,}, {clients} clients, {share:.1%} not 0"
         yield title, compared(*of_kinds)
 
@@ -476,10 +525,15 @@ def main(
     )
     parser.add_argument("--quick", action="store_true", help="few seeds, small")
     parser.add_argument(
-        "--seeds", type=int, default=200, help="runs of each kind (default: 200)"
+        "--seeds",
+        type=int,
+        default=200,
+        help="runs of each kind (default: 200)",
     )
     options = parser.parse_args(arguments)
-    warnings.filterwarnings("ignore", message=".*precision loss.*")  # of constants
+    warnings.filterwarnings(
+        "ignore", message=".*precision loss.*"
+    )  # of constants
     for part in options.parts or PARTS:
         rows = []
         for title, table in PARTS[part](

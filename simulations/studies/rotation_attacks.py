@@ -74,7 +74,9 @@ def blind_statistics(x: Vector, rng: np.random.Generator) -> list[float]:
 
 def auc(one: Floats, other: Floats) -> float:
     """Probability that a value of ``one`` exceeds one of ``other``."""
-    return float(np.mean(one[:, None] > other) + np.mean(one[:, None] == other) / 2)
+    return float(
+        np.mean(one[:, None] > other) + np.mean(one[:, None] == other) / 2
+    )
 
 
 def blind(dim: int, runs: int) -> list[str]:
@@ -126,10 +128,14 @@ def all_scores(x: Vector, signs: Floats, g: Floats) -> Vector:
     size = size_for(len(x))
     product = transform(padded(x * signs, size))
     product *= transform(padded(g, size)) / np.float32(size)
-    return np.asarray(np.abs(transform(product)) / np.float32(np.linalg.norm(g)))
+    return np.asarray(
+        np.abs(transform(product)) / np.float32(np.linalg.norm(g))
+    )
 
 
-def with_one_canary(dim: int, seed: int, noise: float) -> tuple[bool, float, float]:
+def with_one_canary(
+    dim: int, seed: int, noise: float
+) -> tuple[bool, float, float]:
     """Whether the attack gives a family; which share of the others it finds; its mean score."""
     canaries = CanarySet(dim, TOGETHER, seed)
     rng = np.random.default_rng(seed)
@@ -151,7 +157,9 @@ def with_one_canary(dim: int, seed: int, noise: float) -> tuple[bool, float, flo
     for row in candidates:
         index = np.arange(dim) ^ int(row)
         guess = signs * padded_family[index]
-        cosines = np.abs(known_rows @ guess.astype(np.float32)) / np.linalg.norm(guess)
+        cosines = np.abs(
+            known_rows @ guess.astype(np.float32)
+        ) / np.linalg.norm(guess)
         if cosines.max() > 0.5 * np.sqrt(dim / len(padded_family)):
             detected += 1
             canary_scores.append(float(scores[row]))
@@ -176,7 +184,9 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     for dim in (1 << 16, 40_000) if quick else (1 << 16, 40_000, 1_000_000):
         for noise in (0.0, 0.03):
             seeds = 6 if quick or dim > 1 << 16 else 40
-            results = [with_one_canary(dim, seed, noise) for seed in range(seeds)]
+            results = [
+                with_one_canary(dim, seed, noise) for seed in range(seeds)
+            ]
             broken = [result for result in results if result[0]]
             share = np.mean([result[1] for result in broken]) if broken else 0.0
             score = np.mean([result[2] for result in broken]) if broken else 0.0

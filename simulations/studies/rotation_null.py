@@ -91,7 +91,9 @@ def vector(name: str, dim: int, rng: np.random.Generator) -> Vector:
         x[count * rng.integers(dim // count) :][:count] = 1
     else:
         for row in rng.choice(dim // 96, dim // 9600, replace=False):
-            x[96 * row : 96 * (row + 1)] = rng.standard_normal(96) * rng.pareto(1.5)
+            x[96 * row : 96 * (row + 1)] = rng.standard_normal(96) * rng.pareto(
+                1.5
+            )
     return np.asarray(x / np.linalg.norm(x), np.float32)
 
 
@@ -99,7 +101,9 @@ def anderson(scores: Floats) -> float:
     """The Anderson–Darling statistic against N(0, 1)."""
     ordered, count = np.sort(scores), len(scores)
     odd = 2 * np.arange(1, count + 1) - 1
-    logs = scipy.special.log_ndtr(ordered) + scipy.special.log_ndtr(-ordered[::-1])
+    logs = scipy.special.log_ndtr(ordered) + scipy.special.log_ndtr(
+        -ordered[::-1]
+    )
     return float(-count - np.sum(odd * logs) / count)
 
 
@@ -111,7 +115,9 @@ def dependence(family: Rotation, x: Vector) -> tuple[float, float]:
     energy = (transform(padded).astype(np.float64) ** 2) / family.size
     shares = energy / energy.sum()
     correlations = transform(shares.astype(np.float32))
-    return float(family.size * np.sum(shares**2)), float(np.abs(correlations[1:]).max())
+    return float(family.size * np.sum(shares**2)), float(
+        np.abs(correlations[1:]).max()
+    )
 
 
 def null_row(name: str, dim: int, count: int, seed: int) -> str:
@@ -187,14 +193,18 @@ def all_differences(seeds: int, count: int = 500) -> list[str]:
             pairs = np.bincount(rows[first] ^ rows[second], minlength=1 << 16)
             total += pairs
             squares += pairs.astype(float) ** 2
-        ratio = ((squares / seeds - (total / seeds) ** 2) / total.mean() * seeds)[1:]
+        ratio = (
+            (squares / seeds - (total / seeds) ** 2) / total.mean() * seeds
+        )[1:]
         worst = int(ratio.argmax()) + 1
         cells = f"{ratio.mean():>8.3f}{ratio.max():>8.2f}  {worst:#06x}{np.sum(ratio > 1.6):>6}"
         lines.append(f"{name:10}{cells}")
     return lines
 
 
-def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str:
+def share_row(
+    dim: int, share: float, seeds: int, taking_part: int = 200
+) -> str:
     """A row of the fourth table."""
     widths = []
     kinds: tuple[CanaryKind, ...] = ("rotation", "sphere")
@@ -231,12 +241,16 @@ def shift_row(dim: int, taking_part: int, share: float, seeds: int) -> str:
         total = canaries.combine(weights, numbers=range(taking_part))[0]
         noise = rng.standard_normal(dim, np.float32)
         noise *= (
-            np.sqrt((1 - share) / share) * np.linalg.norm(total) / np.linalg.norm(noise)
+            np.sqrt((1 - share) / share)
+            * np.linalg.norm(total)
+            / np.linalg.norm(noise)
         )
         products = canaries.dot(total + noise, threads=1)
         observed, unobserved = products[:taking_part], products[taking_part:]
         truth = 1 / (observed - 1).std()  # without the canary itself
-        by_known_null = np.sqrt(dim) * observed.mean() / np.linalg.norm(total + noise)
+        by_known_null = (
+            np.sqrt(dim) * observed.mean() / np.linalg.norm(total + noise)
+        )
         fitted = (observed.mean() - unobserved.mean()) / unobserved.std()
         shifts.append([truth, fitted, by_known_null])
     cells = "".join(f"{mean:>9.3f}" for mean in np.mean(shifts, axis=0))
@@ -250,13 +264,19 @@ def groups(seeds: int, count: int = 316, dim: int = 100_000) -> list[str]:
     for seed in range(seeds):
         noise = rng.standard_normal(dim, np.float32)
         canaries = CanarySet(dim, 50 * count, 1_000_000 + seed)
-        scores = canaries.dot(noise, threads=1) * np.sqrt(dim) / np.linalg.norm(noise)
+        scores = (
+            canaries.dot(noise, threads=1)
+            * np.sqrt(dim)
+            / np.linalg.norm(noise)
+        )
         for values, drawn in zip(
             values_of, (scores, rng.standard_normal(50 * count)), strict=True
         ):
             for group in drawn.reshape(50, count):
                 fit = anderson_darling(group)
-                values.append([group.mean(), group.std(ddof=1), fit, group.max()])
+                values.append(
+                    [group.mean(), group.std(ddof=1), fit, group.max()]
+                )
     rows = []
     statistics = [np.array(values).T for values in values_of]
     for name, rotated, normal in zip(
@@ -286,7 +306,12 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
         f"{'x':22}{'d':>7}{'k':>7}{'mean':>8}{'square':>8}{'theory':>8}{'KS':>7}{'AD':>7}"
     )
     seeds = 10 if quick else 100
-    for name in ("Gaussian", "one entry", "two equal neighbours", "300 entries"):
+    for name in (
+        "Gaussian",
+        "one entry",
+        "two equal neighbours",
+        "300 entries",
+    ):
         for size in (1 << 16,) if quick else (1 << 16, 40_000):
             for count in (1000, 60_000):
                 say(sample_row(name, size, count, seeds))
@@ -303,7 +328,9 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     say(
         "\nTable 4: canaries that are a share of the release; deviation of unobserved scores"
     )
-    say(f"{'d':>8}{'d/D':>6}{'share':>7}{'rotation':>10}{'theory':>10}{'sphere':>8}")
+    say(
+        f"{'d':>8}{'d/D':>6}{'share':>7}{'rotation':>10}{'theory':>10}{'sphere':>8}"
+    )
     for size in (7_850, 40_000, 1 << 16):
         for share in (0.05, 0.5):
             say(share_row(size, share, 4 if quick else 25))
@@ -326,5 +353,7 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--quick", action="store_true", help="smaller, fewer seeds")
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller, fewer seeds"
+    )
     main(parser.parse_args().quick)

@@ -67,7 +67,9 @@ def sets_of(events: Events, rounds: int) -> tuple[Floats, Floats]:
 
 def _of_type(events: Events) -> Iterator[tuple[tuple[int, ...], float]]:
     if events.exactly is not None:
-        subsets = list(itertools.combinations(events.rounds.tolist(), events.exactly))
+        subsets = list(
+            itertools.combinations(events.rounds.tolist(), events.exactly)
+        )
         yield from ((subset, 1 / len(subsets)) for subset in subsets)
         return
     assert events.most is None
@@ -84,12 +86,15 @@ def _of_type(events: Events) -> Iterator[tuple[tuple[int, ...], float]]:
         rows = np.flatnonzero(events.events == event)
         absent = 1 - float(events.chances[rows].sum())
         if absent > 0:
-            yield from ((found, absent * p) for found, p in follow(event + 1, chosen))
+            yield from (
+                (found, absent * p) for found, p in follow(event + 1, chosen)
+            )
         for row in rows[events.chances[rows] > 0]:
             chance = float(events.chances[row])
             after = (*chosen, int(events.rounds[row]))
             yield from (
-                (found, chance * p) for found, p in follow(event + events.rest, after)
+                (found, chance * p)
+                for found, p in follow(event + events.rest, after)
             )
 
     yield from follow(0, ())
@@ -139,9 +144,13 @@ def main() -> None:
         "|---|---|---|---|---|---|---|",
         sep="\n",
     )
-    for spec, mechanism, factor in itertools.product(SCHEDULES, MECHANISMS, (1, 4)):
+    for spec, mechanism, factor in itertools.product(
+        SCHEDULES, MECHANISMS, (1, 4)
+    ):
         rounds = factor * PARTICIPATIONS
-        often = PARTICIPATIONS * (0.5 if spec.startswith(("drop-out", "b-min")) else 1)
+        often = PARTICIPATIONS * (
+            0.5 if spec.startswith(("drop-out", "b-min")) else 1
+        )
         law = make_schedule(spec, rounds, often).law(CLIENTS)
         short = mechanism == "toeplitz:bands=4" and rounds < 4
         strategy = strategy_matrix("toeplitz" if short else mechanism, rounds)
@@ -149,7 +158,9 @@ def main() -> None:
         members, shares = sets_of(law.events, rounds)
         for noise in NOISES:
             columns = np.eye(rounds) if strategy is None else strategy
-            epsilon, error = mixture_epsilon(members, shares, columns, noise, draws)
+            epsilon, error = mixture_epsilon(
+                members, shares, columns, noise, draws
+            )
             theory, drawn = bounds(law, strategy, noise)
             cells += 1
             below += theory < epsilon - 3 * error

@@ -31,13 +31,20 @@ import numpy as np
 
 from fl_epe.accounting import delta_two_gaussians
 from fl_epe.schedules import log_of, make_schedule, presence, trace_of
-from simulations.studies.average_clients import Epsilon, Row, rows_of, weights_of
+from simulations.studies.average_clients import (
+    Epsilon,
+    Row,
+    rows_of,
+    weights_of,
+)
 
 NOISES, PARTICIPATIONS, MORE = (0.5, 1.0, 2.0, 5.0), (1, 4, 16), (1, 4)
 CLIENTS, DELTA, MOMENTUM = 120, 1e-3, 0.9
 
 
-def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]:
+def schedules(
+    participations: int, rounds: int, folder: Path
+) -> tuple[str, ...]:
     """One specification of each of the 12 kinds; a log with the same participations."""
     path = folder / f"log-{participations}-{rounds}.csv"
     rng = np.random.default_rng(1)
@@ -48,7 +55,9 @@ def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]
     )
     is_present = rng.random((rounds, CLIENTS)) < share * participations / rounds
     is_present[0, ~is_present.any(axis=0)] = True
-    rows = "".join(f"{t},{client}\n" for t, client in np.argwhere(is_present).tolist())
+    rows = "".join(
+        f"{t},{client}\n" for t, client in np.argwhere(is_present).tolist()
+    )
     path.write_text("round,client_id\n" + rows)
     pause = max(rounds // participations // 2, 1)
     return (
@@ -82,8 +91,12 @@ def deviations(row: Row, rounds: int, runs: int) -> list[float]:
     trace = trace_of(schedule)
     clients = CLIENTS if trace is None else trace.population
     rng = np.random.default_rng(7)
-    final, all_rounds = weights_of(schedule, row.noise_multiplier, DELTA, MOMENTUM)
-    presences = np.array([presence(schedule, clients, rng) for _ in range(runs)])
+    final, all_rounds = weights_of(
+        schedule, row.noise_multiplier, DELTA, MOMENTUM
+    )
+    presences = np.array(
+        [presence(schedule, clients, rng) for _ in range(runs)]
+    )
     deviations_of = []
     for value, sizes in (
         (row.final, np.tensordot(final, presences, (0, 1))),
@@ -94,9 +107,9 @@ def deviations(row: Row, rounds: int, runs: int) -> list[float]:
             (value.epsilon, 1),
             (0.999 * value.epsilon, -1),
         ):  # rounded up
-            means = np.asarray(delta_two_gaussians(0, 1, sizes, 1, epsilon)).mean(
-                axis=1
-            )
+            means = np.asarray(
+                delta_two_gaussians(0, 1, sizes, 1, epsilon)
+            ).mean(axis=1)
             error = max(float(means.std(ddof=1)) / np.sqrt(runs), 1e-9 * DELTA)
             if value.epsilon > 0 or side > 0:
                 deviations_of.append(
@@ -107,7 +120,11 @@ def deviations(row: Row, rounds: int, runs: int) -> list[float]:
 
 def below(row: Row) -> int:
     """How many analytical ε of a row are below the exact one of the same adversary."""
-    parts: list[Epsilon | None] = [row.final, row.every_round, row.unknown_rounds]
+    parts: list[Epsilon | None] = [
+        row.final,
+        row.every_round,
+        row.unknown_rounds,
+    ]
     return sum(
         part is not None and part.analytical.epsilon < part.epsilon * (1 - 1e-7)
         for part in parts
@@ -138,9 +155,13 @@ def main(
                     for row in result:
                         if row.skipped is None:
                             low += below(row)
-                            far += sum(t > 3 for t in deviations(row, length, runs))
+                            far += sum(
+                                t > 3 for t in deviations(row, length, runs)
+                            )
             skipped = sum(row.skipped is not None for row in rows)
-            say(f"{times:<5}{rounds:<6}{len(rows):>5}{skipped:>12}{low:>13}{far:>17}")
+            say(
+                f"{times:<5}{rounds:<6}{len(rows):>5}{skipped:>12}{low:>13}{far:>17}"
+            )
             wrong += low + far
     return wrong
 

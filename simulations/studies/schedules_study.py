@@ -175,9 +175,13 @@ def unknown_rounds() -> Section:
     assert gain(0.25) < 2 < 10 < gain(1.0)
     for z in NOISES:  # Poisson meets its accountant
         row = rows_of["poisson", z]
-        assert known(row.unknown_rounds).epsilon <= bound(row.unknown_rounds) * 1.02
+        assert (
+            known(row.unknown_rounds).epsilon
+            <= bound(row.unknown_rounds) * 1.02
+        )
     poisson, epochs = (
-        known(rows_of[name, 0.5].unknown_rounds) for name in ("poisson", "epochs")
+        known(rows_of[name, 0.5].unknown_rounds)
+        for name in ("poisson", "epochs")
     )
     assert poisson.epsilon > epochs.epsilon
     lines = [
@@ -197,7 +201,13 @@ def unknown_rounds() -> Section:
         ]
         for z in NOISES
     ]
-    header = ["z", "rounds known, 4 times", "epochs", "balls-in-bins", "poisson"]
+    header = [
+        "z",
+        "rounds known, 4 times",
+        "epochs",
+        "balls-in-bins",
+        "poisson",
+    ]
     header += ["poisson, accountant", "fixed-size", "fixed-size, best theorem"]
     phrases = (
         f"at z = 1, ε is {gain(1.0):.0f} times smaller than with known rounds.",
@@ -208,7 +218,9 @@ def unknown_rounds() -> Section:
 
 def caps() -> Section:
     """Section 4: what a cap on participations buys."""
-    capped = ["capped:" + json.dumps({"of": CLASSES, "per_run": cap}) for cap in CAPS]
+    capped = [
+        "capped:" + json.dumps({"of": CLASSES, "per_run": cap}) for cap in CAPS
+    ]
     specs = (CLASSES, *capped)
     rows = measure(specs)
     takes_part = [row.mean_participations for row in rows]
@@ -249,7 +261,9 @@ def late() -> Section:
     """Section 5: whether it matters when a client takes part."""
     lines = []
     for decay in DECAYS:
-        weights = sgd_weights(np.asarray(decay ** np.arange(T), np.float64), 0.9)
+        weights = sgd_weights(
+            np.asarray(decay ** np.arange(T), np.float64), 0.9
+        )
         record = limit_record(
             ShuffledEpochs(T, 1),
             Z,
@@ -317,7 +331,9 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
         axes.set(xscale="log", xlabel="ε")
         axes.grid(axis="x", alpha=0.3)
         plain_ticks(axes)
-    left_axes.set_yticks(range(len(rows)), [row.schedule.split(":")[0] for row in rows])
+    left_axes.set_yticks(
+        range(len(rows)), [row.schedule.split(":")[0] for row in rows]
+    )
     left_axes.invert_yaxis()
     left_axes.set_title("sees the final model")
     right_axes.set_title("sees every round")
@@ -358,7 +374,10 @@ def draw_unknown_rounds(figure: Figure, rows: list[Row]) -> None:
                 label=f"{name}, best theorem",
             )
     axes.set(
-        xscale="log", yscale="log", xlabel="noise multiplier z", ylabel="ε, every round"
+        xscale="log",
+        yscale="log",
+        xlabel="noise multiplier z",
+        ylabel="ε, every round",
     )
     axes.set_xticks(NOISES, [f"{z:g}" for z in NOISES])
     axes.set_xticks([], minor=True)
@@ -412,11 +431,17 @@ def draw_trained(figure: Figure, text: str) -> None:
         )
         places = np.arange(len(lines)) + shift
         axes.plot(
-            values[:, 0], places, "o", color=color, label=f"{label}, measured with 95%"
+            values[:, 0],
+            places,
+            "o",
+            color=color,
+            label=f"{label}, measured with 95%",
         )
         axes.hlines(places, values[:, 1], values[:, 2], color=color)
     theory = [float(line[5]) for line in lines]
-    axes.plot(theory, range(len(lines)), "k|", ms=16, label="theory, every round")
+    axes.plot(
+        theory, range(len(lines)), "k|", ms=16, label="theory, every round"
+    )
     names = [line[0].replace("`", "") for line in lines]
     axes.set_yticks(range(len(lines)), names, fontsize=7)
     axes.invert_yaxis()
@@ -426,7 +451,10 @@ def draw_trained(figure: Figure, text: str) -> None:
 
 
 SECTIONS: tuple[
-    tuple[Callable[[], Section], Callable[[Figure, list[Row]], None] | None, str], ...
+    tuple[
+        Callable[[], Section], Callable[[Figure, list[Row]], None] | None, str
+    ],
+    ...,
 ] = (
     (by_schedule, draw_schedules, "schedules"),
     (unknown_rounds, draw_unknown_rounds, "unknown_rounds"),
@@ -477,7 +505,9 @@ def main() -> None:
         if draw is not None:
             figure = Figure(figsize=(8.5, 4.2), layout="constrained", dpi=120)
             draw(figure, section.rows)
-            figure.savefig(options.output / f"{name}.png", metadata={"Software": None})
+            figure.savefig(
+                options.output / f"{name}.png", metadata={"Software": None}
+            )
         print(f"{measured.__name__}: done", flush=True)
     (options.output / PAGE.name).write_text(text, encoding="utf-8")
     if absent:

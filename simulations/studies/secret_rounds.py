@@ -67,7 +67,9 @@ class Cell:
         rounds = len(self.signals)
         if self.schedule == "poisson":
             rate = self.participations / rounds
-            chosen_sets = np.array(list(itertools.product((0.0, 1.0), repeat=rounds)))
+            chosen_sets = np.array(
+                list(itertools.product((0.0, 1.0), repeat=rounds))
+            )
             sizes = chosen_sets.sum(axis=1)
             return chosen_sets, rate**sizes * (1 - rate) ** (rounds - sizes)
         blocks = np.array_split(np.arange(rounds), round(self.participations))
@@ -89,15 +91,27 @@ def neighbours(rounds: int, cosine: float) -> Floats:
 
 
 CELLS = (
-    Cell("coins, 0.4 to 3.9", "poisson", 4, np.geomspace(0.4, 3.9, 8), np.eye(8)),
+    Cell(
+        "coins, 0.4 to 3.9", "poisson", 4, np.geomspace(0.4, 3.9, 8), np.eye(8)
+    ),
     Cell("coins, 0.3 to 3", "poisson", 3, np.geomspace(0.3, 3, 12), np.eye(12)),
-    Cell("coins, 4 once", "poisson", 1.2, np.append(np.ones(11), 4.0), np.eye(12)),
+    Cell(
+        "coins, 4 once", "poisson", 1.2, np.append(np.ones(11), 4.0), np.eye(12)
+    ),
     Cell("coins, 0.5 or 2", "poisson", 5, np.tile([0.5, 2.0], 5), np.eye(10)),
     Cell(
-        "two epochs, 0.5 to 3", "balls-in-bins", 2, np.geomspace(0.5, 3, 12), np.eye(12)
+        "two epochs, 0.5 to 3",
+        "balls-in-bins",
+        2,
+        np.geomspace(0.5, 3, 12),
+        np.eye(12),
     ),
     Cell(
-        "three epochs, 1 or 2", "balls-in-bins", 3, np.tile([1.0, 2.0], 6), np.eye(12)
+        "three epochs, 1 or 2",
+        "balls-in-bins",
+        3,
+        np.tile([1.0, 2.0], 6),
+        np.eye(12),
     ),
     Cell("coins, half shared", "poisson", 4, np.ones(8), shared(8, 0.5)),
     Cell("coins, 10% shared", "poisson", 3, np.ones(12), shared(12, 0.1)),
@@ -110,7 +124,9 @@ CELLS = (
         shared(12, 0.01),
     ),
     Cell("coins, neighbours", "poisson", 3, np.ones(12), neighbours(12, 0.5)),
-    Cell("rare, neighbours", "poisson", 1, np.full(12, 2.0), neighbours(12, 0.2)),
+    Cell(
+        "rare, neighbours", "poisson", 1, np.full(12, 2.0), neighbours(12, 0.2)
+    ),
 )
 
 
@@ -122,7 +138,9 @@ def exact_epsilon(cell: Cell, draws: int = 100_000, seed: int = 0) -> float:
     """
     sets, chances = cell.sets()
     half = np.linalg.cholesky(cell.cosines)
-    means = scipy.linalg.solve_triangular(half, (sets * cell.signals).T, lower=True).T
+    means = scipy.linalg.solve_triangular(
+        half, (sets * cell.signals).T, lower=True
+    ).T
     energies = np.sum(means**2, axis=1) / 2
     rng = np.random.default_rng(seed)
     more = chances * 3.0 ** sets.sum(axis=1)
@@ -146,8 +164,12 @@ def exact_epsilon(cell: Cell, draws: int = 100_000, seed: int = 0) -> float:
     proposed = scipy.special.logsumexp(logs, axis=0) - np.log(len(logs))
 
     def delta(epsilon: float) -> float:
-        removed = np.maximum(np.exp(ratio - proposed) - np.exp(epsilon - proposed), 0)
-        added = np.maximum(np.exp(-proposed) - np.exp(epsilon + ratio - proposed), 0)
+        removed = np.maximum(
+            np.exp(ratio - proposed) - np.exp(epsilon - proposed), 0
+        )
+        added = np.maximum(
+            np.exp(-proposed) - np.exp(epsilon + ratio - proposed), 0
+        )
         return float(max(removed.mean(), added.mean()))
 
     return float(
@@ -161,22 +183,33 @@ def audited(cell: Cell, seed: int) -> tuple[float, float, float] | None:
     schedule = make_schedule(cell.schedule, rounds, cell.participations)
     participation = presence(schedule, CANARIES, rng)
     canaries = CanarySet(DIM, CANARIES, seed)
-    hidden = np.linalg.cholesky(cell.cosines) @ rng.standard_normal((rounds, DIM))
+    hidden = np.linalg.cholesky(cell.cosines) @ rng.standard_normal(
+        (rounds, DIM)
+    )
     vectors = np.stack([canaries.vector(i) for i in range(CANARIES)])
     auditor = RunAuditor(CANARIES, 0, seed=seed, delta=DELTA)
     theta = np.zeros(DIM, np.float32)
     auditor.begin(theta)
-    for signal, row, residual in zip(cell.signals, participation, hidden, strict=True):
-        theta = np.asarray(theta + residual + signal * (row @ vectors), np.float32)
+    for signal, row, residual in zip(
+        cell.signals, participation, hidden, strict=True
+    ):
+        theta = np.asarray(
+            theta + residual + signal * (row @ vectors), np.float32
+        )
         auditor.observe(
-            theta, RoundFacts(np.flatnonzero(row).tolist(), signal, signal, replies=1)
+            theta,
+            RoundFacts(np.flatnonzero(row).tolist(), signal, signal, replies=1),
         )
     record = auditor.record(
         participation=schedule.law(CANARIES),
         canary_participations=schedule.participations(),
     )
     estimate = answer(record, Adversary("all", knows_rounds=False)).estimate
-    return None if estimate is None else (estimate.epsilon, estimate.low, estimate.high)
+    return (
+        None
+        if estimate is None
+        else (estimate.epsilon, estimate.low, estimate.high)
+    )
 
 
 def line(cell: Cell, runs: int, draws: int = 100_000) -> str:
@@ -207,7 +240,9 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=100, help="of each cell (default: 100)"
     )
-    parser.add_argument("--draws", type=int, default=100_000, help="for the truth")
+    parser.add_argument(
+        "--draws", type=int, default=100_000, help="for the truth"
+    )
     args = parser.parse_args()
     print(
         f"{'rounds':28} {'truth':>6} {'square':>6} {'measured':>8} {'covered':>8} {'mean':>6}"

@@ -75,7 +75,9 @@ def records(seed: int) -> Data:
     """A silo's: Gaussian inputs, with labels by a random linear rule."""
     rng = torch.Generator().manual_seed(seed)
     inputs = torch.randn(RECORDS, FEATURES, generator=rng)
-    labels = (inputs @ torch.randn(FEATURES, CLASSES, generator=rng)).argmax(dim=1)
+    labels = (inputs @ torch.randn(FEATURES, CLASSES, generator=rng)).argmax(
+        dim=1
+    )
     return inputs, labels
 
 
@@ -110,19 +112,29 @@ class Silo:
         private, optimizer, batches = self._prepare(model, index)
         options: dict[str, Any] = {"num_canaries": CANARIES, "silo": self.name}
         options["silos"] = len(SILOS)
-        with audit_records(self.where, optimizer, delta=DELTA, **options) as audit:
+        with audit_records(
+            self.where, optimizer, delta=DELTA, **options
+        ) as audit:
             for inputs, labels in batches:
                 optimizer.zero_grad()
-                loss = torch.nn.functional.cross_entropy(private(inputs), labels)
+                loss = torch.nn.functional.cross_entropy(
+                    private(inputs), labels
+                )
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-        audit.sent({name: p.detach().numpy() for name, p in model.named_parameters()})
+        audit.sent(
+            {name: p.detach().numpy() for name, p in model.named_parameters()}
+        )
         return model
 
-    def _prepare(self, model: torch.nn.Module, index: int) -> tuple[Any, Any, Any]:
+    def _prepare(
+        self, model: torch.nn.Module, index: int
+    ) -> tuple[Any, Any, Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
         dataset = Records(self.data)
-        loader = torch.utils.data.DataLoader(dataset, BATCH, collate_fn=dataset.batch)
+        loader = torch.utils.data.DataLoader(
+            dataset, BATCH, collate_fn=dataset.batch
+        )
         if index >= self.public_from:
             return model, optimizer, loader
         engine = PrivacyEngine() if self.forgets else self.engine
@@ -187,14 +199,20 @@ DEFECTS: dict[str, dict[str, Any]] = {
 }
 
 
-def federation(seed: int, *, proofs: bool = False, **defect: Any) -> list[SiloAnswer]:
+def federation(
+    seed: int, *, proofs: bool = False, **defect: Any
+) -> list[SiloAnswer]:
     """What three silos say, of which `DEFECTIVE` has the defect, if there is one.
 
     Their answers have lines only with ``proofs``.
     """
     torch.manual_seed(seed)
     silos = [
-        Silo(name, records(1000 * seed + i), **(defect if name == DEFECTIVE else {}))
+        Silo(
+            name,
+            records(1000 * seed + i),
+            **(defect if name == DEFECTIVE else {}),
+        )
         for i, name in enumerate(SILOS)
     ]
     model = network()
@@ -231,21 +249,30 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=20, help="federations with each defect"
     )
-    parser.add_argument("--sound", type=int, default=100, help="federations without")
+    parser.add_argument(
+        "--sound", type=int, default=100, help="federations without"
+    )
     parser.add_argument("--only", choices=DEFECTS, help="one defect")
-    parser.add_argument("--proofs", action="store_true", help="also what is proved")
+    parser.add_argument(
+        "--proofs", action="store_true", help="also what is proved"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     accused = collections.Counter[str]()
     sound = 0
-    print("defect                                    found  first words", flush=True)
+    print(
+        "defect                                    found  first words",
+        flush=True,
+    )
     for name, defect in DEFECTS.items():
         if options.only not in (None, name):
             continue
         detected, first = 0, collections.Counter[str]()
         for run in range(options.runs):
-            for answer in federation(10_000 + run, proofs=options.proofs, **defect):
+            for answer in federation(
+                10_000 + run, proofs=options.proofs, **defect
+            ):
                 texts = accusations(answer)
                 if answer.silo == DEFECTIVE:
                     detected += bool(texts)
@@ -254,8 +281,14 @@ def main() -> None:
                     sound += 1
                     accused.update(texts[:1])
         words = first.most_common(1)[0][0] if first else "nothing"
-        print(f"{name:40}  {detected:2} of {options.runs}  {words[:160]}", flush=True)
-    print(f"beside them, sound: {accused.total()} of {sound} silos accused", flush=True)
+        print(
+            f"{name:40}  {detected:2} of {options.runs}  {words[:160]}",
+            flush=True,
+        )
+    print(
+        f"beside them, sound: {accused.total()} of {sound} silos accused",
+        flush=True,
+    )
     sound_answers = (
         federation(seed, proofs=options.proofs) for seed in range(options.sound)
     )

@@ -82,7 +82,9 @@ def federation(
         for i, (silo, place) in enumerate(zip(silos, places, strict=True)):
             trained = local_model(model, silo, place if audited else None)
             update = (
-                torch.nn.utils.parameters_to_vector(trained.parameters()).detach()
+                torch.nn.utils.parameters_to_vector(
+                    trained.parameters()
+                ).detach()
                 - start
             )
             total += weights[i] * update
@@ -115,12 +117,19 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=20, help="federations, each with its pair"
     )
-    parser.add_argument("--first", type=int, default=0, help="number of the first seed")
-    parser.add_argument("--rounds", type=int, default=8, help="of each federation")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first seed"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=8, help="of each federation"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     images = read_images("fashion-mnist")
-    data = torch.from_numpy(images.inputs).float(), torch.from_numpy(images.labels)
+    data = (
+        torch.from_numpy(images.inputs).float(),
+        torch.from_numpy(images.labels),
+    )
     held_out = (
         torch.from_numpy(images.test_inputs).float(),
         torch.from_numpy(images.test_labels),
@@ -134,7 +143,10 @@ def main() -> None:
     for seed in range(options.first, options.first + options.seeds):
         model, results = federation(silos, options.rounds, seed, audited=True)
         plain, _ = federation(silos, options.rounds, seed, audited=False)
-        with_canaries, without = accuracy(model, held_out), accuracy(plain, held_out)
+        with_canaries, without = (
+            accuracy(model, held_out),
+            accuracy(plain, held_out),
+        )
         differences.append(with_canaries - without)
         answers.append(results)
         each = [
@@ -143,9 +155,12 @@ def main() -> None:
         ]
         print(seed, f"{with_canaries:.4f} {without:.4f}", each, flush=True)
         print(
-            *(f"  {one.silo} {one.faults} {one.notes}" for one in results), flush=True
+            *(f"  {one.silo} {one.faults} {one.notes}" for one in results),
+            flush=True,
         )
-    print("records  adversary      κ      ±       ε   proved  theory  limit  reasons")
+    print(
+        "records  adversary      κ      ±       ε   proved  theory  limit  reasons"
+    )
     for i, size in enumerate(SIZES):
         for j, line in enumerate(answers[0][i].lines):
             lines = [results[i].lines[j] for results in answers]
@@ -153,7 +168,9 @@ def main() -> None:
             reasons = {one.reason for one in lines if one.reason}
             scales = np.array([one.scale for one in measured])
             error = (
-                scales.std(ddof=1) / np.sqrt(len(scales)) if len(scales) > 1 else np.nan
+                scales.std(ddof=1) / np.sqrt(len(scales))
+                if len(scales) > 1
+                else np.nan
             )
             print(
                 f"{size:7,}  {line.adversary:9}  {scales.mean():5.3f}  {error:5.3f}"
@@ -165,7 +182,9 @@ def main() -> None:
         np.mean(differences),
         np.std(differences, ddof=1) / np.sqrt(len(differences)),
     )
-    print(f"difference in accuracy: {100 * mean:.2f} ± {100 * error:.2f} points")
+    print(
+        f"difference in accuracy: {100 * mean:.2f} ± {100 * error:.2f} points"
+    )
 
 
 if __name__ == "__main__":

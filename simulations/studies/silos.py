@@ -82,7 +82,9 @@ class Setting:
 
 def epoch(records: int, batch: int = 64) -> Silo:
     """A silo that takes one epoch a round, and has the weight of its records."""
-    return Silo(round(records / batch), batch / records, batch=batch, weight=records)
+    return Silo(
+        round(records / batch), batch / records, batch=batch, weight=records
+    )
 
 
 SETTINGS = {
@@ -96,7 +98,13 @@ SETTINGS = {
         (
             Silo(40, 0.02, noise=0.7, clip_norm=2.0, step_size=0.5, batch=50),
             Silo(
-                10, 0.05, noise=1.2, clip_norm=1.0, step_size=1.0, batch=100, weight=2.0
+                10,
+                0.05,
+                noise=1.2,
+                clip_norm=1.0,
+                step_size=1.0,
+                batch=100,
+                weight=2.0,
             ),
         ),
         (0, 1),
@@ -111,7 +119,9 @@ def deviation(silos: tuple[Silo, ...], audited: int, adversary: str) -> float:
     The partner is the one whose noise in the average is largest, as it subtracts it.
     """
     audited_silo = silos[audited]
-    deviations = sorted(silo.deviation for k, silo in enumerate(silos) if k != audited)
+    deviations = sorted(
+        silo.deviation for k, silo in enumerate(silos) if k != audited
+    )
     match adversary:
         case "server":
             hiding: list[float] = []
@@ -123,7 +133,9 @@ def deviation(silos: tuple[Silo, ...], audited: int, adversary: str) -> float:
             raise ValueError(
                 f"Expected adversary={adversary!r} to be one of {ADVERSARIES}."
             )
-    return math.hypot(audited_silo.deviation, *hiding) / audited_silo.contribution
+    return (
+        math.hypot(audited_silo.deviation, *hiding) / audited_silo.contribution
+    )
 
 
 def exact_epsilon(setting: Setting, audited: int, adversary: str) -> float:
@@ -154,7 +166,9 @@ def measured(
         [np.ones(silo.steps)] * rounds, [silo.rate] * rounds
     )
     rng = np.random.default_rng((seed, 42))
-    auditor = RunAuditor(canaries, 2, seed=seed, delta=DELTA, client=law, window=1)
+    auditor = RunAuditor(
+        canaries, 2, seed=seed, delta=DELTA, client=law, window=1
+    )
     hidden = deviation(setting.silos, audited, adversary)
     model = np.zeros(dim)
     auditor.begin(model)
@@ -163,13 +177,21 @@ def measured(
         times = rng.binomial(silo.steps, silo.rate, canaries)
         present = np.flatnonzero(times)
         weights = times[present].astype(np.float64)
-        model = model + weights @ vectors[present] + hidden * rng.standard_normal(dim)
-        facts = RoundFacts(present.tolist(), contribution=1.0, weights=weights.tolist())
+        model = (
+            model
+            + weights @ vectors[present]
+            + hidden * rng.standard_normal(dim)
+        )
+        facts = RoundFacts(
+            present.tolist(), contribution=1.0, weights=weights.tolist()
+        )
         auditor.observe(model, facts, vectors[present])
     record = auditor.record(
         noise_multiplier=silo.noise, sum_noise_multiplier=silo.noise
     )
-    if proof:  # the rounds are known to be independent, so that the null is exact
+    if (
+        proof
+    ):  # the rounds are known to be independent, so that the null is exact
         fresh = RoundCorrelation(np.ones((rounds, 1)))
         record = dataclasses.replace(record, correlation=fresh)
     sees = claim_adversary(record)
@@ -195,13 +217,18 @@ def lines(
                 )
                 exact = exact_epsilon(setting, audited, adversary)
                 results = [run(seed) for seed in range(runs)]
-                proved = [run(seed, proof=True).proved or 0.0 for seed in range(proofs)]
+                proved = [
+                    run(seed, proof=True).proved or 0.0
+                    for seed in range(proofs)
+                ]
                 yield f"{name:10}  {audited:4}  {adversary:9}  {_row(exact, results, proved)}"
 
 
 def _row(exact: float, found: list[Answer], proved: list[float]) -> str:
     pairs = [(bound.estimate, bound.fit) for bound in found]
-    measured = [(e, fit) for e, fit in pairs if e is not None and fit is not None]
+    measured = [
+        (e, fit) for e, fit in pairs if e is not None and fit is not None
+    ]
     if not measured:
         return f"{exact:6.3f}  not measured"
     held = np.mean([e.low <= exact <= e.high for e, _ in measured])
@@ -222,18 +249,27 @@ def main() -> None:
         "--runs", type=int, default=200, help="federations for each line"
     )
     parser.add_argument(
-        "--proofs", type=int, default=40, help="those with a proof, which is slow"
+        "--proofs",
+        type=int,
+        default=40,
+        help="those with a proof, which is slow",
     )
     parser.add_argument(
         "--canaries", type=int, default=200, help="canary records in one silo"
     )
-    parser.add_argument("--dim", type=int, default=4000, help="parameters of the model")
+    parser.add_argument(
+        "--dim", type=int, default=4000, help="parameters of the model"
+    )
     parser.add_argument(
         "--setting", choices=SETTINGS, nargs="+", default=list(SETTINGS)
     )
     options = parser.parse_args()
     for line in lines(
-        options.setting, options.runs, options.proofs, options.canaries, options.dim
+        options.setting,
+        options.runs,
+        options.proofs,
+        options.canaries,
+        options.dim,
     ):
         print(line, flush=True)
 

@@ -97,7 +97,8 @@ def _median(rows: Rows, rng: Rng) -> int:
     """The exponential mechanism for a median on a grid of eight points."""
     values, grid = rows[:, 0], np.linspace(0, 1, 8)
     scores = -np.abs(
-        (values[:, None] > grid).sum(axis=0) - (values[:, None] <= grid).sum(axis=0)
+        (values[:, None] > grid).sum(axis=0)
+        - (values[:, None] <= grid).sum(axis=0)
     )
     return int(np.argmax(scores / 2 + rng.gumbel(0, 1, grid.size)))
 
@@ -132,19 +133,25 @@ def _staircase(rows: Rows, rng: Rng) -> Rows:
     share, sign = 1 / (1 + math.exp(0.5)), rng.choice([-1.0, 1.0])
     step = rng.geometric(1 - math.exp(-1)) - 1
     near = rng.random() < share / (share + (1 - share) * math.exp(-1))
-    inside = share * rng.random() if near else share + (1 - share) * rng.random()
+    inside = (
+        share * rng.random() if near else share + (1 - share) * rng.random()
+    )
     return np.array([rows.clip(0, 1).sum() + sign * (step + inside)])
 
 
 def _noisy_mean(rows: Rows, rng: Rng) -> Rows:
     std = math.sqrt(2)
     total = clipped(rows).sum(axis=0) + rng.normal(0, std, DIM)
-    return np.asarray(np.clip(total / max(len(rows) + rng.normal(0, std), 1.0), -1, 1))
+    return np.asarray(
+        np.clip(total / max(len(rows) + rng.normal(0, std), 1.0), -1, 1)
+    )
 
 
 def _by_array(rows: Rows, rng: Rng) -> Rows:
     halves = np.split(rows, 2, axis=1)
-    total = np.hstack([clipped(half, math.sqrt(0.5)) for half in halves]).sum(axis=0)
+    total = np.hstack([clipped(half, math.sqrt(0.5)) for half in halves]).sum(
+        axis=0
+    )
     return np.asarray(total + rng.normal(0, 1, DIM))
 
 
@@ -153,7 +160,9 @@ def _batch(rows: Rows, rng: Rng) -> Rows:
 
 
 def _twice(rows: Rows, rng: Rng) -> Rows:
-    return np.concatenate([noisy_sum(rows, rng, math.sqrt(2)) for _ in range(2)])
+    return np.concatenate(
+        [noisy_sum(rows, rng, math.sqrt(2)) for _ in range(2)]
+    )
 
 
 def _noise_of_each(rows: Rows, rng: Rng) -> Rows:
@@ -168,7 +177,9 @@ def _prefix_sums(state: dict[str, Any], rows: Rows, rng: Rng) -> Rows:
 
 def _rounded_then_clipped(rows: Rows, rng: Rng) -> Rows:
     low = np.floor(rows / 0.5) * 0.5
-    return noisy_sum(low + 0.5 * (rng.random(rows.shape) < (rows - low) / 0.5), rng)
+    return noisy_sum(
+        low + 0.5 * (rng.random(rows.shape) < (rows - low) / 0.5), rng
+    )
 
 
 def _half_of_the_entries(rows: Rows, rng: Rng) -> Rows:
@@ -180,7 +191,9 @@ def _noisier_after_rounding(rows: Rows, rng: Rng) -> Rows:
     rows = clipped(rows)
     low = np.floor(rows / 0.25) * 0.25
     rows = low + 0.25 * (rng.random(rows.shape) < (rows - low) / 0.25)
-    return np.asarray(rows.sum(axis=0) + rng.normal(0, 1 + math.sqrt(DIM) / 4, DIM))
+    return np.asarray(
+        rows.sum(axis=0) + rng.normal(0, 1 + math.sqrt(DIM) / 4, DIM)
+    )
 
 
 def _randomised_signs(rows: Rows, rng: Rng) -> Rows:
@@ -194,7 +207,8 @@ _ZERO_OUT: Mapping[str, Any] = {**GAUSSIAN, "adjacency": "zero-out"}
 
 FROM_OUTSIDE: Mapping[str, Target] = {
     "rounded-to-int8-at-random": Target(
-        lambda rows, rng: _rounded_to_int8(noisy_sum(rows, rng), rng), **GAUSSIAN
+        lambda rows, rng: _rounded_to_int8(noisy_sum(rows, rng), rng),
+        **GAUSSIAN,
     ),
     "bfloat16-laplace": Target(
         lambda rows, rng: _bfloat16(_laplace_sum(rows, rng)), **LAPLACE
@@ -248,8 +262,12 @@ FROM_OUTSIDE: Mapping[str, Target] = {
         },
     ),
     "released-twice": Target(_twice, sensitivity=math.sqrt(2), **GAUSSIAN),
-    "noise-of-each-record": Target(_noise_of_each, **{**_ZERO_OUT, "noise": None}),
-    "prefix-sums": Steps.target(_prefix_sums, steps=4, participations=1, noise=None),
+    "noise-of-each-record": Target(
+        _noise_of_each, **{**_ZERO_OUT, "noise": None}
+    ),
+    "prefix-sums": Steps.target(
+        _prefix_sums, steps=4, participations=1, noise=None
+    ),
     "rounded-then-clipped": Target(_rounded_then_clipped, **_ZERO_OUT),
     "half-of-the-entries": Target(_half_of_the_entries, **_ZERO_OUT),
     "noisier-after-rounding": Target(_noisier_after_rounding, **_ZERO_OUT),
@@ -262,7 +280,8 @@ FROM_OUTSIDE: Mapping[str, Target] = {
         others=[],
     ),
     "gaussian-claim-with-room": Target(
-        noisy_sum, **{**GAUSSIAN, "noise_multiplier": None, "epsilon": 1.5 * EPSILON}
+        noisy_sum,
+        **{**GAUSSIAN, "noise_multiplier": None, "epsilon": 1.5 * EPSILON},
     ),
 }
 """Right ones by name."""

@@ -61,7 +61,14 @@ import numpy as np
 import scipy.optimize
 import scipy.stats  # noqa: F401 - loaded late by what is forked, and so in every process again
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 from threadpoolctl import threadpool_limits
@@ -117,7 +124,9 @@ class Blobs(Task):
     def _examples(self, number: int) -> ClientData:
         rng = np.random.default_rng((17, number))
         targets = rng.integers(0, CLASSES, EXAMPLES)
-        centres = np.random.default_rng(5).standard_normal((CLASSES, self.inputs))
+        centres = np.random.default_rng(5).standard_normal(
+            (CLASSES, self.inputs)
+        )
         values = centres[targets] + rng.standard_normal((EXAMPLES, self.inputs))
         return ClientData(
             torch.tensor(values, dtype=torch.float32), torch.tensor(targets)
@@ -237,8 +246,13 @@ def kill_once(
     def is_writing() -> bool:
         return any(any(folder.glob(f"{name}.*{PART}")) for name in files)
 
-    while os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        assert time.monotonic() - begun < RAY_START, (folder / "log").read_text()
+    while (
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        is None
+    ):
+        assert time.monotonic() - begun < RAY_START, (
+            folder / "log"
+        ).read_text()
         try:
             signal_bytes = os.read(reader, 100)
         except BlockingIOError:
@@ -264,7 +278,10 @@ def kill_once(
 
 def damage(path: Path, rng: np.random.Generator) -> bool:
     """Cut a file off, or overwrite a part of it; whether there was one with one before it."""
-    if not path.exists() or not path.with_name(f"{path.stem}-previous.npz").exists():
+    if (
+        not path.exists()
+        or not path.with_name(f"{path.stem}-previous.npz").exists()
+    ):
         return False
     content = bytearray(path.read_bytes())
     if rng.random() < 0.5:
@@ -318,7 +335,9 @@ def training(
     With ``seed`` each start has other options.
     """
     changes, every = CONFIGS[number % len(CONFIGS)]
-    job = Job(Blobs(), dataclasses.replace(BASE, **changes), Seeds.derive(number), 3)
+    job = Job(
+        Blobs(), dataclasses.replace(BASE, **changes), Seeds.derive(number), 3
+    )
 
     def start(folder: Path, tell: Callable[[int], None]) -> None:
         more: dict[str, Any] = {"checkpoint_every": every}
@@ -362,7 +381,9 @@ def drifting_app() -> ClientApp:
         step = 0.1 * rng.standard_normal(model.shape) / np.sqrt(model.size)
         content = RecordDict(
             {
-                "arrays": ArrayRecord({"w": Array((model + step).astype(np.float32))}),
+                "arrays": ArrayRecord(
+                    {"w": Array((model + step).astype(np.float32))}
+                ),
                 "metrics": MetricRecord({"num-examples": 10}),
             }
         )
@@ -383,7 +404,9 @@ class Later(flower.FedAvg):
     def configure_train(self, server_round: int, *given: Any) -> list[Message]:
         """As FedAvg does."""
         messages = super().configure_train(server_round + self.done, *given)
-        return sorted(messages, key=lambda message: message.metadata.dst_node_id)
+        return sorted(
+            messages, key=lambda message: message.metadata.dst_node_id
+        )
 
 
 def server_app(folder: Path, tell: Callable[[int], None]) -> None:
@@ -399,7 +422,11 @@ def server_app(folder: Path, tell: Callable[[int], None]) -> None:
     done = int(models[-1].stem[6:]) if models else 0
     start = np.load(models[-1]) if models else np.zeros(SHAPE, np.float32)
     audit = CanaryAudit(
-        Later(done), num_canaries=12, delta=1e-3, seed=3, checkpoint=folder / "audit"
+        Later(done),
+        num_canaries=12,
+        delta=1e-3,
+        seed=3,
+        checkpoint=folder / "audit",
     )
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.start(
@@ -414,10 +441,19 @@ def server_app(folder: Path, tell: Callable[[int], None]) -> None:
 def without_its_interruption(record: AuditRecord) -> tuple[AuditRecord, bool]:
     """A record of the plug-in as if nobody had interrupted it, and whether it went back a round."""
     back = [
-        fault for fault in record.provenance.faults if "the server went back" in fault
+        fault
+        for fault in record.provenance.faults
+        if "the server went back" in fault
     ]
-    faults = tuple(fault for fault in record.provenance.faults if fault not in back)
-    changes = {"resumed_after": (), "plan": (), "faults": faults, "fault_counts": {}}
+    faults = tuple(
+        fault for fault in record.provenance.faults if fault not in back
+    )
+    changes = {
+        "resumed_after": (),
+        "plan": (),
+        "faults": faults,
+        "fault_counts": {},
+    }
     return record.with_values(**changes), bool(back)  # the plan has seconds
 
 
@@ -437,7 +473,9 @@ def with_its_loss(record: AuditRecord, expected: AuditRecord) -> AuditRecord:
     """
     loss = expected.metrics["train_loss"]
     assert np.allclose(record.metrics["train_loss"], loss, rtol=1e-12, atol=0)
-    return dataclasses.replace(record, metrics={**record.metrics, "train_loss": loss})
+    return dataclasses.replace(
+        record, metrics={**record.metrics, "train_loss": loss}
+    )
 
 
 def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
@@ -483,7 +521,9 @@ def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
         yield tally
 
 
-def main(parts: list[str], runs: int | None, seed: int, quick: bool) -> Counter[str]:
+def main(
+    parts: list[str], runs: int | None, seed: int, quick: bool
+) -> Counter[str]:
     """Print a line for each part; returns how many of its runs were equal."""
     full = {"in process": 100, "options": 40, "ray": 20, "plug-in": 10}
     few = {"in process": 7, "plug-in": 2}
@@ -496,7 +536,10 @@ def main(parts: list[str], runs: int | None, seed: int, quick: bool) -> Counter[
                 end = "\r" if sys.stderr.isatty() else "\n"
                 print(f"{part}: {tally}", end=end, file=sys.stderr, flush=True)
             same[part] = tally.same
-            print(f"{part:10} {tally} ({time.monotonic() - begun:.0f} s)", flush=True)
+            print(
+                f"{part:10} {tally} ({time.monotonic() - begun:.0f} s)",
+                flush=True,
+            )
             for line in tally.different:
                 print(f"  different: {line}", flush=True)
     return same
@@ -504,7 +547,9 @@ def main(parts: list[str], runs: int | None, seed: int, quick: bool) -> Counter[
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a few runs, without Ray")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few runs, without Ray"
+    )
     kinds = ["in process", "options", "ray", "plug-in"]
     parser.add_argument("--parts", nargs="+", default=[], choices=kinds)
     parser.add_argument(

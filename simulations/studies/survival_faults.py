@@ -108,7 +108,10 @@ CONFIG = RunConfig(
 )  # fmt: skip
 SEEDS = Seeds.derive(11)
 
-ON_CLIENTS = {"raise": FaultKind.CLIENT_FAILED, "NaN data": FaultKind.CLIENT_NOT_FINITE}
+ON_CLIENTS = {
+    "raise": FaultKind.CLIENT_FAILED,
+    "NaN data": FaultKind.CLIENT_NOT_FINITE,
+}
 ON_NODES = {
     "node raises": FaultKind.NODE_FAILED,
     "network drops": FaultKind.NO_ANSWER,
@@ -133,7 +136,9 @@ class Plan:
         total: number of faults.
     """
 
-    def __init__(self, rng: np.random.Generator, rounds: int, total: int) -> None:
+    def __init__(
+        self, rng: np.random.Generator, rounds: int, total: int
+    ) -> None:
         self.rng = rng
         self.round = 0
         counts = rng.multinomial(total, np.full(rounds, 1 / rounds))
@@ -163,11 +168,15 @@ class Plan:
         self.over = threading.Event()
         self.free = [int(node) for node in self.rng.permutation(NODES) + 1]
         kinds = [*ON_CLIENTS, *ON_NODES, "full disk"]
-        for kind in map(str, self.rng.choice(kinds, self.counts[self.round - 1])):
+        for kind in map(
+            str, self.rng.choice(kinds, self.counts[self.round - 1])
+        ):
             if kind == "full disk" and not self.full_disk:
                 self.full_disk = True
                 self.count(kind, FaultKind.CHECKPOINT_NOT_WRITTEN)
-            elif kind == "dead" and self.round > 1 and self.free[-1] not in died:
+            elif (
+                kind == "dead" and self.round > 1 and self.free[-1] not in died
+            ):
                 self.dead.add(self.free.pop())
                 self.count(kind, ON_NODES[kind])
             elif kind in (
@@ -208,7 +217,10 @@ class Faulty(Blobs):
 
     def client(self, client_id: int) -> ClientData:
         """See `Task`."""
-        data, fault = super().client(client_id), self.plan.clients.get(client_id)
+        data, fault = (
+            super().client(client_id),
+            self.plan.clients.get(client_id),
+        )
         if fault == "raise":
             raise OSError(f"disk of client {client_id} is gone")
         if fault == "NaN data":
@@ -245,26 +257,40 @@ class FaultyGrid(InProcessGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Those that are not dead."""
-        return [node for node in super().get_node_ids() if node not in self._plan.dead]
+        return [
+            node
+            for node in super().get_node_ids()
+            if node not in self._plan.dead
+        ]
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        **newer: Any,
     ) -> Iterable[Message]:
         """What comes back of a round, spoiled as the plan says."""
         messages = list(messages)
         if messages[0].metadata.message_type == MessageType.QUERY:
             return super().send_and_receive(messages, timeout=timeout, **newer)
         plan = self._plan
-        requests = {message.metadata.dst_node_id: message for message in messages}
+        requests = {
+            message.metadata.dst_node_id: message for message in messages
+        }
         orders = {
             node: TrainInstruction.decode(message.content)
             for node, message in requests.items()
         }
         plan.meet(orders)
-        arrived = [self._late.get(timeout=TIMEOUT) for _ in range(self._expected_late)]
+        arrived = [
+            self._late.get(timeout=TIMEOUT) for _ in range(self._expected_late)
+        ]
         self._expected_late = list(plan.nodes.values()).count("late")
         plan.accepted.append({})
-        for reply in super().send_and_receive(messages, timeout=timeout, **newer):
+        for reply in super().send_and_receive(
+            messages, timeout=timeout, **newer
+        ):
             node = reply.metadata.src_node_id
             fault = plan.nodes.get(node)
             if fault in (None, "twice"):
@@ -277,7 +303,9 @@ class FaultyGrid(InProcessGrid):
         return arrived
 
 
-def _spoiled(reply: Message, message: Message, fault: str | None) -> list[Message]:
+def _spoiled(
+    reply: Message, message: Message, fault: str | None
+) -> list[Message]:
     """What arrives of an answer."""
     if fault in (None, "node raises"):
         return [reply]
@@ -316,7 +344,9 @@ def full_disk(plan: Plan) -> Iterator[None]:
         yield
 
 
-def run(rounds: int, faults: int, seed: int, folder: Path) -> tuple[Plan, AuditRecord]:
+def run(
+    rounds: int, faults: int, seed: int, folder: Path
+) -> tuple[Plan, AuditRecord]:
     """The run with its faults; its record is saved and read again."""
     plan = Faulty.plan = Plan(np.random.default_rng(seed), rounds, faults)
     task = Faulty(clients=CONFIG.clients, inputs=400)
@@ -343,7 +373,9 @@ def means_again(plan: Plan, config: RunConfig, dim: int) -> np.ndarray:
     """The norm of every round's mean, from what was accepted, the noise and the expected cohort."""
     norms = []
     for t, accepted in enumerate(plan.accepted):
-        total = sum((part.total for _, part in accepted.values()), np.zeros(dim))
+        total = sum(
+            (part.total for _, part in accepted.values()), np.zeros(dim)
+        )
         (clip_norm,) = {order.clip_norm for order, _ in accepted.values()}
         scale = config.sum_noise_multiplier() * clip_norm
         noise = gaussian_noise(noise_generator(SEEDS.noise, t, 0), dim, scale)
@@ -358,14 +390,22 @@ def check(plan: Plan, record: AuditRecord, folder: Path) -> list[str]:
     if record.rounds != rounds:
         wrong.append(f"{record.rounds} of {rounds} rounds")
     write_report(summarize(record), folder)
-    counts = json.loads((folder / "report.json").read_text())["details"]["fault_counts"]
-    if counts != {str(kind): count for kind, count in plan.injected.items() if count}:
+    counts = json.loads((folder / "report.json").read_text())["details"][
+        "fault_counts"
+    ]
+    if counts != {
+        str(kind): count for kind, count in plan.injected.items() if count
+    }:
         wrong.append(f"counted {counts}, injected {dict(plan.injected)}")
-    error = np.abs(means_again(plan, config, record.dim) / record.norms.means - 1).max()
+    error = np.abs(
+        means_again(plan, config, record.dim) / record.norms.means - 1
+    ).max()
     if not error < 1e-12:
         wrong.append(f"means made again differ by {error:.1e}")
     for t, accepted in enumerate(plan.accepted):
-        canaries = sorted(i for order, _ in accepted.values() for i in order.canary_ids)
+        canaries = sorted(
+            i for order, _ in accepted.values() for i in order.canary_ids
+        )
         if np.flatnonzero(record.presence[t]).tolist() != canaries:
             wrong.append(f"round {t + 1}: other canaries")
         trained = sum(part.clients for _, part in accepted.values())
@@ -379,7 +419,9 @@ def check(plan: Plan, record: AuditRecord, folder: Path) -> list[str]:
         or without_faults is None
         or not 0 < with_faults <= without_faults
     ):
-        wrong.append(f"analytical ε {with_faults}, and {without_faults} without faults")
+        wrong.append(
+            f"analytical ε {with_faults}, and {without_faults} without faults"
+        )
     return wrong
 
 
@@ -409,7 +451,9 @@ def main(rounds: int, faults: int, seed: int) -> bool:
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="10 rounds and 30 faults")
+    parser.add_argument(
+        "--quick", action="store_true", help="10 rounds and 30 faults"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
     given = parser.parse_args()
     sizes = (10, 30) if given.quick else (60, 200)

@@ -106,7 +106,10 @@ def pure_epsilon(pair: Pair) -> float:
 MECHANISMS = {
     "randomised response": randomised_response(0.5),
     "geometric": geometric(),
-    "one bit": (np.array([1 - 0.1 * math.e, 0.1 * math.e]), np.array([0.9, 0.1])),
+    "one bit": (
+        np.array([1 - 0.1 * math.e, 0.1 * math.e]),
+        np.array([0.9, 0.1]),
+    ),
     "votes": votes(),
     "rounded Gaussian": rounded(-6, 7),
     "clamped Gaussian": rounded(-1, 2),
@@ -133,16 +136,21 @@ def draw(pair: Pair, count: int, coins: bool, rng: np.random.Generator) -> Pair:
     present_count = int(rng.binomial(2 * count, 0.5)) if coins else count
     sizes = present_count, 2 * count - present_count
     observed, unobserved = (
-        np.searchsorted(np.cumsum(law)[:-1], rng.random(size), side="right").astype(
-            float
-        )
+        np.searchsorted(
+            np.cumsum(law)[:-1], rng.random(size), side="right"
+        ).astype(float)
         for law, size in zip(pair, sizes, strict=True)
     )
     return observed, unobserved
 
 
 def failures(
-    method: str, mechanism: str, delta: float, truth: float, count: int, runs: int
+    method: str,
+    mechanism: str,
+    delta: float,
+    truth: float,
+    count: int,
+    runs: int,
 ) -> tuple[int, bool]:
     """In how many runs a bound exceeds the truth, and whether the order of scores matters."""
     coins, failed, moved = BOUNDS[method].needs_coins, 0, False
@@ -153,7 +161,9 @@ def failures(
         failed += bound > truth + 1e-9
         if not run:
             observed, unobserved = (rng.permutation(group) for group in scores)
-            again = BOUNDS[method](observed, unobserved, delta, confidence=1 - ALPHA)
+            again = BOUNDS[method](
+                observed, unobserved, delta, confidence=1 - ALPHA
+            )
             moved = bound != again
     return failed, moved
 
@@ -164,10 +174,13 @@ def laplace(method: str, count: int, runs: int) -> tuple[float, float]:
     for run in range(runs):
         rng = np.random.default_rng((count, run))
         is_present = (
-            int(rng.binomial(2 * count, 0.5)) if BOUNDS[method].needs_coins else count
+            int(rng.binomial(2 * count, 0.5))
+            if BOUNDS[method].needs_coins
+            else count
         )
         scores = Scores(
-            rng.laplace(1, 1, is_present), rng.laplace(0, 1, 2 * count - is_present)
+            rng.laplace(1, 1, is_present),
+            rng.laplace(0, 1, 2 * count - is_present),
         )
         evidence = find_evidence(scores, 1.0, DELTA, method=method)
         bounds.append([evidence.lower_bound > 1, evidence.violated])
@@ -178,12 +191,18 @@ def laplace(method: str, count: int, runs: int) -> tuple[float, float]:
 def main(arguments: list[str] | None = None) -> None:
     """Print a line for each bound and mechanism."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="few runs of few sizes")
+    parser.add_argument(
+        "--quick", action="store_true", help="few runs of few sizes"
+    )
     parser.add_argument("--runs", type=int, default=400, help="at each size")
-    parser.add_argument("--slow-runs", type=int, default=40, help="of the slow bounds")
+    parser.add_argument(
+        "--slow-runs", type=int, default=40, help="of the slow bounds"
+    )
     parser.add_argument("--only", help="one method")
     options = parser.parse_args(arguments)
-    sizes = np.random.default_rng(1).integers(50, 4001, 2 if options.quick else 40)
+    sizes = np.random.default_rng(1).integers(
+        50, 4001, 2 if options.quick else 40
+    )
     print(
         f"{'method':17}{'mechanism':21}{'true ε':>7}{'above':>8}{'allowed':>9}{'worst':>7}"
     )
@@ -198,7 +217,10 @@ def main(arguments: list[str] | None = None) -> None:
             else options.runs
         )
         failures_of, moved = zip(
-            *(failures(method, mechanism, delta, truth, int(n), runs) for n in sizes),
+            *(
+                failures(method, mechanism, delta, truth, int(n), runs)
+                for n in sizes
+            ),
             strict=True,
         )
         error, trials = math.sqrt(ALPHA * (1 - ALPHA) / runs), runs * len(sizes)
@@ -214,13 +236,15 @@ def main(arguments: list[str] | None = None) -> None:
         )
     counts, runs = (20, 50, 100, 200, 1000), 3 if options.quick else 150
     print(
-        f"\n{'method':17}" + "".join(f"{f'{count} + {count}':>16}" for count in counts)
+        f"\n{'method':17}"
+        + "".join(f"{f'{count} + {count}':>16}" for count in counts)
     )
     for method in [name for name, bound in BOUNDS.items() if bound.valid]:
         if options.only in (None, method):
             shares = (laplace(method, count, runs) for count in counts)
             print(
-                f"{method:17}" + "".join(f"{a:>9.1%}{b:>7.1%}" for a, b in shares),
+                f"{method:17}"
+                + "".join(f"{a:>9.1%}{b:>7.1%}" for a, b in shares),
                 flush=True,
             )
 

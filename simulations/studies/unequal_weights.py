@@ -37,7 +37,9 @@ from simulations.studies.few_nodes import (
 NODES, ROUNDS, DELTA, PAIRS = 30, 20, 1e-3, 40
 LAWS = {
     "equal": np.full(NODES, 100),
-    "lognormal": np.round(100 * np.exp(np.random.default_rng(5).normal(0, 1.5, NODES))),
+    "lognormal": np.round(
+        100 * np.exp(np.random.default_rng(5).normal(0, 1.5, NODES))
+    ),
     "one heavy": np.array([100] * (NODES - 1) + [10_000]),
     "one liar": np.array([100] * (NODES - 1) + [10**7]),
 }
@@ -50,7 +52,9 @@ def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
     inner = flower.FedAvg(
         fraction_evaluate=0.0, min_train_nodes=NODES, min_available_nodes=NODES
     )
-    strategy = flower.DifferentialPrivacyServerSideFixedClipping(inner, z, CLIP, NODES)
+    strategy = flower.DifferentialPrivacyServerSideFixedClipping(
+        inner, z, CLIP, NODES
+    )
     clients = app(1, LAWS[law].tolist())
     record = audited_run(strategy, clients, NODES, ROUNDS, seed, DELTA)
     client = AuditedClient.of(record)
@@ -88,7 +92,8 @@ def play(
             real = [updates(1, node, t + 1, theta) for node in range(NODES)]
             real[median_client] = plays * CLIP * u
             clipped = [
-                x * min(1.0, CLIP / max(float(np.linalg.norm(x)), 1e-9)) for x in real
+                x * min(1.0, CLIP / max(float(np.linalg.norm(x)), 1e-9))
+                for x in real
             ]
             means.append(shares @ np.array(clipped) + noise[t])
             theta = theta + means[-1]
@@ -124,12 +129,12 @@ def main() -> None:
             )
             runs = list(pool.map(measure, *arguments_of, chunksize=5))
             theories = [theory for _, theory in runs]
-            spread = (
-                f"{statistics.mean(theories):.3g} ± {statistics.stdev(theories):.2g}"
-            )
+            spread = f"{statistics.mean(theories):.3g} ± {statistics.stdev(theories):.2g}"
             for place, sees in enumerate(("final model", "every round")):
                 measured = [
-                    run[place] for run, _ in runs if math.isfinite(run[place].epsilon)
+                    run[place]
+                    for run, _ in runs
+                    if math.isfinite(run[place].epsilon)
                 ]
                 start = f"| {law} | {z:g} | {sees} | {len(measured) / len(runs):.0%} |"
                 if not measured:

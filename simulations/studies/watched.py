@@ -82,7 +82,10 @@ from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing.answer.epsilon_so_far import UNPLANNED
-from fl_epe.auditing.estimate.confidence_sequence import boundary, crossing_probability
+from fl_epe.auditing.estimate.confidence_sequence import (
+    boundary,
+    crossing_probability,
+)
 from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule, presence
 from fl_epe.schedules.availability import DeviceClasses
 
@@ -98,7 +101,9 @@ def shift(epsilon: float) -> float:
     """The μ whose ε at δ is ``epsilon``."""
     return float(
         scipy.optimize.brentq(
-            lambda mu: float(epsilon_two_gaussians(0, 1, mu, 1, DELTA)) - epsilon,
+            lambda mu: (
+                float(epsilon_two_gaussians(0, 1, mu, 1, DELTA)) - epsilon
+            ),
             1e-3,
             100,
         )
@@ -108,14 +113,19 @@ def shift(epsilon: float) -> float:
 def halves(rounds: int, confidence: float = 0.95) -> dict[str, Floats]:
     """Half the width of each kind of interval after 1 … ``rounds`` scores."""
     observed = np.arange(1, rounds + 1)
-    out = {"fixed-time": scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(observed)}
+    out = {
+        "fixed-time": scipy.special.ndtri((1 + confidence) / 2)
+        / np.sqrt(observed)
+    }
     for name, horizon in (
         ("planned", rounds),
         ("plan 10% off", 1.1 * rounds),
         ("no plan", None),
     ):
         error, end = (1 - confidence) / 2, horizon or UNPLANNED
-        out[name] = boundary(observed, error, end, horizon is not None) / observed
+        out[name] = (
+            boundary(observed, error, end, horizon is not None) / observed
+        )
     return out
 
 
@@ -176,7 +186,11 @@ def stopping(
         above = np.cumsum(rng.normal(drift, 1.0, count)) > height
         if above.any():
             used[run] = np.argmax(above) + 1
-    return count, float(np.median(used)) / count, float(np.mean(np.isfinite(used)))
+    return (
+        count,
+        float(np.median(used)) / count,
+        float(np.mean(np.isfinite(used))),
+    )
 
 
 def heights(error: float = 0.025) -> Iterator[tuple[float, float]]:
@@ -186,7 +200,10 @@ def heights(error: float = 0.025) -> Iterator[tuple[float, float]]:
         def excess(height: float, exponent: float = exponent) -> float:
             return crossing_probability(height, shape=exponent) - error
 
-        yield exponent, float(scipy.optimize.brentq(excess, 1.96, 4.0, xtol=1e-6))
+        yield (
+            exponent,
+            float(scipy.optimize.brentq(excess, 1.96, 4.0, xtol=1e-6)),
+        )
 
 
 PERIOD, WATCHED = 60, 100  # rounds and canaries of the uneven runs
@@ -224,7 +241,9 @@ UNEVEN = {
     "scores rise tenfold": Uneven(
         DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), falls=0.1
     ),
-    "κ falls": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), drifts=True),
+    "κ falls": Uneven(
+        DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), drifts=True
+    ),
 }
 
 
@@ -239,7 +258,9 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
         is_present = presence(setting.schedule, setting.canaries, rng)
         is_present &= (rng.random(PERIOD) >= setting.lost)[:, None]
         count = is_present.sum(axis=1)
-        scores = count * kappa * signal + np.sqrt(count) * rng.standard_normal(PERIOD)
+        scores = count * kappa * signal + np.sqrt(count) * rng.standard_normal(
+            PERIOD
+        )
         gained, shown = np.cumsum(signal**2 * count), np.cumsum(signal * scores)
         true = np.cumsum(signal**2 * count * kappa)
         some = np.flatnonzero(
@@ -247,15 +268,18 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
         )
         if not len(some):
             continue
-        expected_scores = np.sqrt(np.cumsum(signal[:, None] ** 2 * is_present, axis=0))[
-            some
-        ]
-        mean = expected_scores.sum(axis=1) / np.count_nonzero(expected_scores, axis=1)
+        expected_scores = np.sqrt(
+            np.cumsum(signal[:, None] ** 2 * is_present, axis=0)
+        )[some]
+        mean = expected_scores.sum(axis=1) / np.count_nonzero(
+            expected_scores, axis=1
+        )
         unit = signal[np.flatnonzero(count)[0]] ** 2
         half = boundary(gained[some], 0.025, 1.1 * planned * unit)
         truth = mean * true[some] / gained[some]
         low, high = (
-            mean * (shown[some] + side * half) / gained[some] for side in (-1, 1)
+            mean * (shown[some] + side * half) / gained[some]
+            for side in (-1, 1)
         )
         wrong["ever"] += bool(np.any(low > truth))
         wrong["end"] += bool(np.any(low > truth[-1]))
@@ -265,13 +289,17 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
 
 def main(runs: int, rounds: int) -> None:
     """Print the tables."""
-    print(f"1. lower end ever above the truth in {rounds} rounds, share of {runs} runs")
+    print(
+        f"1. lower end ever above the truth in {rounds} rounds, share of {runs} runs"
+    )
     for name, share in misleading(runs, rounds).items():
         print(f"   {name:14} {share:7.2%}")
     print("2. width in ε at the end, over that of the fixed-time interval")
     for name, ratio in widths(rounds).items():
         print(f"   {name:14} {ratio:7.3f}")
-    print("3. a violation of factor 2, and the share of the fixed design's canaries")
+    print(
+        "3. a violation of factor 2, and the share of the fixed design's canaries"
+    )
     print("   confidence  power  claim  canaries  median share  declared")
     for confidence, power in ((0.975, 0.95), (0.99, 0.95), (0.975, 0.9)):
         for claim in CLAIMS:
@@ -293,12 +321,16 @@ def main(runs: int, rounds: int) -> None:
         print(f"   {exponent:7} {height:6.3f} {height / once:6.3f} {times}")
     print("5. uneven runs\n                              ever    end  above")
     for name, setting in UNEVEN.items():
-        shares = "".join(f"{share:7.1%}" for share in uneven(setting, runs).values())
+        shares = "".join(
+            f"{share:7.1%}" for share in uneven(setting, runs).values()
+        )
         print(f"   {name:24}{shares}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="200 runs of 200 rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="200 runs of 200 rounds"
+    )
     quick = parser.parse_args().quick
     main(*((200, 200) if quick else (RUNS, ROUNDS)))

@@ -232,7 +232,9 @@ _MANY = 10**9  # dimensions of a large model
 def matrix_of(mechanism: str, rounds: int) -> Floats:
     """The strategy C; bands are no more than the rounds."""
     kind, _, bands = mechanism.partition(":bands=")
-    mechanism = f"{kind}:bands={min(int(bands), rounds)}" if bands else mechanism
+    mechanism = (
+        f"{kind}:bands={min(int(bands), rounds)}" if bands else mechanism
+    )
     matrix = strategy_matrix(mechanism, rounds)
     return np.eye(rounds) if matrix is None else matrix
 
@@ -247,11 +249,15 @@ def participations(schedule: str, rounds: int, count: int, seed: int) -> Floats:
     return presences[:, presences.any(axis=0)].astype(np.float64)
 
 
-def estimated(factor: Floats, seed: int, parts: int, window: int) -> RoundCorrelation:
+def estimated(
+    factor: Floats, seed: int, parts: int, window: int
+) -> RoundCorrelation:
     """What the package makes of M numbers for each of the rounds, whose lengths are known."""
     fresh = np.random.default_rng(seed).standard_normal((len(factor), parts))
     sketches = scipy.linalg.solve_triangular(factor, fresh, lower=True)
-    inverse = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
+    inverse = scipy.linalg.solve_triangular(
+        factor, np.eye(len(factor)), lower=True
+    )
     lengths = np.sqrt(parts) * np.linalg.norm(inverse, axis=1)
     whitener = Whitener(parts, window)
     rows = [
@@ -271,8 +277,12 @@ def measure(
     )
     window = asked.window or max(WINDOW, reach.max(initial=1))
     correlation = estimated(factor, seed, asked.parts, window)
-    precision = Precision.of(reach_of(rounds, correlation.window), _MANY, asked.parts)
-    spread = scipy.linalg.solve_triangular(factor, NOISE * np.eye(rounds), lower=True)
+    precision = Precision.of(
+        reach_of(rounds, correlation.window), _MANY, asked.parts
+    )
+    spread = scipy.linalg.solve_triangular(
+        factor, NOISE * np.eye(rounds), lower=True
+    )
     lengths = np.linalg.norm(spread, axis=1)[:, None]
     presences = [
         participations(name, rounds, asked.canaries, seed) for name in SCHEDULES
@@ -281,7 +291,9 @@ def measure(
         np.concatenate([spread, *presences], axis=1) / lengths
     )
     null_scores, *signals = np.split(
-        whitened, np.cumsum([rounds, *(part.shape[1] for part in presences)])[:-1], 1
+        whitened,
+        np.cumsum([rounds, *(part.shape[1] for part in presences)])[:-1],
+        1,
     )
     for presence_, signal in zip(presences, signals, strict=True):
         theory = np.linalg.norm(factor @ presence_, axis=0).mean() / NOISE
@@ -313,14 +325,18 @@ def main() -> None:
     """Print the table and the time."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--seeds", type=int, help="by default fewer for more rounds")
+    parser.add_argument(
+        "--seeds", type=int, help="by default fewer for more rounds"
+    )
     parser.add_argument("--mechanisms", nargs="+", default=list(MECHANISMS))
     parser.add_argument("--canaries", type=int, default=300)
     parser.add_argument("--parts", type=int, default=SKETCH_PARTS)
     parser.add_argument(
         "--window", type=int, help="by default as far as noise is correlated"
     )
-    parser.add_argument("--time", action="store_true", help="of `RunAuditor` only")
+    parser.add_argument(
+        "--time", action="store_true", help="of `RunAuditor` only"
+    )
     options = parser.parse_args()
     cells: dict[str, Floats] = {}
     if not options.time:
@@ -340,15 +356,23 @@ def print_rows(
     """A row for each schedule; what is in it, by its name."""
     factor = matrix_of(mechanism, rounds)
     seeds = asked.seeds or SEEDS.get(rounds, 4)
-    results = np.array([list(measure(factor, seed, asked)) for seed in range(seeds)])
-    centres, errors = results.mean(axis=0), results.std(axis=0, ddof=1) / np.sqrt(seeds)
+    results = np.array(
+        [list(measure(factor, seed, asked)) for seed in range(seeds)]
+    )
+    centres, errors = (
+        results.mean(axis=0),
+        results.std(axis=0, ddof=1) / np.sqrt(seeds),
+    )
     rows = {}
     for name, centre, error in zip(SCHEDULES, centres, errors, strict=True):
         shown = " ".join(
-            f"{c:.4f}±{e:.4f}" for c, e in zip(centre[:3], error[:3], strict=True)
+            f"{c:.4f}±{e:.4f}"
+            for c, e in zip(centre[:3], error[:3], strict=True)
         )
         start = f"{rounds:6} {mechanism:15} {name:12}"
-        print(f"{start} | {shown} | {centre[3]:.3f} {centre[4]:.3f}", flush=True)
+        print(
+            f"{start} | {shown} | {centre[3]:.3f} {centre[4]:.3f}", flush=True
+        )
         rows[start] = centre
     return rows
 

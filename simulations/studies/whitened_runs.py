@@ -101,18 +101,26 @@ ROUNDS, NOISE, DELTA, LEVEL = 30, 0.5, 1e-5, 0.05
 METHODS = ("weighted", "gdp")
 SHARED = ((0.0, 0.0), (0.1, 0.9), (0.5, 0.95))  # with momentum
 UNOBSERVED, EVERY = 60, 10
-_HELD = 1 << 20  # numbers of canaries that are kept; of more, transforms are faster
+_HELD = (
+    1 << 20
+)  # numbers of canaries that are kept; of more, transforms are faster
 _LARGE = 1 << 17  # dimensions of which vectors take too long
 
 
 def hold(canaries: CanarySet) -> None:
     """Make its canaries once: products with few short ones are faster than transforms."""
-    rows = np.array([canaries.vector(i) for i in range(canaries.count)], np.float64)
+    rows = np.array(
+        [canaries.vector(i) for i in range(canaries.count)], np.float64
+    )
 
     def dot(x: Floats, *, numbers: Sequence[int] | None = None) -> Floats:
-        return np.asarray(x @ (rows if numbers is None else rows[list(numbers)]).T)
+        return np.asarray(
+            x @ (rows if numbers is None else rows[list(numbers)]).T
+        )
 
-    def combine(weights: Floats, *, numbers: Sequence[int]) -> NDArray[np.float32]:
+    def combine(
+        weights: Floats, *, numbers: Sequence[int]
+    ) -> NDArray[np.float32]:
         return np.asarray(weights @ rows[list(numbers)], np.float32)
 
     vars(canaries).update(dot=dot, combine=combine)
@@ -133,7 +141,9 @@ def truth_of(often: int, shared: float) -> tuple[float, float]:
     return score, known_expected_score_epsilon([score], DELTA)
 
 
-def noises(rng: np.random.Generator, size: int, shared: float) -> Iterator[Floats]:
+def noises(
+    rng: np.random.Generator, size: int, shared: float
+) -> Iterator[Floats]:
     """Of each round, shape ``(size,)``."""
     always = np.sqrt(shared) * rng.standard_normal(size)
     for _ in range(ROUNDS):
@@ -162,13 +172,19 @@ def by_vectors(
         hold(auditor.canaries)
     for t, noise in enumerate(noises(rng, dim, shared)):
         present = np.flatnonzero(here[:, t]).tolist()
-        total = auditor.canaries.combine(np.ones((1, len(present))), numbers=present)[0]
+        total = auditor.canaries.combine(
+            np.ones((1, len(present))), numbers=present
+        )[0]
         velocity = momentum * velocity + noise + total
         theta = theta + velocity
-        auditor.observe(theta, RoundFacts(present, 1.0, clip_norm=1.0, replies=1.0))
+        auditor.observe(
+            theta, RoundFacts(present, 1.0, clip_norm=1.0, replies=1.0)
+        )
         if (t + 1) % EVERY == 0:
             shown.append((t + 1, auditor.epsilon_so_far()))
-    return auditor.record(noise_multiplier=NOISE, sum_noise_multiplier=NOISE), shown
+    return auditor.record(
+        noise_multiplier=NOISE, sum_noise_multiplier=NOISE
+    ), shown
 
 
 def by_law(
@@ -185,7 +201,9 @@ def by_law(
     )  # in units of coordinates
     dots[:, :count] += here.T
     lengths = np.sqrt(NOISE**2 * dim + here.sum(axis=0))
-    signals = np.sqrt(dim) / hidden_norm(lengths, here.any(axis=0))[:, None] * here.T
+    signals = (
+        np.sqrt(dim) / hidden_norm(lengths, here.any(axis=0))[:, None] * here.T
+    )
     scores = shift_scores(dots[:, :count] / lengths[:, None], dim)
     directions = rng.standard_normal((count, SKETCH_PARTS), np.float32)
     directions /= np.float32(np.sqrt(SKETCH_PARTS))
@@ -229,7 +247,12 @@ def by_law(
 def mean_delta(sizes: Floats, epsilon: float) -> float:
     """δ of a client drawn from those with these expected scores."""
     return float(
-        np.mean([delta_two_gaussians(0.0, 1.0, size, 1.0, epsilon) for size in sizes])
+        np.mean(
+            [
+                delta_two_gaussians(0.0, 1.0, size, 1.0, epsilon)
+                for size in sizes
+            ]
+        )
     )
 
 
@@ -246,7 +269,9 @@ def run(
     rng = np.random.default_rng(
         (seed, dim, often, round(100 * shared), round(100 * momentum))
     )
-    presences = np.array([rng.permutation(ROUNDS) < often for _ in range(canaries)])
+    presences = np.array(
+        [rng.permutation(ROUNDS) < often for _ in range(canaries)]
+    )
     record, shown = (
         by_law(rng, presences, dim, shared)
         if law
@@ -254,10 +279,15 @@ def run(
     )
     above = False
     for after, estimate in shown:
-        if estimate is not None:  # and its lower end has a smaller δ than the truth
+        if (
+            estimate is not None
+        ):  # and its lower end has a smaller δ than the truth
             sizes = expected_scores(presences[:, :after], shared)
             above |= mean_delta(sizes, estimate.low) < DELTA
-    view, (theory, truth) = seen_by(record, EVERY_ROUND), truth_of(often, shared)
+    view, (theory, truth) = (
+        seen_by(record, EVERY_ROUND),
+        truth_of(often, shared),
+    )
     scores = scores_of(view)
     fit = ladder_fit(view, scores)
     # Whether the truth is in the interval of κ, in terms of ε, whose ends need not be solved.
@@ -266,7 +296,9 @@ def run(
         for scale in (fit.low, fit.high)
     ]
     assert scores.unobserved is not None
-    proved = [lower_bound(scores, DELTA, method=method) > truth for method in METHODS]
+    proved = [
+        lower_bound(scores, DELTA, method=method) > truth for method in METHODS
+    ]
     return (
         scores.observed.mean() * scores.unit / theory,
         float(np.mean(scores.unobserved**2)),
@@ -286,9 +318,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--canaries", type=int, default=40)
-    parser.add_argument("--dims", type=int, nargs="+", default=[650, 4000, 10**6])
+    parser.add_argument(
+        "--dims", type=int, nargs="+", default=[650, 4000, 10**6]
+    )
     parser.add_argument("--often", type=int, nargs="+", default=[1, 5, 30])
-    parser.add_argument("--vectors", action="store_true", help="in every dimension")
+    parser.add_argument(
+        "--vectors", action="store_true", help="in every dimension"
+    )
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     print(
@@ -313,9 +349,16 @@ def main() -> None:
                     )
                     mean, square, *shares = rows.mean(axis=0)
                     errors = rows[:, :2].std(axis=0) / np.sqrt(options.runs)
-                    null, wide = np.sqrt(square), errors[1] / np.sqrt(square) / 2
-                    bad = abs(shares[0] - 1 + LEVEL) > 3 * error_of(LEVEL, options.runs)
-                    bad |= max(shares[2:]) > LEVEL + 2 * error_of(LEVEL, options.runs)
+                    null, wide = (
+                        np.sqrt(square),
+                        errors[1] / np.sqrt(square) / 2,
+                    )
+                    bad = abs(shares[0] - 1 + LEVEL) > 3 * error_of(
+                        LEVEL, options.runs
+                    )
+                    bad |= max(shares[2:]) > LEVEL + 2 * error_of(
+                        LEVEL, options.runs
+                    )
                     failed += bad
                     covered.append(shares[0])
                     listed = "".join(f"{share:8.2%}" for share in shares)

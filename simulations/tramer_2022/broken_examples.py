@@ -102,7 +102,11 @@ class Example:
     @property
     def statistics(self) -> tuple[Statistic, ...]:
         """The inner product with the canary, and `extra`; the last is named for this bug."""
-        return (ALONG_CANARY,) if self.extra is None else (ALONG_CANARY, self.extra)
+        return (
+            (ALONG_CANARY,)
+            if self.extra is None
+            else (ALONG_CANARY, self.extra)
+        )
 
     @property
     def others(self) -> NDArray[np.float64]:
@@ -169,7 +173,9 @@ def _few_seeds() -> Example:
     absent = quiet.release(_OTHERS, rng)
     shift = quiet.release(np.array([canary(0)]), rng)
     nearest = nearest_noise(broken.noises(_DIM), absent, shift)
-    return Example("noise from one of 100 seeds", broken, _sum(), canary, extra=nearest)
+    return Example(
+        "noise from one of 100 seeds", broken, _sum(), canary, extra=nearest
+    )
 
 
 def _prefix_sums(steps: int = 8) -> Example:
@@ -185,7 +191,9 @@ def _prefix_sums(steps: int = 8) -> Example:
 
 
 def _adaptive(steps: int = 4) -> Example:
-    rule = AdaptiveClip(1.0, quantile=0.5, rate=0.3, count_std=2.0, voters=_BATCH)
+    rule = AdaptiveClip(
+        1.0, quantile=0.5, rate=0.3, count_std=2.0, voters=_BATCH
+    )
     return Example(
         "adaptive clip norm with the wrong sign",
         AdaptiveSum(rule, _NOISE, right=False),

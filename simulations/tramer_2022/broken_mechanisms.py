@@ -151,19 +151,30 @@ def detect(
         observed, unobserved = scores.both()
         first = Scores(observed[:n], unobserved[:n])
         return bool(
-            any_lower_bound(first, delta, confidence=confidence, method=bound) > claim
+            any_lower_bound(first, delta, confidence=confidence, method=bound)
+            > claim
         )
 
     needed: dict[Method, int | None] = {}
     alarms: dict[Method, int] = {}
     for i, statistic in enumerate(example.statistics):
-        ours, theirs = ([game[i] for game in side] for side in (broken, correct))
+        ours, theirs = (
+            [game[i] for game in side] for side in (broken, correct)
+        )
         for bound in bounds:
-            method, test = (statistic.name, bound), functools.partial(disproved, bound)
+            method, test = (
+                (statistic.name, bound),
+                functools.partial(disproved, bound),
+            )
             needed[method], alarms[method] = _counted(ours, theirs, most, test)
     if example.leaks:
         return Detection(
-            name, claim, (example.statistics[-1].name, NAMED), needed, alarms, count
+            name,
+            claim,
+            (example.statistics[-1].name, NAMED),
+            needed,
+            alarms,
+            count,
         )
     needed[SIGN_TEST], alarms[SIGN_TEST] = _signs(
         example, seeds, min(most, 100), confidence
@@ -181,7 +192,9 @@ def _signs(
 
     def strayed(mechanism: games.AuditedMechanism, seed: int) -> Counts:
         if not isinstance(mechanism, AdaptiveSum):
-            raise TypeError(f"Expected mechanism={mechanism!r} to be an AdaptiveSum.")
+            raise TypeError(
+                f"Expected mechanism={mechanism!r} to be an AdaptiveSum."
+            )
         rng = np.random.default_rng(seed)
         ends = [
             strays_from(mechanism, example.others, _STEPS_OF_CLIP_NORM, rng)
@@ -190,11 +203,15 @@ def _signs(
         return np.cumsum(ends)
 
     def disproved(counts: Counts, n: int) -> bool:
-        tail = sum(math.comb(n, k) for k in range(int(counts[n - 1]), n + 1)) / 2**n
+        tail = (
+            sum(math.comb(n, k) for k in range(int(counts[n - 1]), n + 1))
+            / 2**n
+        )
         return bool(tail <= 1 - confidence)
 
     broken, correct = (
-        [strayed(m, seed) for seed in seeds] for m in (example.broken, example.correct)
+        [strayed(m, seed) for seed in seeds]
+        for m in (example.broken, example.correct)
     )
     return _counted(broken, correct, most, disproved)
 
@@ -207,11 +224,15 @@ def _counted(
 ) -> tuple[int | None, int]:
     """With how many observations the claim is disproved in all games, and false alarms."""
     enough = (
-        n for n in doubling(largest_count) if all(disproved(game, n) for game in broken)
+        n
+        for n in doubling(largest_count)
+        if all(disproved(game, n) for game in broken)
     )
     needed = next(enough, None)
     sizes = {largest_count, needed or largest_count}
-    return needed, sum(any(disproved(game, n) for n in sizes) for game in correct)
+    return needed, sum(
+        any(disproved(game, n) for n in sizes) for game in correct
+    )
 
 
 def check_sensitivity(
@@ -237,7 +258,9 @@ def check_sensitivity(
     ]
     measured = largest_change(mechanism, example.game, canaries, updates)
     batch = len(updates) + 1
-    length = largest_change(_Repeated(mechanism, batch), "add-or-remove", canaries)
+    length = largest_change(
+        _Repeated(mechanism, batch), "add-or-remove", canaries
+    )
     return measured, batch * example.sensitivity >= length * (1 - _ROUNDING)
 
 
@@ -285,14 +308,18 @@ class _Repeated(games.AuditedMechanism):
     def release(
         self, updates: NDArray[np.float64], rng: np.random.Generator
     ) -> ArrayLike:
-        return self.mechanism.release(np.repeat(updates, self.times, axis=0), rng)
+        return self.mechanism.release(
+            np.repeat(updates, self.times, axis=0), rng
+        )
 
 
 def audit(settings: Settings) -> Result:
     """Every bug; passes if its named method finds it and no named method has a false alarm."""
     largest_count = settings.count(1000, 200)
     count = 1 if settings.quick else 20
-    settings = dataclasses.replace(settings, confidence=max(settings.confidence, 0.99))
+    settings = dataclasses.replace(
+        settings, confidence=max(settings.confidence, 0.99)
+    )
     detections = []
     for name in EXAMPLES:
         detections.append(
@@ -333,7 +360,9 @@ def audit(settings: Settings) -> Result:
         sensitivity_table(),
         short_canaries(settings, largest_count, count),
     ]
-    return Result(summary, tables, notes, False if alarms else all(needed) or None)
+    return Result(
+        summary, tables, notes, False if alarms else all(needed) or None
+    )
 
 
 def _needed_table(detections: Sequence[Detection]) -> Table:
@@ -349,7 +378,9 @@ def _needed_table(detections: Sequence[Detection]) -> Table:
             *(detection.needed.get((statistic, bound)) for bound in bounds),
         )
         for detection in detections
-        for statistic in dict.fromkeys(statistic for statistic, _ in detection.needed)
+        for statistic in dict.fromkeys(
+            statistic for statistic, _ in detection.needed
+        )
     ]
     title = (
         "Observations of each world with which the claim is disproved in every game "
@@ -393,7 +424,14 @@ def sensitivity_table() -> Table:
         correct = check_sensitivity(example, example.correct)
         too_large = measured > example.sensitivity * (1 + _ROUNDING)
         rows.append(
-            (name, example.sensitivity, measured, too_large, not possible, *correct)
+            (
+                name,
+                example.sensitivity,
+                measured,
+                too_large,
+                not possible,
+                *correct,
+            )
         )
     columns = (
         "bug",
@@ -404,7 +442,9 @@ def sensitivity_table() -> Table:
         "correct",
         "correct: B·s ≥ L",
     )
-    return Table("Sensitivity without any noise: two runs of the code", columns, rows)
+    return Table(
+        "Sensitivity without any noise: two runs of the code", columns, rows
+    )
 
 
 def short_canaries(settings: Settings, observations: int, count: int) -> Table:
@@ -424,11 +464,14 @@ def short_canaries(settings: Settings, observations: int, count: int) -> Table:
                 for seed in range(count)
             ]
             rows.append(
-                (name, short.statistics[-1].name, sum(b > claim for b in bounds), count)
+                (
+                    name,
+                    short.statistics[-1].name,
+                    sum(b > claim for b in bounds),
+                    count,
+                )
             )
-    title = (
-        f"With canaries of the clip norm: bound {NAMED}, {observations:,} observations"
-    )
+    title = f"With canaries of the clip norm: bound {NAMED}, {observations:,} observations"
     return Table(title, ("bug", "statistic", "games that find it", "of"), rows)
 
 

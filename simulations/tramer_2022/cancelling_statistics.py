@@ -73,7 +73,9 @@ def between_tensors(dim: int, tensors: int = 2) -> Statistic:
     return Statistic("between tensors", score)
 
 
-def nearest_noise(noises: ArrayLike, absent: ArrayLike, shift: ArrayLike) -> Statistic:
+def nearest_noise(
+    noises: ArrayLike, absent: ArrayLike, shift: ArrayLike
+) -> Statistic:
     """How much nearer to noise that can be drawn a release is with the canary than without it.
 
     Of every step's release the adversary takes off what it would be without noise, with the canary
@@ -93,7 +95,8 @@ def nearest_noise(noises: ArrayLike, absent: ArrayLike, shift: ArrayLike) -> Sta
 
     def score(released: Matrix, canaries: Matrix) -> float:
         return sum(
-            distance(row - base) - distance(row - base - step) for row in released
+            distance(row - base) - distance(row - base - step)
+            for row in released
         )
 
     return Statistic(f"nearest of {len(table)} noises", score)

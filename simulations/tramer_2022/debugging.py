@@ -19,7 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_epe.auditing.bounds.error_rates import clopper_pearson_upper, epsilon_from_rates
+from fl_epe.auditing.bounds.error_rates import (
+    clopper_pearson_upper,
+    epsilon_from_rates,
+)
 from fl_epe.models import one_thread
 from simulations.nasr_2023.input_canaries import fixed_examples
 from simulations.shared.audit_script import Result, Settings, Table, run
@@ -63,10 +66,14 @@ def audit(settings: Settings) -> Result:
 _VERSIONS = {"over batch size (broken)": True, "correct": False}
 
 
-def _played(broken: bool, models: int, settings: Settings) -> tuple[Floats, Floats]:
+def _played(
+    broken: bool, models: int, settings: Settings
+) -> tuple[Floats, Floats]:
     """Losses of the example in models trained with it and without it, each of shape (models,)."""
     size, steps = (
-        (_QUICK_EXAMPLES, _QUICK_STEPS) if settings.quick else (_EXAMPLES, _STEPS)
+        (_QUICK_EXAMPLES, _QUICK_STEPS)
+        if settings.quick
+        else (_EXAMPLES, _STEPS)
     )
     train, auxiliary = digits(settings.seed)
     shared_examples = train.take(torch.arange(size))
@@ -78,7 +85,9 @@ def _played(broken: bool, models: int, settings: Settings) -> tuple[Floats, Floa
     for stream, examples in enumerate(
         (shared_examples.beside(example), shared_examples)
     ):
-        random = torch.Generator().manual_seed(10 * settings.seed + 2 * broken + stream)
+        random = torch.Generator().manual_seed(
+            10 * settings.seed + 2 * broken + stream
+        )
         losses = []
         for first in range(0, models, _AT_ONCE):
             start = int(torch.randint(2**31, (1,), generator=random))
@@ -110,7 +119,9 @@ def _attack(
     threshold = candidates[int(np.argmax(bounds))]
     rest_with, rest_without = (side[choosing:] for side in losses)
     (bound,) = _bounds(rest_with, rest_without, np.array([threshold]), settings)
-    fpr, tpr = (float(np.mean(side < threshold)) for side in (rest_without, rest_with))
+    fpr, tpr = (
+        float(np.mean(side < threshold)) for side in (rest_without, rest_with)
+    )
     return float(threshold), fpr, tpr, float(bound)
 
 
@@ -136,7 +147,9 @@ def _bounds(
 def _histogram(name: str, losses: tuple[Floats, Floats]) -> Table:
     """Figure 1 in numbers: how many models have a loss in each bin."""
     edges = np.quantile(np.concatenate(losses), np.linspace(0, 1, _BINS + 1))
-    trained_with, trained_without = (np.histogram(side, edges)[0] for side in losses)
+    trained_with, trained_without = (
+        np.histogram(side, edges)[0] for side in losses
+    )
     rows = [
         (
             f"{edges[place]:.3g} to {edges[place + 1]:.3g}",
@@ -146,7 +159,9 @@ def _histogram(name: str, losses: tuple[Floats, Floats]) -> Table:
         for place in range(_BINS)
     ]
     return Table(
-        f"Losses, noise {name}", ("loss", "with the example", "without it"), rows
+        f"Losses, noise {name}",
+        ("loss", "with the example", "without it"),
+        rows,
     )
 
 

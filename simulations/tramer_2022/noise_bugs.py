@@ -69,7 +69,9 @@ class FewSeeds(AuditedMechanism):
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
         """The sum and noise, shape (d,)."""
         total = clipped(updates, self.sensitivity).sum(axis=0)
-        return np.asarray(total + self.noises(total.size)[rng.integers(self.seeds)])
+        return np.asarray(
+            total + self.noises(total.size)[rng.integers(self.seeds)]
+        )
 
 
 class SharedNoise(AuditedMechanism):
@@ -144,7 +146,9 @@ class NoiseOfWorkers(AuditedMechanism):
         self.batch_size, self.workers = batch_size, workers
         self.sensitivity = clip_norm / batch_size
         self._std = (
-            noise_multiplier * self.sensitivity * (math.sqrt(workers) if right else 1.0)
+            noise_multiplier
+            * self.sensitivity
+            * (math.sqrt(workers) if right else 1.0)
         )
 
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:

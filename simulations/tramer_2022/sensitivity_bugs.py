@@ -37,7 +37,9 @@ class ClipsTheMean(AuditedMechanism):
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
         """The clipped average and noise, shape (d,)."""
         mean = updates.sum(axis=0, keepdims=True) / self.batch_size
-        noise = gaussian_noise(rng, mean.size, self.noise_multiplier * self.sensitivity)
+        noise = gaussian_noise(
+            rng, mean.size, self.noise_multiplier * self.sensitivity
+        )
         return np.asarray(clipped(mean, self.clip_norm)[0] + noise)
 
 
@@ -121,7 +123,9 @@ class OneTensorUnclipped(AuditedMechanism):
         half = updates.shape[1] // 2
         first = clipped(updates[:, :half], self.clip_norm)
         total = np.concatenate([first, updates[:, half:]], axis=1).sum(axis=0)
-        noise = gaussian_noise(rng, total.size, self.noise_multiplier * self.clip_norm)
+        noise = gaussian_noise(
+            rng, total.size, self.noise_multiplier * self.clip_norm
+        )
         return np.asarray(total + noise)
 
 
@@ -134,7 +138,11 @@ class ClippedByTensor(AuditedMechanism):
     """
 
     def __init__(
-        self, clip_norm: float, noise_multiplier: float, tensors: int, share: float
+        self,
+        clip_norm: float,
+        noise_multiplier: float,
+        tensors: int,
+        share: float,
     ) -> None:
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.tensors, self.share, self.sensitivity = tensors, share, clip_norm
@@ -143,7 +151,8 @@ class ClippedByTensor(AuditedMechanism):
         """The sum and noise, shape (d,)."""
         parts = np.array_split(updates, self.tensors, axis=1)
         rows = [
-            clipped(part, self.share * self.clip_norm).sum(axis=0) for part in parts
+            clipped(part, self.share * self.clip_norm).sum(axis=0)
+            for part in parts
         ]
         noise = gaussian_noise(
             rng, updates.shape[1], self.noise_multiplier * self.clip_norm
@@ -173,7 +182,10 @@ class AdaptiveSum(AuditedMechanism):
             noise_multiplier,
             1 if right else -1,
         )
-        self.clip_norm, self.sensitivity = rule.init(), 1.0  # in units of the clip norm
+        self.clip_norm, self.sensitivity = (
+            rule.init(),
+            1.0,
+        )  # in units of the clip norm
         self._multiplier = rule.sum_noise_multiplier(noise_multiplier)
 
     def reset(self) -> None:
@@ -192,7 +204,10 @@ class AdaptiveSum(AuditedMechanism):
 
 
 def strays_from(
-    mechanism: AdaptiveSum, updates: Updates, steps: int, rng: np.random.Generator
+    mechanism: AdaptiveSum,
+    updates: Updates,
+    steps: int,
+    rng: np.random.Generator,
 ) -> bool:
     """Whether the clip norm ends farther from the quantile that it should follow than it began.
 

@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, tightest, upper_bounds
+from fl_epe.accounting import (
+    gaussian_epsilon,
+    poisson_epsilon,
+    tightest,
+    upper_bounds,
+)
 from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
 from fl_epe.schedules import Events, make_schedule, presence
 
@@ -44,16 +49,18 @@ def test_theory_is_above_the_exact_ratio_and_below_coins_that_do_not_rest(
     scores = np.random.default_rng(45).standard_normal((rounds, draws))
     law = schedule.law(draws)
     chances = law.events.chances
-    present = log_ratios(scores + members / noise, chances, separation, 1 / noise)
+    present = log_ratios(
+        scores + members / noise, chances, separation, 1 / noise
+    )
     absent = log_ratios(scores, chances, separation, 1 / noise)
     assert np.exp(absent).mean() == pytest.approx(
         1, abs=6 * np.exp(absent).std() / draws**0.5
     )
     found = theory(rounds, participations, separation, noise)
     assert (found.adjacency, found.rounds_known) == ("add-or-remove", False)
-    assert found.epsilon <= poisson_epsilon(noise, chances.max(), rounds, DELTA) * (
-        1 + 2e-3
-    )
+    assert found.epsilon <= poisson_epsilon(
+        noise, chances.max(), rounds, DELTA
+    ) * (1 + 2e-3)
     assert found.epsilon <= gaussian_epsilon(noise, DELTA, law.limit)
     for losses in (present, -absent):
         excess = -np.expm1(np.minimum(found.epsilon - losses, 0))
@@ -80,7 +87,11 @@ def test_unequal_chances_lie_between_those_of_the_largest_and_of_the_smallest():
         hidden_rounds_epsilon(
             Events.blocks([(0, each)]), np.array([1.0, 0.5, 2.0]), 1e-5
         )
-        for each in (np.full(3, chances.min()), chances, np.full(3, chances.max()))
+        for each in (
+            np.full(3, chances.min()),
+            chances,
+            np.full(3, chances.max()),
+        )
     ]
     assert found == sorted(found)
     assert found[0] < found[1] < found[2]

@@ -5,7 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_epe.accounting import drawn_epsilon, poisson_epsilon, strategy_bounds, tightest
+from fl_epe.accounting import (
+    drawn_epsilon,
+    poisson_epsilon,
+    strategy_bounds,
+    tightest,
+)
 from fl_epe.accounting.drawn_losses import secret_rounds
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import make_schedule
@@ -45,7 +50,9 @@ def sets_of(spec, rounds, often):
                 if coin < 1:
                     follow(t + 1, rested_at, chosen, chance * (1 - coin))
 
-        for wait in range(separation):  # stationary: a participation before the run
+        for wait in range(
+            separation
+        ):  # stationary: a participation before the run
             share = rate if wait else 1 - (separation - 1) * rate
             follow(0, wait, (), share)
     members = np.zeros((len(found), rounds))
@@ -75,33 +82,50 @@ def test_the_recursion_has_the_ratio_of_the_mixture_of_all_sets(
     members, shares = sets_of(spec, rounds, often)
     strategy = strategy_matrix(mechanism, rounds)
     columns = np.eye(rounds) if strategy is None else strategy
-    chain = secret_rounds(make_schedule(spec, rounds, often).law(CLIENTS), strategy, z)
+    chain = secret_rounds(
+        make_schedule(spec, rounds, often).law(CLIENTS), strategy, z
+    )
     size = np.abs(columns) / np.minimum(np.linalg.norm(columns, axis=0), 1)
     products = size.T @ size
     scores = np.random.default_rng(1).normal(0, 2, (rounds, 6))
     sizes = np.einsum("is,st,it->i", members, products, members) / z**2
     expected = np.log(shares @ np.exp(members @ scores - sizes[:, None] / 2))
-    np.testing.assert_allclose(chain.log_ratios(scores), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        chain.log_ratios(scores), expected, rtol=0, atol=1e-12
+    )
 
 
-@pytest.mark.parametrize("spec", ["b-min-sep:separation=3", "balls-in-bins", "poisson"])
+@pytest.mark.parametrize(
+    "spec", ["b-min-sep:separation=3", "balls-in-bins", "poisson"]
+)
 def test_drawn_clients_have_the_law_and_scores_their_covariance(spec):
     rounds, often, z, draws = 9, 3, 0.8, 40_000
     members, shares = sets_of(spec, rounds, often)
     strategy = strategy_matrix("toeplitz:bands=2", rounds)
-    chain = secret_rounds(make_schedule(spec, rounds, often).law(CLIENTS), strategy, z)
+    chain = secret_rounds(
+        make_schedule(spec, rounds, often).law(CLIENTS), strategy, z
+    )
     present = chain.drawn(draws, np.random.default_rng(2))
     code = 2 ** np.arange(rounds)
-    seen = np.bincount((code @ present).astype(int), minlength=2**rounds) / draws
+    seen = (
+        np.bincount((code @ present).astype(int), minlength=2**rounds) / draws
+    )
     expected = np.zeros(2**rounds)
     expected[(members @ code).astype(int)] = shares
-    assert np.max(np.abs(seen - expected) / np.sqrt((expected + 1 / draws) / draws)) < 5
+    assert (
+        np.max(
+            np.abs(seen - expected) / np.sqrt((expected + 1 / draws) / draws)
+        )
+        < 5
+    )
     scores = chain._noise(draws, np.random.default_rng(3))
     assert np.cov(scores) == pytest.approx(chain.signals.toarray(), abs=0.05)
     loss_with, loss_without = chain.losses(draws, np.random.default_rng(4))
     # The mean likelihood ratio without the client is 1, and so is its inverse's with the client.
     for each in (np.exp(-loss_with), np.exp(-loss_without)):
-        assert each.mean() == pytest.approx(1, abs=5 * each.std() / np.sqrt(draws))
+        assert each.mean() == pytest.approx(
+            1, abs=5 * each.std() / np.sqrt(draws)
+        )
 
 
 @pytest.mark.parametrize("z", [0.5, 1.0, 3.0])
@@ -109,7 +133,9 @@ def test_the_bound_is_above_the_exact_epsilon_and_near_it(z):
     law = make_schedule("poisson", 24, 3).law(CLIENTS)
     exact = poisson_epsilon(z, 3 / 24, 24, 1e-2)
     found = [
-        drawn(law, np.eye(24), z, 1e-2, draws=50_000, seed=seed, confidence=0.95)
+        drawn(
+            law, np.eye(24), z, 1e-2, draws=50_000, seed=seed, confidence=0.95
+        )
         for seed in range(20)
     ]
     assert sum(each < exact for each in found) <= 2  # Chernoff's bound is wide
@@ -119,7 +145,9 @@ def test_the_bound_is_above_the_exact_epsilon_and_near_it(z):
 def test_half_a_confidence_is_less_often_right():
     law = make_schedule("poisson", 24, 3).law(CLIENTS)
     few, many = (
-        drawn(law, np.eye(24), 1.0, 1e-2, draws=20_000, seed=0, confidence=level)
+        drawn(
+            law, np.eye(24), 1.0, 1e-2, draws=20_000, seed=0, confidence=level
+        )
         for level in (0.5, 0.999)
     )
     assert few < many

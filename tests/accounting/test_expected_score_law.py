@@ -53,7 +53,8 @@ def test_simulated_runs_follow_the_law(schedule, weights):
         below = (sums > level - slack).mean(axis=1)
         least, most = above.mean(), below.mean()
         error = (
-            4.5 * max(above.std(), below.std()) / np.sqrt(RUNS) + 1.5 / RUNS / CLIENTS
+            4.5 * max(above.std(), below.std()) / np.sqrt(RUNS)
+            + 1.5 / RUNS / CLIENTS
         )
         expected = law.shares[law.expected_scores > level].sum()
         assert least - error <= expected <= most + error
@@ -63,7 +64,9 @@ def test_simulated_runs_follow_the_law(schedule, weights):
 
 
 def test_equal_weights_give_the_binomial():
-    law = expected_score_law(Poisson(60, 0.05).law(1000).events, np.full(60, 0.7))
+    law = expected_score_law(
+        Poisson(60, 0.05).law(1000).events, np.full(60, 0.7)
+    )
     exact = scipy.stats.binom.pmf(np.arange(len(law.shares)), 60, 0.05)
     np.testing.assert_allclose(
         law.expected_scores, 0.7 * np.arange(len(exact)), rtol=1e-12
@@ -83,7 +86,9 @@ def test_unequal_weights_against_every_subset():
         exact = shares[sums > level].sum()
         rounded = shares[sums > level - 6 * 0.002].sum()
         found = law.shares[law.expected_scores > level].sum()
-        assert exact * (1 - 1e-12) <= found <= rounded * (1 + 1e-12)  # never too small
+        assert (
+            exact * (1 - 1e-12) <= found <= rounded * (1 + 1e-12)
+        )  # never too small
     assert law.expected_scores[-1] == pytest.approx(added.sum())
 
 
@@ -101,7 +106,9 @@ def test_blocks_against_every_choice():
 
 @pytest.mark.parametrize("clients", [1, 100, 10**7])
 def test_the_largest_of_many_is_the_quantile_of_the_union(clients):
-    law = expected_score_law(Poisson(200, 0.02).law(clients).events, np.ones(200))
+    law = expected_score_law(
+        Poisson(200, 0.02).law(clients).events, np.ones(200)
+    )
     largest = law.largest(clients)
     assert largest is not None
     beyond = scipy.stats.binom.sf([largest, largest - 1], 200, 0.02) * clients
@@ -113,7 +120,9 @@ def test_the_largest_of_a_schedule_with_a_limit_is_the_limit():
         Capped(Poisson(40, 0.5), per_run=3).law(10**6).events, np.ones(40)
     )
     assert law.largest(10**6) == 3
-    law = expected_score_law(MinSeparation(40, 0.1, 5).law(1000).events, np.ones(40))
+    law = expected_score_law(
+        MinSeparation(40, 0.1, 5).law(1000).events, np.ones(40)
+    )
     assert law.largest(10**9) == 8
 
 
@@ -144,13 +153,18 @@ def test_without_a_law_populations_are_simulated():
     largest = law.largest(200)
     assert largest is not None
     assert largest == law.expected_scores[-1] <= 7
-    fresh = [clients_law(schedule, np.ones(20), 200, seed=seed) for seed in range(2, 7)]
+    fresh = [
+        clients_law(schedule, np.ones(20), 200, seed=seed)
+        for seed in range(2, 7)
+    ]
     above = [law.shares[law.expected_scores > largest].sum() for law in fresh]
     assert np.mean(above) * 200 <= 0.15  # mean number above it
     found = clients_law(schedule, np.ones(20), 10**7)
     assert found is not None
     assert (found.whole, found.largest(10**7)) == (False, None)
     assert (
-        expected_score_law(Poisson(20, 0.2).law(200).events, np.ones(20)).largest(200)
+        expected_score_law(
+            Poisson(20, 0.2).law(200).events, np.ones(20)
+        ).largest(200)
         == 11.0
     )

@@ -20,7 +20,9 @@ def test_the_noise_of_an_epsilon_has_that_epsilon(noise):
 
 def test_a_sampled_claim_is_solved_to_the_accuracy_that_is_asked_for():
     epsilon = poisson_epsilon(1.0, 0.25, 4, DELTA)
-    found = noise_at(lambda z: poisson_epsilon(z, 0.25, 4, DELTA), epsilon, close=1e-4)
+    found = noise_at(
+        lambda z: poisson_epsilon(z, 0.25, 4, DELTA), epsilon, close=1e-4
+    )
     assert found == pytest.approx(1.0, rel=2e-4)
 
 
@@ -35,4 +37,8 @@ def test_the_ends(epsilon_of, noise):
 
 def test_no_epsilon_at_all_needs_finite_noise_where_delta_allows_it():
     found = noise_at(lambda z: gaussian_epsilon(z, DELTA), 0.0)
-    assert gaussian_epsilon(found, DELTA) == 0 < gaussian_epsilon(0.99 * found, DELTA)
+    assert (
+        gaussian_epsilon(found, DELTA)
+        == 0
+        < gaussian_epsilon(0.99 * found, DELTA)
+    )

@@ -40,13 +40,18 @@ def _unknown_delta(sizes, epsilon, *, weights):
         clients.log_silent >= -epsilon
     ):  # the likelihood ratio is nowhere as small as e^-ε
         return math.exp(removed)
-    return math.exp(max(removed, clients.log_delta_added(clients.score_of(-epsilon))))
+    return math.exp(
+        max(removed, clients.log_delta_added(clients.score_of(-epsilon)))
+    )
 
 
 def _integrated(sizes, shares, epsilon):
     """∫ (p − e^ε q)₊ and ∫ (q − e^ε p)₊ of the mixture p and q = N(0, 1), as sums over a grid."""
     score, step = np.linspace(-15, max(sizes) + 15, 200_001, retstep=True)
-    sizes, shares = np.array(sizes)[:, None], np.array(shares)[:, None] / np.sum(shares)
+    sizes, shares = (
+        np.array(sizes)[:, None],
+        np.array(shares)[:, None] / np.sum(shares),
+    )
     p = scipy.special.logsumexp(-((score - sizes) ** 2) / 2, axis=0, b=shares)
     q = -(score**2) / 2
     scale = step / np.sqrt(2 * np.pi)
@@ -82,7 +87,10 @@ def test_epsilon_and_delta_are_inverse(name, delta):
         assert found <= delta
         if epsilon > 0:
             slack = 1e-7 * (1 + epsilon)
-            assert delta_of(sizes, max(epsilon - slack, 0.0), weights=shares) > delta
+            assert (
+                delta_of(sizes, max(epsilon - slack, 0.0), weights=shares)
+                > delta
+            )
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 30.0, 300.0, 1000.0])
@@ -91,9 +99,9 @@ def test_known_expected_scores_with_many_digits(epsilon):
     with mpmath.workdps(60):
 
         def one(m):
-            return mpmath.ncdf(m / 2 - epsilon / m) - mpmath.exp(epsilon) * mpmath.ncdf(
-                -m / 2 - epsilon / m
-            )
+            return mpmath.ncdf(m / 2 - epsilon / m) - mpmath.exp(
+                epsilon
+            ) * mpmath.ncdf(-m / 2 - epsilon / m)
 
         pairs = zip(sizes[1:], shares[1:], strict=True)
         exact = sum(mpmath.mpf(w) * one(mpmath.mpf(m)) for m, w in pairs)
@@ -106,24 +114,29 @@ def test_unknown_expected_scores_with_many_digits(epsilon):
     sizes, shares = [5.0, 20.0, 44.0], [0.7, 0.2, 0.1]
     with mpmath.workdps(60):
         pairs = [
-            (mpmath.mpf(m), mpmath.mpf(w)) for m, w in zip(sizes, shares, strict=True)
+            (mpmath.mpf(m), mpmath.mpf(w))
+            for m, w in zip(sizes, shares, strict=True)
         ]
 
         def ratio(x):
-            return mpmath.log(sum(w * mpmath.exp(m * x - m * m / 2) for m, w in pairs))
+            return mpmath.log(
+                sum(w * mpmath.exp(m * x - m * m / 2) for m, w in pairs)
+            )
 
         def root(target):
             low, high = mpmath.mpf(-400), mpmath.mpf(400)
             for _ in range(250):
                 middle = (low + high) / 2
-                low, high = (middle, high) if ratio(middle) < target else (low, middle)
+                low, high = (
+                    (middle, high) if ratio(middle) < target else (low, middle)
+                )
             return low
 
         up, down = root(epsilon), root(-epsilon)
         scale = mpmath.exp(epsilon)
-        removed = sum(w * mpmath.ncdf(m - up) for m, w in pairs) - scale * mpmath.ncdf(
-            -up
-        )
+        removed = sum(
+            w * mpmath.ncdf(m - up) for m, w in pairs
+        ) - scale * mpmath.ncdf(-up)
         added = mpmath.ncdf(down) - scale * sum(
             w * mpmath.ncdf(down - m) for m, w in pairs
         )
@@ -135,14 +148,19 @@ def test_unknown_expected_scores_with_many_digits(epsilon):
 @pytest.mark.parametrize("size", [1e-3, 0.3, 1.0, 7.0, 44.0, 450.0, 1e6])
 def test_equal_expected_scores_are_two_gaussians(size):
     exact = epsilon_two_gaussians(0, 1, size, 1, DELTA)
-    for epsilon_of in (known_expected_score_epsilon, unknown_expected_score_epsilon):
+    for epsilon_of in (
+        known_expected_score_epsilon,
+        unknown_expected_score_epsilon,
+    ):
         assert epsilon_of([size] * 3, DELTA) == pytest.approx(exact, rel=1e-9)
 
 
 def test_random_participations_are_a_mixture():
     z, pmf = 0.5, np.array([0.1, 0.2, 0.3, 0.25, 0.15])
     exact = random_participations_epsilon(z, DELTA, pmf)
-    found = known_expected_score_epsilon(np.sqrt(np.arange(5)) / z, DELTA, weights=pmf)
+    found = known_expected_score_epsilon(
+        np.sqrt(np.arange(5)) / z, DELTA, weights=pmf
+    )
     assert found == pytest.approx(exact, rel=1e-6)
 
 
@@ -158,7 +176,10 @@ def test_who_knows_the_expected_score_learns_more(seed):
 
 def test_order_repetition_and_the_scale_of_weights_do_not_matter():
     sizes, shares = [0.5, 3.0, 0.0, 3.0], [2.0, 1.0, 4.0, 1.0]
-    for epsilon_of in (known_expected_score_epsilon, unknown_expected_score_epsilon):
+    for epsilon_of in (
+        known_expected_score_epsilon,
+        unknown_expected_score_epsilon,
+    ):
         expected = epsilon_of([0.0, 0.5, 3.0], DELTA, weights=[0.5, 0.25, 0.25])
         assert epsilon_of(sizes, DELTA, weights=shares) == pytest.approx(
             expected, rel=1e-12
@@ -169,9 +190,17 @@ def test_order_repetition_and_the_scale_of_weights_do_not_matter():
 
 def test_a_million_distinct_expected_scores_are_rounded_up_a_little():
     sizes = np.random.default_rng(0).gamma(2, 1, 60_000)
-    for epsilon_of in (known_expected_score_epsilon, unknown_expected_score_epsilon):
-        fine, whole = epsilon_of(sizes[:50_000], DELTA), epsilon_of(sizes, DELTA)
-        doubled = epsilon_of(np.append(sizes[:50_000], sizes[:1] * (1 + 1e-12)), DELTA)
+    for epsilon_of in (
+        known_expected_score_epsilon,
+        unknown_expected_score_epsilon,
+    ):
+        fine, whole = (
+            epsilon_of(sizes[:50_000], DELTA),
+            epsilon_of(sizes, DELTA),
+        )
+        doubled = epsilon_of(
+            np.append(sizes[:50_000], sizes[:1] * (1 + 1e-12)), DELTA
+        )
         assert fine < doubled < fine * 1.0003
         assert whole > 0
 
@@ -185,7 +214,9 @@ def test_degenerate_expected_scores_have_defined_answers(epsilon_of):
     assert epsilon_of([math.inf, 0.0], 0.6) == 0
     assert epsilon_of([1e139], DELTA) < math.inf
     assert epsilon_of([1e-300, 0.0], DELTA) == 0
-    assert epsilon_of([5.0], DELTA, weights=[3]) == pytest.approx(33.1037, rel=1e-5)
+    assert epsilon_of([5.0], DELTA, weights=[3]) == pytest.approx(
+        33.1037, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +226,13 @@ def test_bad_arguments_are_named(epsilon_of):
     for expected_scores in ([], [-1.0], [math.nan]):
         with pytest.raises(ValueError, match="expected_scores"):
             epsilon_of(expected_scores, DELTA)
-    for weights in ([1.0], [1.0, -1.0], [0.0, 0.0], [math.inf, 1.0], [math.nan, 1.0]):
+    for weights in (
+        [1.0],
+        [1.0, -1.0],
+        [0.0, 0.0],
+        [math.inf, 1.0],
+        [math.nan, 1.0],
+    ):
         with pytest.raises(ValueError, match="weights"):
             epsilon_of([1.0, 2.0], DELTA, weights=weights)
     with pytest.raises(ValueError, match="delta"):

@@ -26,7 +26,9 @@ def theory(kind, rounds, count, noise):
 
 
 def test_every_subset_is_as_likely():
-    seen = presence(make_schedule("k-out-of-t", 4, 2), 30_000, np.random.default_rng(0))
+    seen = presence(
+        make_schedule("k-out-of-t", 4, 2), 30_000, np.random.default_rng(0)
+    )
     codes, counts = np.unique(np.array([1, 2, 4, 8]) @ seen, return_counts=True)
     assert codes.tolist() == [3, 5, 6, 9, 10, 12]
     assert scipy.stats.chisquare(counts).pvalue > 1e-4
@@ -66,7 +68,9 @@ def test_theory_is_above_the_exact_ratio_and_below_coins(noise):
     scores = rng.standard_normal((draws, rounds))
     own = subsets[rng.integers(len(subsets), size=draws)]
     present = scores.copy()
-    np.put_along_axis(present, own, np.take_along_axis(present, own, 1) + 1 / noise, 1)
+    np.put_along_axis(
+        present, own, np.take_along_axis(present, own, 1) + 1 / noise, 1
+    )
 
     def ratio(seen):
         terms = seen / noise - 0.5 / noise**2

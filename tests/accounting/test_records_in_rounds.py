@@ -43,7 +43,17 @@ def accounted(deviation, steps, rate, rounds, delta):
 
 
 @pytest.mark.parametrize(
-    ("silos", "steps", "rounds", "rate", "z", "upload", "partner", "average", "last"),
+    (
+        "silos",
+        "steps",
+        "rounds",
+        "rate",
+        "z",
+        "upload",
+        "partner",
+        "average",
+        "last",
+    ),
     [
         (3, 20, 30, 0.02, 1.0, 2.152, 1.415, 1.116, 1.111),
         (3, 20, 30, 0.02, 0.6, 4.219, 2.648, 2.052, 2.023),
@@ -55,7 +65,11 @@ def accounted(deviation, steps, rate, rounds, delta):
 def test_the_linear_limit_of_silos(
     silos, steps, rounds, rate, z, upload, partner, average, last
 ):
-    for others, expected in ((1, upload), (silos - 1, partner), (silos, average)):
+    for others, expected in (
+        (1, upload),
+        (silos - 1, partner),
+        (silos, average),
+    ):
         deviation = z * np.sqrt(steps * others)
         signals = np.full(rounds, 1 / deviation)
         found = hidden_rounds_epsilon(
@@ -67,10 +81,14 @@ def test_the_linear_limit_of_silos(
         )
     whole = np.array([1 / (z * np.sqrt(steps * rounds * silos))])
     events = Events.steps(*equal_steps(1, steps * rounds, rate))
-    assert hidden_rounds_epsilon(events, whole, 1e-5) == pytest.approx(last, abs=6e-4)
+    assert hidden_rounds_epsilon(events, whole, 1e-5) == pytest.approx(
+        last, abs=6e-4
+    )
 
 
-@pytest.mark.parametrize(("rate", "rounds", "signal"), [(0.3, 5, 1.0), (0.01, 40, 3.0)])
+@pytest.mark.parametrize(
+    ("rate", "rounds", "signal"), [(0.3, 5, 1.0), (0.01, 40, 3.0)]
+)
 def test_one_step_a_round_is_a_coin(rate, rounds, signal):
     coins, steps = (
         Events.coins(np.full(rounds, rate)),
@@ -78,14 +96,18 @@ def test_one_step_a_round_is_a_coin(rate, rounds, signal):
     )
     signals = np.full(rounds, signal)
     exact = hidden_rounds_epsilon(coins, signals, 1e-4)
-    assert hidden_rounds_epsilon(steps, signals, 1e-4) == pytest.approx(exact, rel=1e-9)
+    assert hidden_rounds_epsilon(steps, signals, 1e-4) == pytest.approx(
+        exact, rel=1e-9
+    )
 
 
 def test_who_is_in_every_step_is_known():
     found = hidden_rounds_epsilon(
         Events.steps(*equal_steps(4, 3, 1.0)), np.full(4, 0.5), 1e-5
     )
-    assert found == pytest.approx(gaussian_epsilon(1 / (3 * 0.5), 1e-5, 4), rel=1e-3)
+    assert found == pytest.approx(
+        gaussian_epsilon(1 / (3 * 0.5), 1e-5, 4), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12])
@@ -107,13 +129,18 @@ def test_it_is_between_one_step_and_all_of_them(signal, delta):
 
 def test_the_likelihood_ratio_of_counts():
     rng = np.random.default_rng(2)
-    events, scores = Events.steps(*equal_steps(3, 4, 0.3)), rng.standard_normal((3, 50))
+    events, scores = (
+        Events.steps(*equal_steps(3, 4, 0.3)),
+        rng.standard_normal((3, 50)),
+    )
     signal = np.array([[0.5], [1.0], [2.0]])
     counts = np.arange(5)
     chances = scipy.stats.binom.pmf(counts, 4, 0.3)
     exact = np.zeros(50)
     for row, a in zip(scores, signal[:, 0], strict=True):
-        parts = chances * np.exp(counts * a * row[:, None] - (counts * a) ** 2 / 2)
+        parts = chances * np.exp(
+            counts * a * row[:, None] - (counts * a) ** 2 / 2
+        )
         exact += np.log(parts.sum(axis=1))
     np.testing.assert_allclose(
         mixture_ratios(scores, events, signal), exact, rtol=1e-10
@@ -124,9 +151,21 @@ def test_what_an_event_is():
     coin = Event(np.array([3]), np.array([0.2]), np.ones(1))
     twice = Event(np.array([3]), np.array([0.2]), np.full(1, 2.0))
     block = Event(np.arange(4), np.full(4, 0.25), np.ones(4))
-    assert (coin.is_coin, coin.in_one_round, coin.is_uniform) == (True, True, False)
-    assert (twice.is_coin, twice.in_one_round, twice.is_uniform) == (False, True, False)
-    assert (block.is_coin, block.in_one_round, block.is_uniform) == (False, False, True)
+    assert (coin.is_coin, coin.in_one_round, coin.is_uniform) == (
+        True,
+        True,
+        False,
+    )
+    assert (twice.is_coin, twice.in_one_round, twice.is_uniform) == (
+        False,
+        True,
+        False,
+    )
+    assert (block.is_coin, block.in_one_round, block.is_uniform) == (
+        False,
+        False,
+        True,
+    )
     assert block.chance == 1
     (unequal,) = Events.blocks([(0, np.array([0.1, 0.3]))]).independent
     assert (unequal.is_coin, unequal.is_spread, unequal.is_uniform) == (
@@ -142,10 +181,16 @@ def test_what_an_event_is():
 
 def test_the_law_of_records():
     law = ParticipationLaw.of_records(*equal_steps(30, 20, 0.02))
-    assert (law.unit, law.hidden, law.adjacency) == ("record", True, "add-or-remove")
+    assert (law.unit, law.hidden, law.adjacency) == (
+        "record",
+        True,
+        "add-or-remove",
+    )
     assert law.participations == pytest.approx(12)
     *_, every_step = upper_bounds(law, 1.0, 1e-5)
-    assert every_step.epsilon == pytest.approx(poisson_epsilon(1.0, 0.02, 600, 1e-5))
+    assert every_step.epsilon == pytest.approx(
+        poisson_epsilon(1.0, 0.02, 600, 1e-5)
+    )
     half = law.first(15)
     assert (half.limit, half.coins.rounds) == (300, 300)
     assert half.participations == pytest.approx(6)
@@ -154,7 +199,9 @@ def test_the_law_of_records():
 
 
 def test_one_step_of_one_record_in_every_release_is_plain_coins():
-    events = Events.steps([np.ones(1), np.empty(0), np.ones(1)], [0.1, 0.5, 0.2])
+    events = Events.steps(
+        [np.ones(1), np.empty(0), np.ones(1)], [0.1, 0.5, 0.2]
+    )
     assert (events.counts, events.rounds.tolist()) == (None, [0, 2])
     np.testing.assert_allclose(events.chances, [0.1, 0.2])
     assert all(event.is_coin for event in events.independent)
@@ -179,7 +226,11 @@ def every_subset(weights, rate, rounds):
 
 @pytest.mark.parametrize(
     "weights",
-    [1 - 0.9 ** np.arange(8, 0, -1.0), 0.4 ** np.arange(8.0), np.linspace(0.1, 1, 8)],
+    [
+        1 - 0.9 ** np.arange(8, 0, -1.0),
+        0.4 ** np.arange(8.0),
+        np.linspace(0.1, 1, 8),
+    ],
     ids=["momentum", "decay", "linear"],
 )
 @pytest.mark.parametrize(
@@ -187,10 +238,14 @@ def every_subset(weights, rate, rounds):
     [(0.02, 0.2, 1e-5), (0.5, 0.3, 1e-5), (0.1, 3.0, 1e-9)],
     ids=["rare", "often", "strong"],
 )
-def test_unequal_steps_are_as_the_sum_over_all_subsets(weights, rate, signal, delta):
+def test_unequal_steps_are_as_the_sum_over_all_subsets(
+    weights, rate, signal, delta
+):
     """Rounded up, by less than 0.5%."""
     signals = np.full(5, signal)
-    exact = hidden_rounds_epsilon(every_subset(weights, rate, 5), signals, delta)
+    exact = hidden_rounds_epsilon(
+        every_subset(weights, rate, 5), signals, delta
+    )
     events = Events.steps([weights] * 5, [rate] * 5)
     assert len(events.rounds) <= 5 * 100
     found = hidden_rounds_epsilon(events, signals, delta)
@@ -204,7 +259,9 @@ def test_nearly_equal_steps_are_as_equal_ones():
     steps = np.ones(100)
     steps[0] = 1 - 1e-9
     signals = np.full(3, 0.2)
-    found = hidden_rounds_epsilon(Events.steps([steps] * 3, [0.02] * 3), signals, 1e-5)
+    found = hidden_rounds_epsilon(
+        Events.steps([steps] * 3, [0.02] * 3), signals, 1e-5
+    )
     exact = hidden_rounds_epsilon(
         Events.steps(*equal_steps(3, 100, 0.02)), signals, 1e-5
     )
@@ -294,7 +351,16 @@ def test_a_person_of_unequal_steps():
         ({"records": 0}, "records"),
         ({"records": 1.5}, "records"),
     ],
-    ids=["few", "rate", "nan-rate", "negative", "nan", "infinite", "none", "half"],
+    ids=[
+        "few",
+        "rate",
+        "nan-rate",
+        "negative",
+        "nan",
+        "infinite",
+        "none",
+        "half",
+    ],
 )
 def test_laws_of_records_that_cannot_be_are_refused(changes, message):
     good = {"steps": [np.ones(2)] * 2, "rates": [0.1, 0.2], "records": 1}
@@ -313,7 +379,9 @@ def once_a_round(law, seed=3):
         vectors = auditor.canaries.vectors(present)
         noise = 0.8 * np.sqrt(steps) * rng.standard_normal(3000)
         model = model + vectors.sum(axis=0) + noise
-        facts = RoundFacts(present, contribution=1.0, weights=[1.0] * len(present))
+        facts = RoundFacts(
+            present, contribution=1.0, weights=[1.0] * len(present)
+        )
         auditor.observe(model, facts, vectors)
     return auditor.record(noise_multiplier=0.8, sum_noise_multiplier=0.8)
 
@@ -321,7 +389,9 @@ def once_a_round(law, seed=3):
 @pytest.mark.parametrize(
     "may_be_twice", [False, True], ids=["one-step", "a-second-step"]
 )
-def test_canaries_that_were_once_in_each_of_their_rounds_have_an_answer(may_be_twice):
+def test_canaries_that_were_once_in_each_of_their_rounds_have_an_answer(
+    may_be_twice,
+):
     """Also where the law would have allowed them to be in two steps of a round."""
     steps = [np.ones(1)] * 29 + [np.ones(1 + may_be_twice)]
     law = ParticipationLaw.of_records(steps, [0.05] * 30)
@@ -344,4 +414,7 @@ def test_a_record_of_a_person_is_kept_in_a_file(tmp_path):
     assert loaded.mechanism.participation == law
     assert loaded.mechanism.participation.local.records == 2
     for mine, other in zip(answers(loaded), answers(record), strict=True):
-        assert (mine.estimate, mine.analytical) == (other.estimate, other.analytical)
+        assert (mine.estimate, mine.analytical) == (
+            other.estimate,
+            other.analytical,
+        )

@@ -24,7 +24,10 @@ def of_a_gaussian(noise_multiplier, cells=4000):
     """A Gaussian mechanism's loss on a grid of equal probabilities in steps of its score."""
     scores = np.linspace(-40, 40, cells) + 1 / noise_multiplier
     masses = np.exp(-((scores - 1 / noise_multiplier) ** 2) / 2)
-    return scores / noise_multiplier - noise_multiplier**-2 / 2, masses / masses.sum()
+    return (
+        scores / noise_multiplier - noise_multiplier** -2 / 2,
+        masses / masses.sum(),
+    )
 
 
 @pytest.mark.parametrize("delta", [1e-5, *TINY])
@@ -55,7 +58,9 @@ class TestTinyDeltas:
         expected = theirs.get_epsilon(delta)
         # Theirs has to count a tail that ours adds to δ.
         assert (
-            0.7 * expected < poisson_epsilon(2.0, rate, 100, delta) < 1.005 * expected
+            0.7 * expected
+            < poisson_epsilon(2.0, rate, 100, delta)
+            < 1.005 * expected
         )
         events = Events.coins(np.full(100, rate))
         hidden = hidden_rounds_epsilon(events, np.full(100, 0.5), delta)
@@ -74,13 +79,16 @@ class TestTinyDeltas:
     @pytest.mark.parametrize(
         "epsilon_at",
         [
-            pytest.param(lambda d: poisson_epsilon(1.0, 0.02, 50, d), id="coins"),
+            pytest.param(
+                lambda d: poisson_epsilon(1.0, 0.02, 50, d), id="coins"
+            ),
             pytest.param(
                 lambda d: poisson_epsilon(1.0, 0.02, 50, d, replace_one=True),
                 id="replaced",
             ),
             pytest.param(
-                lambda d: fixed_size_epsilon(1.0, 1000, 20, 50, d), id="fixed-size"
+                lambda d: fixed_size_epsilon(1.0, 1000, 20, 50, d),
+                id="fixed-size",
             ),
             pytest.param(
                 lambda d: hidden_rounds_epsilon(
@@ -95,6 +103,8 @@ class TestTinyDeltas:
         ],
     )
     def test_epsilon_rises_as_delta_falls(self, epsilon_at):
-        found = [epsilon_at(d) for d in (1e-8, 2e-11, 0.99 * LEAST_DELTA, 1e-13)]
+        found = [
+            epsilon_at(d) for d in (1e-8, 2e-11, 0.99 * LEAST_DELTA, 1e-13)
+        ]
         assert found == sorted(found)
         assert found[2] <= 1.3 * found[1]

@@ -40,7 +40,9 @@ def _bounds(spec, z=0.5, participations=4):
     found = upper_bounds(_schedule(spec, participations).law(CLIENTS), z, DELTA)
     names = {True: "known", False: "unknown"}
     return {
-        "limit" if not bound.averages else names[bound.rounds_known]: bound.epsilon
+        "limit"
+        if not bound.averages
+        else names[bound.rounds_known]: bound.epsilon
         for bound in found
     }
 
@@ -48,7 +50,9 @@ def _bounds(spec, z=0.5, participations=4):
 class TestRandomParticipations:
     def test_a_certain_number_is_the_gaussian_mechanism(self):
         for count in (1, 3):
-            epsilon = random_participations_epsilon(0.7, DELTA, np.eye(5)[count])
+            epsilon = random_participations_epsilon(
+                0.7, DELTA, np.eye(5)[count]
+            )
             assert epsilon == pytest.approx(
                 gaussian_epsilon(0.7, DELTA, count), rel=1e-8
             )
@@ -57,7 +61,9 @@ class TestRandomParticipations:
         weights = np.array([0.2, 0.5, 0.3])
         epsilon = random_participations_epsilon(0.7, DELTA, weights)
         shifts = np.sqrt([1, 2]) / 0.7
-        delta = weights[1:] @ np.asarray(delta_two_gaussians(0, 1, shifts, 1, epsilon))
+        delta = weights[1:] @ np.asarray(
+            delta_two_gaussians(0, 1, shifts, 1, epsilon)
+        )
         assert delta == pytest.approx(DELTA, rel=1e-6)
 
     def test_rare_participation_costs_nothing(self):
@@ -70,7 +76,9 @@ class TestRandomParticipations:
         pmf /= pmf.sum()
         epsilon = random_participations_epsilon(0.4, DELTA, pmf)
         shifts = np.sqrt(np.arange(1, 2001)) / 0.4
-        exact = pmf[1:] @ np.asarray(delta_two_gaussians(0, 1, shifts, 1, epsilon))
+        exact = pmf[1:] @ np.asarray(
+            delta_two_gaussians(0, 1, shifts, 1, epsilon)
+        )
         assert 0.998 * DELTA < exact <= DELTA
 
     def test_errors(self):
@@ -109,13 +117,21 @@ class TestGuarantees:
     def test_device_classes_are_for_the_busiest(self):
         spec = 'device-classes:{"rates": [4, 1], "shares": [0.25, 0.75]}'
         busiest = max(_schedule(spec).rates)
-        assert _bounds(spec)["unknown"] == poisson_epsilon(0.5, busiest, T, DELTA)
+        assert _bounds(spec)["unknown"] == poisson_epsilon(
+            0.5, busiest, T, DELTA
+        )
 
     def test_fixed_size(self):
         bounds = _bounds("fixed-size")
-        assert bounds["unknown"] == fixed_size_epsilon(0.5, CLIENTS, 20, T, DELTA)
-        assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
-        dropped = upper_bounds(DropOut(FixedSize(T, 0.1), 0.5).law(CLIENTS), 0.5, DELTA)
+        assert bounds["unknown"] == fixed_size_epsilon(
+            0.5, CLIENTS, 20, T, DELTA
+        )
+        assert bounds["known"] == pytest.approx(
+            _bounds("poisson")["known"], rel=1e-6
+        )
+        dropped = upper_bounds(
+            DropOut(FixedSize(T, 0.1), 0.5).law(CLIENTS), 0.5, DELTA
+        )
         assert tightest(dropped, rounds_known=True).epsilon < bounds["known"]
 
     def test_a_trace_is_limited_by_its_busiest_client(self):
@@ -129,11 +145,15 @@ class TestGuarantees:
     def test_where_nothing_limits_there_are_the_rounds(self):
         bounds = _bounds("min-separation:separation=1")
         assert bounds["limit"] == gaussian_epsilon(0.5, DELTA, T)
-        assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
+        assert bounds["known"] == pytest.approx(
+            _bounds("poisson")["known"], rel=1e-6
+        )
 
     @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
     @pytest.mark.parametrize("rounds", [1, 4, 40])
-    def test_everybody_in_every_round_is_one_gaussian_mechanism(self, z, rounds):
+    def test_everybody_in_every_round_is_one_gaussian_mechanism(
+        self, z, rounds
+    ):
         every_round = (
             "epochs", "cyclic", "balls-in-bins", "min-separation:separation=1", "poisson",
             "fixed-size",
@@ -144,15 +164,18 @@ class TestGuarantees:
         for spec in every_round:
             kind, options = parse_schedule(spec)
             found = upper_bounds(
-                make_schedule(kind, rounds, rounds, **options).law(CLIENTS), z, DELTA
+                make_schedule(kind, rounds, rounds, **options).law(CLIENTS),
+                z,
+                DELTA,
             )
             for known in (True, False):
-                assert tightest(found, rounds_known=known).epsilon == pytest.approx(
-                    exact, rel=1e-9
-                )
+                assert tightest(
+                    found, rounds_known=known
+                ).epsilon == pytest.approx(exact, rel=1e-9)
 
     @pytest.mark.parametrize(
-        "cap", [{"per_run": 39}, {"per_run": T}, {"per_window": 9, "window": 10}]
+        "cap",
+        [{"per_run": 39}, {"per_run": T}, {"per_window": 9, "window": 10}],
     )
     def test_a_cap_that_binds_nobody_changes_nothing(self, cap):
         for inner in (Poisson(T, 0.1), DropOut(Poisson(T, 0.2), 0.5)):
@@ -178,7 +201,9 @@ class TestGuarantees:
         noise = z * rng.standard_normal((200_000, 3))
         epsilon = bound.epsilon
         for scores in (noise, noise + presence(schedule, 200_000, rng).T):
-            ratio = np.exp(scores @ patterns.T / z**2 - patterns.sum(axis=1) / 2 / z**2)
+            ratio = np.exp(
+                scores @ patterns.T / z**2 - patterns.sum(axis=1) / 2 / z**2
+            )
             loss = np.log(ratio @ shares / shares.sum()) * (
                 1 if scores is not noise else -1
             )
@@ -222,9 +247,13 @@ class TestGuarantees:
 def test_hidden_rounds_of_blocks_have_the_exact_epsilon(z):
     """As `hidden_rounds_epsilon`, and as a strategy of one band."""
     schedule, delta = make_schedule("balls-in-bins", 60, 3), 1e-5
-    found = tightest(upper_bounds(schedule.law(100), z, delta), rounds_known=False)
+    found = tightest(
+        upper_bounds(schedule.law(100), z, delta), rounds_known=False
+    )
     assert found.epsilon == pytest.approx(
-        hidden_rounds_epsilon(schedule.law(100).events, np.full(60, 1 / z), delta),
+        hidden_rounds_epsilon(
+            schedule.law(100).events, np.full(60, 1 / z), delta
+        ),
         rel=1e-7,  # signals have 8 digits
     )
     assert found == strategy_bounds(schedule.law(100), np.eye(60), z, delta)[-1]
@@ -233,6 +262,10 @@ def test_hidden_rounds_of_blocks_have_the_exact_epsilon(z):
 
 def test_coins_over_a_cycle_are_as_coins_in_so_many_rounds():
     schedule = make_schedule("drop-out:of=cyclic,rate=0.7", 60, 3)
-    found = tightest(upper_bounds(schedule.law(100), 1.0, 1e-5), rounds_known=False)
+    found = tightest(
+        upper_bounds(schedule.law(100), 1.0, 1e-5), rounds_known=False
+    )
     often = schedule.most_participations()
-    assert found.epsilon == pytest.approx(poisson_epsilon(1.0, 0.3, often, 1e-5))
+    assert found.epsilon == pytest.approx(
+        poisson_epsilon(1.0, 0.3, often, 1e-5)
+    )

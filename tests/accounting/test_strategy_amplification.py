@@ -22,7 +22,9 @@ CLIENTS, DRAWS = 100, 100_000
 def bounds(schedule, strategy, z=1.0, delta=1e-5):
     """ε for known and for unknown rounds."""
     found = strategy_bounds(schedule.law(CLIENTS), strategy.matrix(), z, delta)
-    return tuple(tightest(found, rounds_known=known).epsilon for known in (True, False))
+    return tuple(
+        tightest(found, rounds_known=known).epsilon for known in (True, False)
+    )
 
 
 def deltas(strategy, sets, shares, z, epsilon):
@@ -39,7 +41,9 @@ def deltas(strategy, sets, shares, z, epsilon):
         return np.log(np.exp(x @ means - np.sum(means**2, axis=0) / 2) @ shares)
 
     removed, added = losses(seen + means.T[drawn]), -losses(seen)
-    gains = [np.maximum(-np.expm1(epsilon - each), 0) for each in (removed, added)]
+    gains = [
+        np.maximum(-np.expm1(epsilon - each), 0) for each in (removed, added)
+    ]
     return [(each.mean(), each.std() / np.sqrt(DRAWS)) for each in gains]
 
 
@@ -49,7 +53,9 @@ def check(strategy, sets, shares, z, delta, epsilon):
     return max(truth)
 
 
-@pytest.mark.parametrize(("blocks", "bands"), [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("blocks", "bands"), [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+)
 @pytest.mark.parametrize("z", [0.6, 2.0])
 def test_no_round_of_each_block_leaks_more(blocks, bands, z):
     length, delta = 4 * bands - 1, 5e-3
@@ -57,7 +63,9 @@ def test_no_round_of_each_block_leaks_more(blocks, bands, z):
     strategy = banded(schedule.rounds, bands)
     known, unknown = bounds(schedule, strategy, z, delta)
     assert unknown < known
-    sets = list(itertools.product(*(range(a, b) for a, b in schedule.law(1).blocks)))
+    sets = list(
+        itertools.product(*(range(a, b) for a, b in schedule.law(1).blocks))
+    )
     mean, error = check(
         strategy, sets, np.full(len(sets), 1 / len(sets)), z, delta, unknown
     )
@@ -91,8 +99,24 @@ def test_coins_leak_as_much_as_with_independent_noise(bands):
     ("spec", "rounds", "often", "bands", "z", "delta", "expected"),
     [
         # jax_privacy 2.0.0: DpsgdTrainingAccountant with cycle_length 16 and 8.
-        ("drop-out:of=cyclic,rate=0.5", 64, 2, 16, 1.0, 1e-5, 6.676961019457809),
-        ("drop-out:of=cyclic,rate=0.75", 96, 3, 8, 0.7, 1e-6, 13.879407496799544),
+        (
+            "drop-out:of=cyclic,rate=0.5",
+            64,
+            2,
+            16,
+            1.0,
+            1e-5,
+            6.676961019457809,
+        ),
+        (
+            "drop-out:of=cyclic,rate=0.75",
+            96,
+            3,
+            8,
+            0.7,
+            1e-6,
+            13.879407496799544,
+        ),
     ],
     ids=["two-rounds", "three-rounds"],
 )
@@ -100,7 +124,9 @@ def test_coins_have_the_values_of_jax_privacy(
     spec, rounds, often, bands, z, delta, expected
 ):
     schedule = make_schedule(spec, rounds, often)
-    found = strategy_bounds(schedule.law(320), banded(rounds, bands).matrix(), z, delta)
+    found = strategy_bounds(
+        schedule.law(320), banded(rounds, bands).matrix(), z, delta
+    )
     assert expected * (1 - 1e-3) < found[-1].epsilon < expected * 1.01
     pattern = schedule.law(320)
     same = _pld_epsilon(
@@ -115,7 +141,10 @@ def test_coins_have_the_values_of_jax_privacy(
     ("bands", "delta", "error"), [(1, 8.11e-3, 1.7e-4), (4, 2.71e-2, 3.2e-4)]
 )
 def test_a_round_of_a_block_has_the_delta_of_jax_privacy(bands, delta, error):
-    strategy, schedule = toeplitz(16, bands), make_schedule("balls-in-bins", 16, 1)
+    strategy, schedule = (
+        toeplitz(16, bands),
+        make_schedule("balls-in-bins", 16, 1),
+    )
     assert bounds(schedule, strategy, 0.8, delta - 4 * error)[1] > 1
     if bands == 1:
         assert bounds(schedule, strategy, 0.8, delta + 4 * error)[1] < 1
@@ -127,20 +156,26 @@ def test_a_round_of_a_block_has_the_delta_of_jax_privacy(bands, delta, error):
         pytest.param(
             DropOut(make_schedule("cyclic", 12, 3), 0.5), 5, id="too-many-bands"
         ),
-        pytest.param(Poisson(12, 0.5), 2, id="coins-in-rounds-beside-each-other"),
+        pytest.param(
+            Poisson(12, 0.5), 2, id="coins-in-rounds-beside-each-other"
+        ),
         pytest.param(
             Capped(DropOut(make_schedule("cyclic", 12, 3), 0.5), 2),
             2,
             id="a-cap-depends-on-the-past",
         ),
         pytest.param(
-            Capped(make_schedule("balls-in-bins", 12, 2), 1), 1, id="a-capped-block"
+            Capped(make_schedule("balls-in-bins", 12, 2), 1),
+            1,
+            id="a-capped-block",
         ),
         pytest.param(
             make_schedule("epochs", 12, 2), 1, id="clients-depend-on-each-other"
         ),
         pytest.param(make_schedule("cyclic", 12, 2), 2, id="no-coin"),
-        pytest.param(make_schedule("balls-in-bins", 12, 4), 3, id="blocks-too-short"),
+        pytest.param(
+            make_schedule("balls-in-bins", 12, 4), 3, id="blocks-too-short"
+        ),
         pytest.param(make_schedule("balls-in-bins", 12, 1), 12, id="all-bands"),
     ],
 )
@@ -166,10 +201,13 @@ def test_any_noise_has_a_bound(schedule, z):
 
 def test_dropping_out_of_a_block_weakens_nothing():
     inner = make_schedule("balls-in-bins", 64, 2)
-    whole, thinned = (bounds(s, banded(64, 4)) for s in (inner, DropOut(inner, 0.5)))
+    whole, thinned = (
+        bounds(s, banded(64, 4)) for s in (inner, DropOut(inner, 0.5))
+    )
     assert thinned == pytest.approx(whole)
     assert bounds(
-        DropOut(DropOut(make_schedule("cyclic", 64, 2), 0.5), 0.5), banded(64, 4)
+        DropOut(DropOut(make_schedule("cyclic", 64, 2), 0.5), 0.5),
+        banded(64, 4),
     )[1] == pytest.approx(poisson_epsilon(1.0, 0.25, 2, 1e-5))
 
 

@@ -20,7 +20,9 @@ MATRICES = {
     "tree": tree(ROUNDS).matrix(),
     "banded": banded(ROUNDS, 3).matrix(),
     "toeplitz": toeplitz(ROUNDS).matrix(),
-    "negative": np.tril(np.random.default_rng(0).standard_normal((ROUNDS, ROUNDS))),
+    "negative": np.tril(
+        np.random.default_rng(0).standard_normal((ROUNDS, ROUNDS))
+    ),
 }
 
 
@@ -50,7 +52,8 @@ def allowed(pattern):
 def largest(matrix, pattern):
     products = np.abs(matrix.T @ matrix)
     return max(
-        np.sqrt(products[np.ix_(s, s)].sum()) for s in map(list, allowed(pattern))
+        np.sqrt(products[np.ix_(s, s)].sum())
+        for s in map(list, allowed(pattern))
     )
 
 
@@ -86,18 +89,42 @@ def test_nobody_adds_more(name, pattern):
     [
         # jax_privacy 2.0.0: get_min_sep_sensitivity_upper_bound, fixed_epoch_sensitivity,
         # get_sensitivity_banded and toeplitz.minsep_sensitivity_squared.
-        (tree(64), ParticipationLaw(64, most=4, separation=16), 2.507132682112035),
-        (tree(64), ParticipationLaw(64, most=3, separation=4), 2.4494897427831788),
+        (
+            tree(64),
+            ParticipationLaw(64, most=4, separation=16),
+            2.507132682112035,
+        ),
+        (
+            tree(64),
+            ParticipationLaw(64, most=3, separation=4),
+            2.4494897427831788,
+        ),
         (
             tree(64),
             ParticipationLaw(64, most=4, separation=16, regular=True),
             2.507132682112035,
         ),
-        (banded(64, 8), ParticipationLaw(64, most=3, separation=4), 2.2208183411528055),
+        (
+            banded(64, 8),
+            ParticipationLaw(64, most=3, separation=4),
+            2.2208183411528055,
+        ),
         (banded(64, 16), ParticipationLaw(64, most=4, separation=16), 2.0),
-        (banded(64, 16), ParticipationLaw(64, most=3, separation=4), 2.361853027958799),
-        (toeplitz(64), ParticipationLaw(64, most=4, separation=16), 2.5625298752160837),
-        (toeplitz(64), ParticipationLaw(64, most=4, separation=8), 2.8988920288665003),
+        (
+            banded(64, 16),
+            ParticipationLaw(64, most=3, separation=4),
+            2.361853027958799,
+        ),
+        (
+            toeplitz(64),
+            ParticipationLaw(64, most=4, separation=16),
+            2.5625298752160837,
+        ),
+        (
+            toeplitz(64),
+            ParticipationLaw(64, most=4, separation=8),
+            2.8988920288665003,
+        ),
         (
             toeplitz(64, 8),
             ParticipationLaw(64, most=64, separation=5),
@@ -106,7 +133,9 @@ def test_nobody_adds_more(name, pattern):
     ],
 )
 def test_values_of_jax_privacy(matrix, pattern, expected):
-    assert sensitivity(matrix.matrix(), pattern) == pytest.approx(expected, rel=1e-6)
+    assert sensitivity(matrix.matrix(), pattern) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +172,9 @@ def test_a_pattern_has_all_rounds_that_a_schedule_draws(spec):
                 assert all(taken)
 
 
-@pytest.mark.parametrize("spec", ["epochs", "cyclic", "min-separation:separation=5"])
+@pytest.mark.parametrize(
+    "spec", ["epochs", "cyclic", "min-separation:separation=5"]
+)
 def test_independent_noise_has_the_known_bound(spec):
     schedule = make_schedule(spec, 20, 2)
     bound, *_ = strategy_bounds(schedule.law(30), np.eye(20), 0.7, 1e-5)
@@ -152,4 +183,7 @@ def test_independent_noise_has_the_known_bound(spec):
     assert bound.epsilon >= min(
         b.epsilon for b in upper_bounds(schedule.law(30), 0.7, 1e-5)
     )
-    assert strategy_bounds(schedule.law(30), np.eye(20), 0.0, 1e-5)[0].epsilon == np.inf
+    assert (
+        strategy_bounds(schedule.law(30), np.eye(20), 0.0, 1e-5)[0].epsilon
+        == np.inf
+    )

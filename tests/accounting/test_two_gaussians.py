@@ -75,8 +75,15 @@ def _exact_epsilon(pair, delta):
     for _ in range(300):
         value, spent = max(_directions(pair, epsilon))
         low, high = (epsilon, high) if value > delta else (low, epsilon)
-        newton = epsilon + mp.log(value / delta) * value / spent if value > 0 else high
-        before, epsilon = epsilon, newton if low < newton < high else (low + high) / 2
+        newton = (
+            epsilon + mp.log(value / delta) * value / spent
+            if value > 0
+            else high
+        )
+        before, epsilon = (
+            epsilon,
+            newton if low < newton < high else (low + high) / 2,
+        )
         if abs(before - epsilon) < epsilon * mp.mpf("1e-25"):
             break
     return epsilon
@@ -127,12 +134,13 @@ def _random_cases(count, seed=20240501):
     std0 = 10 ** rng.uniform(-3, 3, count)
     gap = 10 ** rng.uniform(-12, 0, count) * rng.choice([-0.9, 1], count)
     ratio = np.choose(
-        np.arange(count) % 3, [np.ones(count), 1 + gap, 10 ** rng.uniform(-2, 2, count)]
+        np.arange(count) % 3,
+        [np.ones(count), 1 + gap, 10 ** rng.uniform(-2, 2, count)],
     )
     mean0 = std0 * rng.normal(size=count)
-    mean1 = mean0 + std0 * ratio * rng.choice([-1, 1], count) * 10 ** rng.uniform(
-        -6, 3, count
-    )
+    mean1 = mean0 + std0 * ratio * rng.choice(
+        [-1, 1], count
+    ) * 10 ** rng.uniform(-6, 3, count)
     delta = 10 ** rng.uniform(-12, np.log10(0.5), count)
     return np.array([mean0, std0, mean1, std0 * ratio]), delta
 
@@ -145,7 +153,9 @@ def _check_rounded_up(epsilon, exact):
 def test_epsilon_that_was_put_in_comes_back_at_every_corner():
     cases = list(_corners())
     assert len(cases) > 250
-    pairs, epsilons, deltas = (np.array(column) for column in zip(*cases, strict=True))
+    pairs, epsilons, deltas = (
+        np.array(column) for column in zip(*cases, strict=True)
+    )
     for found, exact in zip(_epsilon(pairs.T, deltas), epsilons, strict=True):
         _check_rounded_up(found, exact)
 
@@ -157,7 +167,9 @@ def test_epsilon_of_random_pairs_matches_the_oracle():
     assert np.sum(found >= 1e-3) > 100
     for epsilon, pair, delta in zip(found, pairs.T, deltas, strict=True):
         exact = _exact_epsilon(pair, delta)
-        if exact < 1e-3:  # only the absolute error means anything where δ(0) is about δ
+        if (
+            exact < 1e-3
+        ):  # only the absolute error means anything where δ(0) is about δ
             assert exact <= epsilon <= exact + mp.mpf("1e-12")
         else:
             _check_rounded_up(epsilon, exact)
@@ -172,7 +184,12 @@ def test_epsilon_of_two_gaussians_with_one_mean_matches_the_oracle():
 
 
 def test_epsilon_matches_the_oracle_down_to_the_smallest_delta():
-    pairs = [(0, 1, 1e6, 1), (0, 1, 1e6, 3), (0, 1, 0.1, 1 + 1e-9), (0, 1, 0, 0.1)]
+    pairs = [
+        (0, 1, 1e6, 1),
+        (0, 1, 1e6, 3),
+        (0, 1, 0.1, 1 + 1e-9),
+        (0, 1, 0, 0.1),
+    ]
     for pair, delta in itertools.product(pairs, [5e-324, 1e-300, 1e-50]):
         _check_rounded_up(_epsilon(pair, delta), _exact_epsilon(pair, delta))
 
@@ -188,7 +205,9 @@ def test_delta_matches_the_oracle_at_every_corner_and_down_to_1e_300():
     ]
     assert len(cases) > 500
     pairs, epsilons = (np.array(column) for column in zip(*cases, strict=True))
-    for delta, (pair, epsilon) in zip(_delta(pairs.T, epsilons), cases, strict=True):
+    for delta, (pair, epsilon) in zip(
+        _delta(pairs.T, epsilons), cases, strict=True
+    ):
         exact = _exact_delta(pair, epsilon)
         assert exact > 1e-300
         assert (
@@ -223,7 +242,9 @@ def test_delta_of_epsilon_of_delta_is_delta_or_a_little_less():
     back = _delta(pairs, epsilons)
     positive = epsilons > 0
     assert positive.sum() > 2000
-    np.testing.assert_allclose(back[positive], deltas[positive], rtol=1e-9, atol=0)
+    np.testing.assert_allclose(
+        back[positive], deltas[positive], rtol=1e-9, atol=0
+    )
     assert np.all(back <= deltas)
 
 
@@ -241,14 +262,18 @@ def test_delta_of_epsilon_of_delta_is_delta_or_a_little_less():
 def test_published_values_of_the_gaussian_mechanism(
     noise_multiplier, delta, epsilon, tolerance
 ):
-    found = epsilon_two_gaussians(0, noise_multiplier, 1, noise_multiplier, delta)
+    found = epsilon_two_gaussians(
+        0, noise_multiplier, 1, noise_multiplier, delta
+    )
     assert found == pytest.approx(epsilon, abs=tolerance)
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.05, 0.541, 1.54, 4.22, 50.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-3])
 def test_epsilon_agrees_with_dp_accounting(noise_multiplier, delta):
-    found = epsilon_two_gaussians(0, noise_multiplier, 1, noise_multiplier, delta)
+    found = epsilon_two_gaussians(
+        0, noise_multiplier, 1, noise_multiplier, delta
+    )
     expected = dp_accounting.get_epsilon_gaussian(noise_multiplier, delta)
     assert found == pytest.approx(expected, rel=1e-11, abs=0)
 
@@ -309,14 +334,20 @@ def test_arrays_give_what_scalars_give():
     pairs, deltas = _random_cases(60, seed=5)
     epsilons = _epsilon(pairs, deltas)
     one_by_one = [
-        epsilon_two_gaussians(*case) for case in zip(*pairs, deltas, strict=True)
+        epsilon_two_gaussians(*case)
+        for case in zip(*pairs, deltas, strict=True)
     ]
     np.testing.assert_allclose(epsilons, one_by_one, rtol=1e-12)
-    back = [delta_two_gaussians(*case) for case in zip(*pairs, epsilons, strict=True)]
+    back = [
+        delta_two_gaussians(*case)
+        for case in zip(*pairs, epsilons, strict=True)
+    ]
     np.testing.assert_allclose(_delta(pairs, epsilons), back, rtol=1e-12)
 
 
-@pytest.mark.parametrize("function", [epsilon_two_gaussians, delta_two_gaussians])
+@pytest.mark.parametrize(
+    "function", [epsilon_two_gaussians, delta_two_gaussians]
+)
 def test_shapes_broadcast_and_scalars_give_floats(function):
     assert type(function(0, 1, np.float64(2), 1, np.array(0.3))) is float
     assert function([[0], [1]], 1, [3, 4, 5], 2, 0.3).shape == (2, 3)
@@ -357,8 +388,12 @@ def test_extreme_pairs_give_ordered_finite_values_without_a_warning():
     epsilon = epsilon_two_gaussians(0, 1, shift, 1 + excess, delta)
     assert np.all(np.isfinite(epsilon) & (epsilon >= 0))
     assert np.all(np.diff(epsilon, axis=2) <= 0)
-    assert np.all(delta_two_gaussians(0, 1, shift, 1 + excess, epsilon) <= delta)
-    np.testing.assert_array_equal(delta_two_gaussians(0, 1, shift, 1 + excess, INF), 0)
+    assert np.all(
+        delta_two_gaussians(0, 1, shift, 1 + excess, epsilon) <= delta
+    )
+    np.testing.assert_array_equal(
+        delta_two_gaussians(0, 1, shift, 1 + excess, INF), 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -393,7 +428,9 @@ def test_a_bad_argument_is_named_with_its_value(name, value, where, array):
     for function in {"delta": functions[:1], "epsilon": functions[1:]}.get(
         name, functions
     ):
-        target = {"delta" if function is epsilon_two_gaussians else "epsilon": 0.5}
+        target = {
+            "delta" if function is epsilon_two_gaussians else "epsilon": 0.5
+        }
         with pytest.raises(
             ValueError, match=re.escape(f"Expected {name}={value} {where}.")
         ):

@@ -15,7 +15,9 @@ pairs = st.tuples(means, stds, means, stds)
 deltas = st.floats(-12, math.log10(0.5)).map(lambda exponent: 10**exponent)
 epsilons = st.floats(0, 50)
 
-ROUNDING = 1e-9  # the promise of `epsilon_two_gaussians`, where ε is 1e-3 or more
+ROUNDING = (
+    1e-9  # the promise of `epsilon_two_gaussians`, where ε is 1e-3 or more
+)
 
 
 @given(pairs, deltas, deltas)
@@ -63,10 +65,14 @@ def test_the_sign_does_not_matter(pair, delta):
 
 
 @given(st.floats(0, 10), st.floats(0, 10), stds, deltas)
-def test_at_equal_spread_farther_apart_is_never_more_private(one, other, std, delta):
+def test_at_equal_spread_farther_apart_is_never_more_private(
+    one, other, std, delta
+):
     near, far = sorted([one, other])
     epsilon = epsilon_two_gaussians(0, std, near, std, delta)
-    assert epsilon <= epsilon_two_gaussians(0, std, far, std, delta) * (1 + ROUNDING)
+    assert epsilon <= epsilon_two_gaussians(0, std, far, std, delta) * (
+        1 + ROUNDING
+    )
 
 
 @given(st.lists(pairs, min_size=1, max_size=5), deltas)

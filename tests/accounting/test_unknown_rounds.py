@@ -5,7 +5,11 @@ import pytest
 from scipy.special import ndtr
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.accounting import hidden_rounds_epsilon, poisson_epsilon, unknown_rounds
+from fl_epe.accounting import (
+    hidden_rounds_epsilon,
+    poisson_epsilon,
+    unknown_rounds,
+)
 from fl_epe.auditing import EVERY_ROUND, Adversary
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Events, Poisson, ShuffledEpochs
@@ -18,7 +22,9 @@ def unknown_rounds_epsilon(epochs, delta):
         (start, np.full(len(part), 1 / len(part)))
         for start, part in zip(starts, epochs, strict=False)
     ]
-    return hidden_rounds_epsilon(Events.blocks(blocks), np.concatenate(epochs), delta)
+    return hidden_rounds_epsilon(
+        Events.blocks(blocks), np.concatenate(epochs), delta
+    )
 
 
 def secret_coins_epsilon(signals, rate, delta):
@@ -32,9 +38,9 @@ class TestSecretRounds:
     @pytest.mark.parametrize("signal", [0.3, 1.0, 4.0, 20.0, 300.0])
     def test_one_round_is_known(self, signal):
         exact = epsilon_two_gaussians(0, 1, signal, 1, 1e-3)
-        assert unknown_rounds_epsilon([np.array([signal])], 1e-3) == pytest.approx(
-            exact, rel=1e-4
-        )
+        assert unknown_rounds_epsilon(
+            [np.array([signal])], 1e-3
+        ) == pytest.approx(exact, rel=1e-4)
 
     def test_epochs_of_one_round_compose(self):
         exact = epsilon_two_gaussians(0, 1, 2.0, 1, 1e-3)
@@ -76,7 +82,8 @@ class TestSecretRounds:
             scores = rng.standard_normal((5000, rounds))
             scores[:, 0] += larger
             ratio, drawn = (
-                np.mean(np.exp(a * scores - a**2 / 2), axis=1) for a in (signal, larger)
+                np.mean(np.exp(a * scores - a**2 / 2), axis=1)
+                for a in (signal, larger)
             )
             values.append(np.maximum(ratio - np.exp(epsilon), 0) / drawn)
         found = np.concatenate(values)
@@ -105,9 +112,15 @@ class TestSecretRounds:
         """δ at that ε from the two scores' densities on a fine grid."""
         signals, delta = np.array([1.0, 2.0]), 1e-4
         epsilon = unknown_rounds_epsilon([signals], delta)
-        first, second = np.meshgrid(*2 * [np.linspace(-9, 12, 1401)], indexing="ij")
+        first, second = np.meshgrid(
+            *2 * [np.linspace(-9, 12, 1401)], indexing="ij"
+        )
         scores = np.stack([first, second], axis=-1)
-        null = np.exp(-np.sum(scores**2, axis=-1) / 2) / (2 * np.pi) * (21 / 1400) ** 2
+        null = (
+            np.exp(-np.sum(scores**2, axis=-1) / 2)
+            / (2 * np.pi)
+            * (21 / 1400) ** 2
+        )
         ratio = np.mean(np.exp(scores * signals - signals**2 / 2), axis=-1)
         removed = np.sum(null * np.maximum(ratio - np.exp(epsilon), 0))
         assert removed == pytest.approx(delta, rel=5e-3)  # ε to 0.05%
@@ -118,9 +131,9 @@ class TestSecretRounds:
         epsilon = unknown_rounds_epsilon([np.full(rounds, signal)] * 2, 0.02)
         scores = rng.standard_normal((2, draws, rounds))
         scores[:, :, 0] += signal
-        losses = np.log(np.mean(np.exp(signal * scores - signal**2 / 2), axis=2)).sum(
-            axis=0
-        )
+        losses = np.log(
+            np.mean(np.exp(signal * scores - signal**2 / 2), axis=2)
+        ).sum(axis=0)
         excess = np.maximum(-np.expm1(epsilon - losses), 0)
         assert abs(excess.mean() - 0.02) < 4 * excess.std() / np.sqrt(draws)
 
@@ -138,7 +151,9 @@ class TestSecretRounds:
             unknown_rounds, "_SHORT", 0 if len(np.unique(signals)) < 5 else 20
         )
         monkeypatch.setattr(unknown_rounds, "_MOST_GROUPS", 0)
-        assert unknown_rounds_epsilon([signals], 1e-6) == pytest.approx(exact, rel=5e-3)
+        assert unknown_rounds_epsilon([signals], 1e-6) == pytest.approx(
+            exact, rel=5e-3
+        )
 
     @pytest.mark.parametrize("signal", [1e-6, 60.0, 2000.0, 1e6])
     def test_extreme_signals(self, signal):
@@ -163,7 +178,9 @@ class TestSecretRounds:
     def test_rounds_without_a_signal_take_no_memory(self):
         """A round that releases no model has the signal 1e-9 in a report; it asked for 72 GiB."""
         none, small = (
-            unknown_rounds_epsilon([np.r_[np.full(5, 3.0), np.full(5, signal)]], 1e-5)
+            unknown_rounds_epsilon(
+                [np.r_[np.full(5, 3.0), np.full(5, signal)]], 1e-5
+            )
             for signal in (1e-9, 1e-3)
         )
         assert none == pytest.approx(small, rel=1e-6)
@@ -172,7 +189,11 @@ class TestSecretRounds:
         known = epsilon_two_gaussians(0, 1, 1.5, 1, 1e-3)
         once = unknown_rounds_epsilon([np.full(30, 1.5)], 1e-3)
         twice = unknown_rounds_epsilon([np.full(15, 1.5)] * 2, 1e-3)
-        assert once < twice < epsilon_two_gaussians(0, 1, 1.5 * np.sqrt(2), 1, 1e-3)
+        assert (
+            once
+            < twice
+            < epsilon_two_gaussians(0, 1, 1.5 * np.sqrt(2), 1, 1e-3)
+        )
         assert once < known
 
     def test_no_signal_is_no_loss(self):
@@ -185,14 +206,19 @@ class TestSecretRounds:
         )
         exact = unknown_rounds_epsilon([np.full(60, 2.0)], 1e-3)
         assert estimate.low < exact < estimate.high
-        assert estimate.high < epsilon_from_record(record, adversary=EVERY_ROUND).low
+        assert (
+            estimate.high
+            < epsilon_from_record(record, adversary=EVERY_ROUND).low
+        )
 
     def test_poisson_meets_its_accountant(self):
         record = limit_record(Poisson(60, 0.1), 0.8, 1e-3)
         estimate = epsilon_from_record(
             record, adversary=Adversary("all", knows_rounds=False)
         )
-        assert estimate.low < poisson_epsilon(0.8, 0.1, 60, 1e-3) < estimate.high
+        assert (
+            estimate.low < poisson_epsilon(0.8, 0.1, 60, 1e-3) < estimate.high
+        )
 
     @pytest.mark.parametrize(
         ("epochs", "delta", "message"),
@@ -201,8 +227,12 @@ class TestSecretRounds:
             pytest.param(
                 [np.array([1.0, np.nan])], 1e-3, "positive and finite", id="nan"
             ),
-            pytest.param([np.array([0.0])], 1e-3, "positive and finite", id="zero"),
-            pytest.param([np.ones(2)], 0.0, r"delta=0\.0 in \(0, 1\)", id="delta=0"),
+            pytest.param(
+                [np.array([0.0])], 1e-3, "positive and finite", id="zero"
+            ),
+            pytest.param(
+                [np.ones(2)], 0.0, r"delta=0\.0 in \(0, 1\)", id="delta=0"
+            ),
         ],
     )
     def test_errors(self, epochs, delta, message):
@@ -225,15 +255,19 @@ class TestSecretCoins:
         self, signal, rate, rounds, delta, monkeypatch
     ):
         theirs = poisson_epsilon(1 / signal, rate, rounds, delta)
-        assert secret_coins_epsilon(np.full(rounds, signal), rate, delta) <= theirs
-        monkeypatch.setattr(unknown_rounds, "poisson_epsilon", lambda *_: np.inf)
+        assert (
+            secret_coins_epsilon(np.full(rounds, signal), rate, delta) <= theirs
+        )
+        monkeypatch.setattr(
+            unknown_rounds, "poisson_epsilon", lambda *_: np.inf
+        )
         ours = secret_coins_epsilon(np.full(rounds, signal), rate, delta)
         assert ours == pytest.approx(theirs, rel=4e-4)
 
     def test_large_signals_do_not_overflow(self):
-        assert secret_coins_epsilon(np.full(40, 8.0), 0.25, 1e-5) == pytest.approx(
-            718.0, rel=1e-4
-        )
+        assert secret_coins_epsilon(
+            np.full(40, 8.0), 0.25, 1e-5
+        ) == pytest.approx(718.0, rel=1e-4)
 
     def test_unequal_signals_equal_a_simulation(self):
         """δ at that ε by importance sampling, with no formula but the likelihood ratio.
@@ -250,7 +284,9 @@ class TestSecretCoins:
             np.log(1 - q + q * np.exp(a * scores - a**2 / 2)).sum(axis=1)
             for a, q in ((signals, rate), (1.6 * signals, often))
         )
-        found = np.maximum(np.exp(losses) - np.exp(epsilon), 0) / np.exp(proposed)
+        found = np.maximum(np.exp(losses) - np.exp(epsilon), 0) / np.exp(
+            proposed
+        )
         error = found.std() / np.sqrt(drawn)
         assert error < 0.01e-5
         assert abs(found.mean() - 1e-5) < 4 * error
@@ -258,16 +294,18 @@ class TestSecretCoins:
     def test_bounds(self):
         assert secret_coins_epsilon(np.full(3, 1e-9), 0.5, 1e-3) == 0
         known = epsilon_two_gaussians(0, 1, 5.0, 1, 1e-3)
-        assert secret_coins_epsilon(np.array([3.0, 4.0]), 1.0, 1e-3) == pytest.approx(
-            known
-        )
+        assert secret_coins_epsilon(
+            np.array([3.0, 4.0]), 1.0, 1e-3
+        ) == pytest.approx(known)
         assert secret_coins_epsilon(np.array([3.0, 4.0]), 0.9, 1e-3) < known
 
     @pytest.mark.parametrize(
         ("signals", "rate", "delta", "message"),
         [
             pytest.param([], 0.5, 1e-3, "at least one", id="empty"),
-            pytest.param([1.0, np.nan], 0.5, 1e-3, "positive and finite", id="nan"),
+            pytest.param(
+                [1.0, np.nan], 0.5, 1e-3, "positive and finite", id="nan"
+            ),
             pytest.param([1.0], 0.0, 1e-3, "at least one", id="rate=0"),
             pytest.param([1.0], 0.5, 1.0, r"delta=1\.0 in", id="delta=1"),
         ],

@@ -11,7 +11,11 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from fl_epe import delta_two_gaussians
-from fl_epe.accounting import fixed_size_epsilon, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import (
+    fixed_size_epsilon,
+    gaussian_epsilon,
+    poisson_epsilon,
+)
 from fl_epe.accounting.composed_gaussians import (
     epsilon_of_losses,
     random_participations_epsilon,
@@ -46,9 +50,9 @@ def test_gaussian_is_dp_accountings(noise_multiplier, participations):
 
 def test_gaussian_round_trip():
     epsilon = gaussian_epsilon(0.8, 1e-7, 3)
-    assert delta_two_gaussians(0, 1, math.sqrt(3) / 0.8, 1, epsilon) == pytest.approx(
-        1e-7
-    )
+    assert delta_two_gaussians(
+        0, 1, math.sqrt(3) / 0.8, 1, epsilon
+    ) == pytest.approx(1e-7)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,8 @@ def test_gaussian_round_trip():
         pytest.param(lambda z: gaussian_epsilon(z, 1e-6, 2), id="gaussian"),
         pytest.param(lambda z: poisson_epsilon(z, 0.1, 10, 1e-6), id="poisson"),
         pytest.param(
-            lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6), id="fixed-size"
+            lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6),
+            id="fixed-size",
         ),
     ],
 )
@@ -82,15 +87,19 @@ def test_poisson_is_dp_accountings(noise_multiplier, sampling_rate, rounds):
     """Above their optimistic estimate, and close to their pessimistic one on a fine grid."""
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
     event = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
-    fine = PLDAccountant(value_discretization_interval=5e-5).compose(event, rounds)
+    fine = PLDAccountant(value_discretization_interval=5e-5).compose(
+        event, rounds
+    )
     ours = poisson_epsilon(noise_multiplier, sampling_rate, rounds, 1e-6)
     assert ours == pytest.approx(fine.get_epsilon(1e-6), rel=0.005)
-    optimistic = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
-        noise_multiplier,
-        sampling_prob=sampling_rate,
-        value_discretization_interval=1e-3,
-        pessimistic_estimate=False,
-    ).self_compose(rounds)
+    optimistic = (
+        dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
+            noise_multiplier,
+            sampling_prob=sampling_rate,
+            value_discretization_interval=1e-3,
+            pessimistic_estimate=False,
+        ).self_compose(rounds)
+    )
     assert ours >= optimistic.get_epsilon_for_delta(1e-6)
 
 
@@ -108,7 +117,9 @@ def test_poisson_without_much_noise_ends(noise_multiplier):
     once, ever = (
         gaussian_epsilon(noise_multiplier, 1e-6, times) for times in (1, 2048)
     )
-    assert once < epsilon <= ever  # some clients are drawn more than once in a run
+    assert (
+        once < epsilon <= ever
+    )  # some clients are drawn more than once in a run
     assert (epsilon < ever / 100) == (noise_multiplier > 0.01)
 
 
@@ -120,14 +131,17 @@ def test_poisson_falls_with_noise_also_where_losses_are_large(
     """Losses around 745 nats, whose e^−loss vanishes, are those of z between 0.1 and 0.2."""
     noise = np.geomspace(0.03, 0.4, 24)
     values = [
-        poisson_epsilon(z, rate, rounds, 1e-5, replace_one=replace_one) for z in noise
+        poisson_epsilon(z, rate, rounds, 1e-5, replace_one=replace_one)
+        for z in noise
     ]
     assert values == sorted(values, reverse=True)
     assert values[0] > 1000 > values[-1]
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.12, 0.125, 0.128, 0.13])
-def test_poisson_with_little_noise_is_slightly_below_known_rounds(noise_multiplier):
+def test_poisson_with_little_noise_is_slightly_below_known_rounds(
+    noise_multiplier,
+):
     """The coins hide at most ln(1/q) in each round of a client.
 
     In 40 rounds a client of rate 1/4 takes part at most 30 times, except with probability 10⁻⁹.
@@ -145,18 +159,24 @@ def test_losses_are_read_as_dp_accounting_reads_them():
     ).self_compose(20)
     for delta in (1e-9, 1e-5, 0.1, 0.9):
         theirs = losses.get_epsilon_for_delta(delta)
-        assert epsilon_of_losses(losses, delta) == pytest.approx(theirs, rel=1e-6)
+        assert epsilon_of_losses(losses, delta) == pytest.approx(
+            theirs, rel=1e-6
+        )
 
 
 def test_losses_that_are_infinite_too_often_have_no_epsilon():
-    losses = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
-        0.1, value_discretization_interval=0.1, log_mass_truncation_bound=-5
+    losses = (
+        dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
+            0.1, value_discretization_interval=0.1, log_mass_truncation_bound=-5
+        )
     )
     assert epsilon_of_losses(losses, 1e-4) == math.inf
 
 
 @pytest.mark.parametrize("other", [-1.0, -0.6, 0.0, 0.6, 1.0])
-@pytest.mark.parametrize(("rate", "noise"), [(0.02, 1.0), (0.3, 2.0), (0.3, 0.5)])
+@pytest.mark.parametrize(
+    ("rate", "noise"), [(0.02, 1.0), (0.3, 2.0), (0.3, 0.5)]
+)
 def test_fixed_size_holds_whatever_the_others_send(rate, noise, other):
     """By the divergence of a round, on a grid; δ is chosen, and ε is then below the bound."""
     line = np.linspace(-12 - 2 / noise, 12 + 2 / noise, 200_001)
@@ -164,7 +184,9 @@ def test_fixed_size_holds_whatever_the_others_send(rate, noise, other):
         scipy.stats.norm.pdf(line - x / noise) * (line[1] - line[0])
         for x in (1, 0, other)
     ]
-    present, absent = (rate * mass + (1 - rate) * masses[2] for mass in masses[:2])
+    present, absent = (
+        rate * mass + (1 - rate) * masses[2] for mass in masses[:2]
+    )
     bound = fixed_size_epsilon(noise, 1000, round(1000 * rate), 1, 1e-4)
     deltas = [
         np.maximum(one - math.exp(bound) * two, 0).sum()
@@ -178,11 +200,15 @@ def test_fixed_size_holds_whatever_the_others_send(rate, noise, other):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        pytest.param((-1.0, 100, 10, 5, 1e-5), "noise_multiplier=-1.0", id="noise"),
+        pytest.param(
+            (-1.0, 100, 10, 5, 1e-5), "noise_multiplier=-1.0", id="noise"
+        ),
         pytest.param(
             (1.0, 100, 200, 5, 1e-5), "cohort=200 from 1 to 100", id="too-large"
         ),
-        pytest.param((1.0, 100, 0, 5, 1e-5), "cohort=0 from 1 to 100", id="empty"),
+        pytest.param(
+            (1.0, 100, 0, 5, 1e-5), "cohort=0 from 1 to 100", id="empty"
+        ),
         pytest.param((1.0, 100, 10, 5, 1.5), "delta=1.5", id="delta"),
     ],
 )
@@ -234,7 +260,9 @@ def test_fixed_size_is_never_worse_than_without_sampling():
 )
 def test_hardly_any_noise(noise_multiplier):
     """A defined answer: above that of one participation, or infinite where it would overflow."""
-    epsilon = random_participations_epsilon(noise_multiplier, 1e-5, [0.5, 0.25, 0.25])
+    epsilon = random_participations_epsilon(
+        noise_multiplier, 1e-5, [0.5, 0.25, 0.25]
+    )
     assert epsilon >= gaussian_epsilon(noise_multiplier, 1e-5)
     assert math.isinf(epsilon) == (noise_multiplier <= 1e-140)
     assert fixed_size_epsilon(noise_multiplier, 100, 10, 10, 1e-5) >= epsilon
@@ -245,7 +273,10 @@ def test_hardly_any_noise(noise_multiplier):
 
 @pytest.mark.parametrize("noise_multiplier", [1e20, 1e100, 1e300])
 def test_a_great_deal_of_noise(noise_multiplier):
-    assert random_participations_epsilon(noise_multiplier, 1e-5, [0.5, 0.25, 0.25]) == 0
+    assert (
+        random_participations_epsilon(noise_multiplier, 1e-5, [0.5, 0.25, 0.25])
+        == 0
+    )
     assert fixed_size_epsilon(noise_multiplier, 100, 10, 10, 1e-5) == 0
     assert poisson_epsilon(noise_multiplier, 0.1, 10, 1e-5) == 0
 

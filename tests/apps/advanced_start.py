@@ -37,7 +37,9 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     right = accuracy(message.content.array_records["arrays"])
-    metrics = MetricRecord({"accuracy": right, "num-examples": len(share(context)[1])})
+    metrics = MetricRecord(
+        {"accuracy": right, "num-examples": len(share(context)[1])}
+    )
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
@@ -55,7 +57,9 @@ class BestOnDisk(FedAvg):
         self.folder = folder
         self.history: dict[str, list[dict[str, Any]]] = {}
 
-    def _store(self, tag: str, metrics: MetricRecord | None, server_round: int) -> None:
+    def _store(
+        self, tag: str, metrics: MetricRecord | None, server_round: int
+    ) -> None:
         if metrics is None:
             return
         self.history.setdefault(tag, []).append(
@@ -63,7 +67,9 @@ class BestOnDisk(FedAvg):
         )
         (self.folder / "results.json").write_text(json.dumps(self.history))
 
-    def _keep_best(self, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
+    def _keep_best(
+        self, arrays: ArrayRecord, metrics: MetricRecord | None
+    ) -> None:
         right = metrics["accuracy"] if metrics else -1.0
         assert isinstance(right, float)
         if right > self.best:
@@ -72,7 +78,11 @@ class BestOnDisk(FedAvg):
             np.savez(self.folder / "best.npz", **values)
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> list[Message]:
         if server_round % 2 == 0:
             rate = config["lr"]
@@ -88,7 +98,8 @@ class BestOnDisk(FedAvg):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None]
+        | None = None,
     ) -> Result:
         self.summary()
         train_config = train_config or ConfigRecord()
@@ -96,10 +107,14 @@ class BestOnDisk(FedAvg):
         result, arrays = Result(), initial_arrays
         for server_round in range(1, num_rounds + 1):
             train_replies = grid.send_and_receive(
-                messages=self.configure_train(server_round, arrays, train_config, grid),
+                messages=self.configure_train(
+                    server_round, arrays, train_config, grid
+                ),
                 timeout=timeout,
             )
-            new, train_metrics = self.aggregate_train(server_round, train_replies)
+            new, train_metrics = self.aggregate_train(
+                server_round, train_replies
+            )
             if new is not None:
                 result.arrays = arrays = new
             if train_metrics is not None:

@@ -77,7 +77,11 @@ class AppCase:
             for kind in ("train", "evaluate"):
                 name = f"{kind}_metrics_clientapp"
                 metrics = getattr(result, name).items()
-                getattr(whole, name).update({done + t: value for t, value in metrics})
-            whole.evaluate_metrics_serverapp |= result.evaluate_metrics_serverapp
+                getattr(whole, name).update(
+                    {done + t: value for t, value in metrics}
+                )
+            whole.evaluate_metrics_serverapp |= (
+                result.evaluate_metrics_serverapp
+            )
             done += rounds
         return whole

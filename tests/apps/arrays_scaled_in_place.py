@@ -29,7 +29,9 @@ class Halves(KnowsItsClients):
         for message in replies:
             record = message.content.array_records["arrays"]
             for name, array in list(record.items()):
-                record[name] = Array(array.numpy() * array.numpy().dtype.type(0.5))
+                record[name] = Array(
+                    array.numpy() * array.numpy().dtype.type(0.5)
+                )
         return super().aggregate_train(server_round, replies)
 
 

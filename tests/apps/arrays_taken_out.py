@@ -27,7 +27,8 @@ class TakesBiasOut(KnowsItsClients):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = answered(replies)
         biases = [
-            message.content.array_records["arrays"].pop("bias") for message in replies
+            message.content.array_records["arrays"].pop("bias")
+            for message in replies
         ]
         for message in replies:
             self.losses[message.metadata.src_node_id].append(len(biases))
@@ -36,4 +37,6 @@ class TakesBiasOut(KnowsItsClients):
         return super().aggregate_train(server_round, replies)
 
 
-CASE = AppCase(strategy=lambda folder: TakesBiasOut(**EVERYBODY), client_app=app)
+CASE = AppCase(
+    strategy=lambda folder: TakesBiasOut(**EVERYBODY), client_app=app
+)

@@ -41,7 +41,11 @@ class FromScratch(Strategy):
         self.worst: list[float] = []
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         content = RecordDict(
             {"model": arrays, "settings": ConfigRecord({"round": server_round})}
@@ -53,7 +57,8 @@ class FromScratch(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         good = answered(replies)
         models = [
-            as_weights(message.content.array_records["trained"]) for message in good
+            as_weights(message.content.array_records["trained"])
+            for message in good
         ]
         mean = {
             name: np.mean([model[name] for model in models], axis=0)
@@ -64,7 +69,11 @@ class FromScratch(Strategy):
         return as_record(mean), MetricRecord({"loss": float(np.mean(losses))})
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         return ()
 

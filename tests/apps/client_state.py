@@ -7,7 +7,14 @@ a client that got another's message would be found out.
 from __future__ import annotations
 
 from app_case import AppCase
-from digits_task import EVERYBODY, as_record, as_weights, received, reply, train_locally
+from digits_task import (
+    EVERYBODY,
+    as_record,
+    as_weights,
+    received,
+    reply,
+    train_locally,
+)
 from flwr.app import Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -28,7 +35,9 @@ def train(message: Message, context: Context) -> Message:
     new, loss, examples = train_locally(model, context)
     context.state["mine"] = as_record(new)
     context.state["count"] = MetricRecord({"rounds": seen})
-    return reply(message, new, loss=loss, rounds_seen=seen, num_examples=examples)
+    return reply(
+        message, new, loss=loss, rounds_seen=seen, num_examples=examples
+    )
 
 
 CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app)

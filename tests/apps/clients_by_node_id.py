@@ -29,9 +29,15 @@ class KnowsItsClients(FedAvg):
         self.losses: dict[int, list[float]] = {}
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        messages = list(
+            super().configure_train(server_round, arrays, config, grid)
+        )
         for message in messages:
             self.losses.setdefault(message.metadata.dst_node_id, [])
         return messages
@@ -41,7 +47,9 @@ class KnowsItsClients(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
         for message in answered(replies):
-            self.losses[message.metadata.src_node_id].append(number(message, "loss"))
+            self.losses[message.metadata.src_node_id].append(
+                number(message, "loss")
+            )
         return super().aggregate_train(server_round, replies)
 
 

@@ -25,12 +25,20 @@ def train(message: Message, context: Context) -> Message:
 
 class OneForEach(FedAvg):
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> list[Message]:
         messages = []
-        for shared in super().configure_train(server_round, arrays, config, grid):
+        for shared in super().configure_train(
+            server_round, arrays, config, grid
+        ):
             node = shared.metadata.dst_node_id
-            own = ConfigRecord({**dict(config.items()), "lr": 0.05 * (1 + node % 4)})
+            own = ConfigRecord(
+                {**dict(config.items()), "lr": 0.05 * (1 + node % 4)}
+            )
             content = RecordDict({"arrays": arrays, "config": own})
             messages.append(Message(content, node, "train"))
         return messages

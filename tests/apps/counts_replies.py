@@ -23,9 +23,15 @@ class Counts(FedAvg):
     sent = 0
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        messages = list(
+            super().configure_train(server_round, arrays, config, grid)
+        )
         self.sent = len(messages)
         return messages
 
@@ -34,7 +40,9 @@ class Counts(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
         if len(replies) != self.sent:
-            raise RuntimeError(f"{len(replies)} replies to {self.sent} messages")
+            raise RuntimeError(
+                f"{len(replies)} replies to {self.sent} messages"
+            )
         return super().aggregate_train(server_round, replies)
 
 

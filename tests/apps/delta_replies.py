@@ -35,7 +35,11 @@ class AddsDeltas(FedAvg):
     model: ArrayRecord
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         self.model = arrays
         return super().configure_train(server_round, arrays, config, grid)
@@ -47,13 +51,17 @@ class AddsDeltas(FedAvg):
         if mean is None:
             return None, metrics
         before, step = as_weights(self.model), as_weights(mean)
-        return as_record({name: before[name] + step[name] for name in before}), metrics
+        return as_record(
+            {name: before[name] + step[name] for name in before}
+        ), metrics
 
 
 def trained_before() -> ArrayRecord:
     """A model far from zero, so that adding it twice would show."""
     weights = as_weights(initial())
-    return as_record({name: value - np.float32(0.5) for name, value in weights.items()})
+    return as_record(
+        {name: value - np.float32(0.5) for name, value in weights.items()}
+    )
 
 
 CASE = AppCase(

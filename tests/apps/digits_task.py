@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
@@ -37,7 +44,8 @@ def share(context: Context) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """A client's images and digits; a client with an odd number holds half as many."""
     inputs, targets = digits()
     number, of = (
-        int(context.node_config[f"{x}"]) for x in ("partition-id", "num-partitions")
+        int(context.node_config[f"{x}"])
+        for x in ("partition-id", "num-partitions")
     )
     mine = slice(number, None, of if number % 2 == 0 else 2 * of)
     return inputs[mine], targets[mine]
@@ -134,11 +142,15 @@ def accuracy(record: ArrayRecord) -> float:
 def reply(message: Message, weights: Weights, **metrics: Value) -> Message:
     """An answer with a model and metrics; an underscore stands for a hyphen."""
     named = {name.replace("_", "-"): value for name, value in metrics.items()}
-    content = RecordDict({"arrays": as_record(weights), "metrics": MetricRecord(named)})
+    content = RecordDict(
+        {"arrays": as_record(weights), "metrics": MetricRecord(named)}
+    )
     return Message(content, reply_to=message)
 
 
-def train_and_reply(message: Message, context: Context, rate: float = RATE) -> Message:
+def train_and_reply(
+    message: Message, context: Context, rate: float = RATE
+) -> Message:
     """What most clients do: train what they got, answer with it, the loss and the examples."""
     new, loss, examples = train_locally(received(message), context, rate)
     return reply(message, new, loss=loss, num_examples=examples)

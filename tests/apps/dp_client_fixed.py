@@ -5,7 +5,10 @@ from digits_task import EVERYBODY, NODES, received, reply, train_locally
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAvg,
+)
 
 app = ClientApp()
 

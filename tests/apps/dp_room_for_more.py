@@ -7,7 +7,10 @@ from app_case import AppCase
 from digits_task import EVERYBODY, NODES, train_and_reply
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 
 app = ClientApp()
 

@@ -36,5 +36,7 @@ class OnlyTrained(FedAvg):
 
 
 CASE = AppCase(
-    strategy=lambda folder: OnlyTrained(**EVERYBODY), client_app=app, faulty=True
+    strategy=lambda folder: OnlyTrained(**EVERYBODY),
+    client_app=app,
+    faulty=True,
 )

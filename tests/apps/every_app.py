@@ -8,9 +8,15 @@ from pathlib import Path
 from app_case import AppCase
 
 _NO_APPS = {"app_case", "digits_task", "every_app"}
-_BESIDE_THEM = {"app_runs", "app_server", "no_harm"}  # in a folder made for a SuperLink
+_BESIDE_THEM = {
+    "app_runs",
+    "app_server",
+    "no_harm",
+}  # in a folder made for a SuperLink
 NAMES = sorted(
-    {path.stem for path in Path(__file__).parent.glob("*.py")} - _NO_APPS - _BESIDE_THEM
+    {path.stem for path in Path(__file__).parent.glob("*.py")}
+    - _NO_APPS
+    - _BESIDE_THEM
 )
 CASES: dict[str, AppCase] = {
     name + suffix: case

@@ -12,9 +12,13 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"])
-    if number == 6 or (number == 1 and setting(message, "server-round") % 2 == 0):
+    if number == 6 or (
+        number == 1 and setting(message, "server-round") % 2 == 0
+    ):
         raise RuntimeError(f"client {number} has no memory left")
     return train_and_reply(message, context)
 
 
-CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, faulty=True
+)

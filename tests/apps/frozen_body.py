@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from app_case import AppCase
-from digits_task import EVERYBODY, as_record, received, reply, small, train_locally
+from digits_task import (
+    EVERYBODY,
+    as_record,
+    received,
+    reply,
+    small,
+    train_locally,
+)
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -27,7 +34,9 @@ def initial() -> ArrayRecord:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     model = received(message)
-    head, loss, examples = train_locally({name: model[name] for name in HEAD}, context)
+    head, loss, examples = train_locally(
+        {name: model[name] for name in HEAD}, context
+    )
     return reply(message, {**model, **head}, loss=loss, num_examples=examples)
 
 

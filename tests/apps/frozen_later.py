@@ -21,4 +21,6 @@ def train(message: Message, context: Context) -> Message:
 
 
 # A bias alone follows the weight, whose distance it takes over in part.
-CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, growth=2)
+CASE = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, growth=2
+)

@@ -11,7 +11,9 @@ app = ClientApp()
 
 
 def initial() -> ArrayRecord:
-    return as_record({"weight": small(64, 10).astype("f2"), "bias": np.zeros(10, "f2")})
+    return as_record(
+        {"weight": small(64, 10).astype("f2"), "bias": np.zeros(10, "f2")}
+    )
 
 
 @app.train()

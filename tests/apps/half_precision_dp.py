@@ -4,7 +4,10 @@ from app_case import AppCase
 from digits_task import EVERYBODY, NODES, received, reply, train_locally
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 from half_precision import initial
 
 app = ClientApp()

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 from app_case import AppCase
-from digits_task import EVERYBODY, as_record, received, reply, small, train_locally
+from digits_task import (
+    EVERYBODY,
+    as_record,
+    received,
+    reply,
+    small,
+    train_locally,
+)
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -30,7 +37,9 @@ def initial() -> ArrayRecord:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     model = received(message)
-    head, loss, examples = train_locally({name: model[name] for name in HEAD}, context)
+    head, loss, examples = train_locally(
+        {name: model[name] for name in HEAD}, context
+    )
     return reply(message, head, loss=loss, num_examples=examples)
 
 
@@ -38,9 +47,15 @@ class KeepsBody(FedAvg):
     body: ArrayRecord
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
-        self.body = ArrayRecord({k: v for k, v in arrays.items() if k not in HEAD})
+        self.body = ArrayRecord(
+            {k: v for k, v in arrays.items() if k not in HEAD}
+        )
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
@@ -49,7 +64,9 @@ class KeepsBody(FedAvg):
         head, metrics = super().aggregate_train(server_round, replies)
         if head is None:
             return None, metrics
-        return ArrayRecord({**dict(self.body.items()), **dict(head.items())}), metrics
+        return ArrayRecord(
+            {**dict(self.body.items()), **dict(head.items())}
+        ), metrics
 
 
 CASE = AppCase(

@@ -47,12 +47,19 @@ def train(message: Message, context: Context) -> Message:
     inputs, _ = share(context)
     mean, var = model["norm.running_mean"], model["norm.running_var"]
     statistics = {
-        "norm.running_mean": (0.9 * mean + 0.1 * inputs.mean(axis=0)).astype("f4"),
+        "norm.running_mean": (0.9 * mean + 0.1 * inputs.mean(axis=0)).astype(
+            "f4"
+        ),
         "norm.running_var": (0.9 * var + 0.1 * inputs.var(axis=0)).astype("f4"),
-        "norm.num_batches_tracked": np.asarray(model["norm.num_batches_tracked"] + 1),
+        "norm.num_batches_tracked": np.asarray(
+            model["norm.num_batches_tracked"] + 1
+        ),
     }
     return reply(
-        message, {**model, **new, **statistics}, loss=loss, num_examples=examples
+        message,
+        {**model, **new, **statistics},
+        loss=loss,
+        num_examples=examples,
     )
 
 
@@ -72,5 +79,7 @@ class RoundsCounters(FedAvg):
 
 
 CASE = AppCase(
-    strategy=lambda folder: RoundsCounters(**EVERYBODY), client_app=app, initial=initial
+    strategy=lambda folder: RoundsCounters(**EVERYBODY),
+    client_app=app,
+    initial=initial,
 )

@@ -23,7 +23,9 @@ CLUSTERS = {3: "small", 5: "large"}
 def train(message: Message, context: Context) -> Message:
     new, loss, examples = train_locally(received(message), context)
     cluster = 3 if int(context.node_config["partition-id"]) % 2 else 5
-    return reply(message, new, loss=loss, cluster=cluster, num_examples=examples)
+    return reply(
+        message, new, loss=loss, cluster=cluster, num_examples=examples
+    )
 
 
 def by_cluster(records: list[RecordDict], key: str) -> MetricRecord:
@@ -33,7 +35,10 @@ def by_cluster(records: list[RecordDict], key: str) -> MetricRecord:
         metrics: dict[str, Any] = dict(record.metric_records["metrics"].items())
         losses[CLUSTERS[metrics["cluster"]]].append(metrics["loss"])
     return MetricRecord(
-        {f"loss-{name}": float(np.mean(found)) for name, found in losses.items()}
+        {
+            f"loss-{name}": float(np.mean(found))
+            for name, found in losses.items()
+        }
     )
 
 

@@ -24,4 +24,6 @@ def train(message: Message, context: Context) -> Message:
     return reply(message, new, loss=loss, num_examples=examples)
 
 
-CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, faulty=True
+)

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 from app_case import AppCase
-from digits_task import EVERYBODY, answered, as_weights, received, reply, train_locally
+from digits_task import (
+    EVERYBODY,
+    answered,
+    as_weights,
+    received,
+    reply,
+    train_locally,
+)
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg

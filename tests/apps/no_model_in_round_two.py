@@ -28,5 +28,8 @@ class Skips(FedAvg):
 
 
 CASE = AppCase(
-    strategy=lambda folder: Skips(**EVERYBODY), client_app=app, rounds=4, faulty=True
+    strategy=lambda folder: Skips(**EVERYBODY),
+    client_app=app,
+    rounds=4,
+    faulty=True,
 )

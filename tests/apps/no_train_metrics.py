@@ -19,7 +19,11 @@ def train(message: Message, context: Context) -> Message:
 
 
 def central(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-    return MetricRecord({"accuracy": accuracy(arrays)}) if server_round % 2 else None
+    return (
+        MetricRecord({"accuracy": accuracy(arrays)})
+        if server_round % 2
+        else None
+    )
 
 
 class Silent(FedAvg):

@@ -21,7 +21,11 @@ def train(message: Message, context: Context) -> Message:
 
 class Rests(FedAvg):
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         if server_round == 2:
             return []

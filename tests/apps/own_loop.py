@@ -39,7 +39,8 @@ class SavingFedAvg(FedAvg):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None]
+        | None = None,
         save_to: Path | None = None,
     ) -> Result:
         assert save_to is not None

@@ -40,7 +40,11 @@ class ByArray(FedAvg):
     model: ArrayRecord
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         self.model = arrays
         return super().configure_train(server_round, arrays, config, grid)
@@ -49,7 +53,10 @@ class ByArray(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         good = answered(replies)
-        sent = [as_weights(message.content.array_records["arrays"]) for message in good]
+        sent = [
+            as_weights(message.content.array_records["arrays"])
+            for message in good
+        ]
         model = as_weights(self.model)
         for name in model:
             if found := [weights[name] for weights in sent if name in weights]:
@@ -59,5 +66,7 @@ class ByArray(FedAvg):
 
 
 CASE = AppCase(
-    strategy=lambda folder: ByArray(**EVERYBODY), client_app=app, measurable=False
+    strategy=lambda folder: ByArray(**EVERYBODY),
+    client_app=app,
+    measurable=False,
 )

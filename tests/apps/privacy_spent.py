@@ -17,7 +17,10 @@ from flwr.serverapp import (
     RdpAccountant,
     SamplingMethod,
 )
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 
 app = ClientApp()
 

@@ -17,5 +17,6 @@ def train(message: Message, context: Context) -> Message:
 
 
 CASE = AppCase(
-    strategy=lambda folder: FedProx(**EVERYBODY, proximal_mu=0.1), client_app=app
+    strategy=lambda folder: FedProx(**EVERYBODY, proximal_mu=0.1),
+    client_app=app,
 )

@@ -21,14 +21,22 @@ def train(message: Message, context: Context) -> Message:
 
 class TwoParts(FedAvg):
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> list[Message]:
         messages = []
-        for shared in super().configure_train(server_round, arrays, config, grid):
+        for shared in super().configure_train(
+            server_round, arrays, config, grid
+        ):
             for part in (0, 1):
                 own = ConfigRecord({**dict(config.items()), "part": part})
                 content = RecordDict({"arrays": arrays, "config": own})
-                messages.append(Message(content, shared.metadata.dst_node_id, "train"))
+                messages.append(
+                    Message(content, shared.metadata.dst_node_id, "train")
+                )
         return messages
 
 

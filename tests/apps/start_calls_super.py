@@ -44,5 +44,8 @@ class Prepared(FedAvg):
 CASE = AppCase(
     strategy=lambda folder: Prepared(folder, **EVERYBODY),
     client_app=app,
-    recorded=lambda strategy: (strategy.losses, (strategy.folder / "results").is_dir()),
+    recorded=lambda strategy: (
+        strategy.losses,
+        (strategy.folder / "results").is_dir(),
+    ),
 )

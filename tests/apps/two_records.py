@@ -47,7 +47,8 @@ class WithControl(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         good = answered(replies)
         controls = [
-            as_weights(message.content.array_records["control"]) for message in good
+            as_weights(message.content.array_records["control"])
+            for message in good
         ]
         self.control = {
             name: np.mean([control[name] for control in controls], axis=0)

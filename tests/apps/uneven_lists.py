@@ -34,6 +34,8 @@ def last_loss(records: list[RecordDict], key: str) -> MetricRecord:
 
 
 CASE = AppCase(
-    strategy=lambda folder: FedAvg(**EVERYBODY, train_metrics_aggr_fn=last_loss),
+    strategy=lambda folder: FedAvg(
+        **EVERYBODY, train_metrics_aggr_fn=last_loss
+    ),
     client_app=app,
 )

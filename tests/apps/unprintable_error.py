@@ -26,4 +26,6 @@ def train(message: Message, context: Context) -> Message:
     return train_and_reply(message, context)
 
 
-CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, faulty=True
+)

@@ -22,7 +22,11 @@ app = ClientApp()
 
 def initial() -> ArrayRecord:
     return as_record(
-        {"0": small(64, 10), "1": np.zeros(10, "f4"), "2": np.full(64, 1e-4, "f4")}
+        {
+            "0": small(64, 10),
+            "1": np.zeros(10, "f4"),
+            "2": np.full(64, 1e-4, "f4"),
+        }
     )
 
 

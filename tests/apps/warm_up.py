@@ -21,10 +21,16 @@ def train(message: Message, context: Context) -> Message:
 
 class WarmUp(FedAvg):
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         config["lr"] = 0.2 * (server_round - 1) / 2
         return super().configure_train(server_round, arrays, config, grid)
 
 
-CASE = AppCase(strategy=lambda folder: WarmUp(**EVERYBODY), client_app=app, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: WarmUp(**EVERYBODY), client_app=app, faulty=True
+)

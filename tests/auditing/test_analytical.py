@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, tightest, upper_bounds
+from fl_epe.accounting import (
+    gaussian_epsilon,
+    poisson_epsilon,
+    tightest,
+    upper_bounds,
+)
 from fl_epe.auditing import EVERY_ROUND, AuditedClient, analytical
 from fl_epe.limit import limit_record
 from fl_epe.mechanism.strategies import toeplitz
@@ -14,15 +19,19 @@ from fl_epe.schedules import make_schedule
 
 def theory(kind, participations=6, z=1.0, adversary=None, **changes):
     schedule = make_schedule(kind, 60, participations)
-    record = limit_record(schedule, z, 1e-5, num_canaries=11, beside=60).with_values(
-        **changes
+    record = limit_record(
+        schedule, z, 1e-5, num_canaries=11, beside=60
+    ).with_values(**changes)
+    return analytical(
+        record.mechanism, AuditedClient.of(record, adversary), 1e-5
     )
-    return analytical(record.mechanism, AuditedClient.of(record, adversary), 1e-5)
 
 
 def test_known_rounds_are_a_gaussian_mechanism():
     found = theory("epochs", 12, z=0.7)
-    assert found.epsilon == pytest.approx(gaussian_epsilon(0.7 / math.sqrt(12), 1e-5))
+    assert found.epsilon == pytest.approx(
+        gaussian_epsilon(0.7 / math.sqrt(12), 1e-5)
+    )
     assert (found.knows_rounds, found.adjacency) == (True, "zero-out")
 
 
@@ -71,7 +80,9 @@ def test_heavier_shares_have_less_noise():
         clip_norms=np.ones(60),
     )
     found = analytical(heavy.mechanism, AuditedClient.of(heavy), 1e-5)
-    assert found.epsilon == pytest.approx(gaussian_epsilon(1 / math.sqrt(4 * 4), 1e-5))
+    assert found.epsilon == pytest.approx(
+        gaussian_epsilon(1 / math.sqrt(4 * 4), 1e-5)
+    )
 
 
 def test_correlated_noise_is_the_sum_over_pairs_of_rounds():

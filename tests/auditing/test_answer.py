@@ -28,15 +28,26 @@ from fl_epe.auditing import (
 )
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
-from fl_epe.schedules import Events, ParticipationLaw, ShuffledEpochs, make_schedule
+from fl_epe.schedules import (
+    Events,
+    ParticipationLaw,
+    ShuffledEpochs,
+    make_schedule,
+)
 
 DELTA = 1e-5
 SECRET = Adversary("all", knows_rounds=False)
 
 
-def record_of(kind="epochs", participations=12, seed=0, z=1.0, places=11, **options):
+def record_of(
+    kind="epochs", participations=12, seed=0, z=1.0, places=11, **options
+):
     schedule = make_schedule(kind, 60, participations)
-    settings = {"num_canaries": places, "unobserved": 2, "beside": 100} | options
+    settings = {
+        "num_canaries": places,
+        "unobserved": 2,
+        "beside": 100,
+    } | options
     return limit_record(schedule, z, DELTA, seed=seed, **settings)
 
 
@@ -56,10 +67,15 @@ def test_intervals_cover_the_truth(kind):
         client = AuditedClient.of(record)
         for i, found in enumerate(answers(record)):
             truth = client_epsilon(
-                seen_by(record, Adversary(found.adversary.sees)), client, 1.0, DELTA
+                seen_by(record, Adversary(found.adversary.sees)),
+                client,
+                1.0,
+                DELTA,
             )
             inside[i] += found.estimate.low <= truth <= found.estimate.high
-    assert np.all(np.abs(inside / runs - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / runs))
+    assert np.all(
+        np.abs(inside / runs - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / runs)
+    )
 
 
 def test_the_truth_is_what_theory_says():
@@ -68,7 +84,11 @@ def test_the_truth_is_what_theory_says():
     truth = gaussian_epsilon(1 / math.sqrt(12), DELTA)
     assert client_epsilon(view, client, 1.0, DELTA) == pytest.approx(truth)
     final, every = answers(record)
-    assert final.analytical.epsilon == every.analytical.epsilon == pytest.approx(truth)
+    assert (
+        final.analytical.epsilon
+        == every.analytical.epsilon
+        == pytest.approx(truth)
+    )
     assert (
         client_epsilon(view, client, 0.0, DELTA)
         == client_epsilon(view, client, -1.0, DELTA)
@@ -102,7 +122,8 @@ def test_an_adversary_who_does_not_know_the_rounds_of_an_epoch():
     assert not found.analytical.knows_rounds
     odd = record.with_values(participation=ShuffledEpochs(60, 4.5).law(60))
     assert (
-        answer(odd, SECRET).reason == "the law of a client's secret rounds is not known"
+        answer(odd, SECRET).reason
+        == "the law of a client's secret rounds is not known"
     )
 
 
@@ -135,7 +156,8 @@ def test_a_proof_above_the_interval_contradicts_it():
     assert found.proved is not None
     assert found.estimate is not None
     doctored = dataclasses.replace(
-        found, estimate=dataclasses.replace(found.estimate, high=found.proved - 0.1)
+        found,
+        estimate=dataclasses.replace(found.estimate, high=found.proved - 0.1),
     )
     assert doctored.contradicted
 
@@ -153,13 +175,17 @@ def test_what_was_not_measured_has_a_reason_and_its_theory():
     silent = record_of().with_values(**{"observed.means": np.zeros((60, 14))})
     assert answer(silent, EVERY_ROUND).reason.startswith("every score is 0")
     away = record_of()
-    away = away.with_values(**{"observed.means": -10 * np.abs(away.observed.means)})
+    away = away.with_values(
+        **{"observed.means": -10 * np.abs(away.observed.means)}
+    )
     assert "far below unobserved ones" in answer(away, EVERY_ROUND).reason
 
 
 def test_weights_of_canaries_count():
     record = record_of("epochs", 4)
-    light = record.with_values(canary_weights=np.full(record.presence.shape, 0.5))
+    light = record.with_values(
+        canary_weights=np.full(record.presence.shape, 0.5)
+    )
     plain, found = answer(record, EVERY_ROUND), answer(light, EVERY_ROUND)
     assert found.fit.scale == pytest.approx(
         2 * plain.fit.scale, rel=1e-6
@@ -189,7 +215,10 @@ def test_the_number_of_a_record_is_that_of_its_answer():
     for record in (record_of(), record_of("poisson", 6)):
         final, every = answers(record)
         assert epsilon_from_record(record) == every.estimate
-        assert epsilon_from_record(record, adversary=final.adversary) == final.estimate
+        assert (
+            epsilon_from_record(record, adversary=final.adversary)
+            == final.estimate
+        )
         other = epsilon_from_record(record, statistic="displacement")
         assert other.adversary == FINAL_MODEL
         assert "known variance" in other.method
@@ -217,11 +246,17 @@ def test_secret_rounds_of_unequal_signals(kind):
     [(0.5, 8, 4, False), (0.1, 12, 1, False), (0.01, 60, 3, True)],
     ids=["half", "rare", "little"],
 )
-def test_secret_rounds_that_are_correlated(share, rounds, participations, measured):
+def test_secret_rounds_that_are_correlated(
+    share, rounds, participations, measured
+):
     """Rounds that share half of their energy had ε = 15 where it is 6.6 by enumeration."""
-    record = limit_record(make_schedule("poisson", rounds, participations), 1.0, DELTA)
+    record = limit_record(
+        make_schedule("poisson", rounds, participations), 1.0, DELTA
+    )
     half = np.linalg.cholesky((1 - share) * np.eye(rounds) + share)
-    factor = [np.pad(row[t::-1], (0, rounds - 1 - t)) for t, row in enumerate(half)]
+    factor = [
+        np.pad(row[t::-1], (0, rounds - 1 - t)) for t, row in enumerate(half)
+    ]
     shared = record.with_values(**{"correlation.factor": np.array(factor)})
     found = answer(shared, SECRET)
     if measured:

@@ -74,7 +74,10 @@ def test_thresholds_are_their_formula():
     found = epsilon_of_thresholds(Scores(observed, unobserved), 0.1)
     low = high = value = 0.0
     for threshold in [*observed, *unobserved, np.inf]:
-        missed, alarms = np.sum(observed < threshold), np.sum(unobserved >= threshold)
+        missed, alarms = (
+            np.sum(observed < threshold),
+            np.sum(unobserved >= threshold),
+        )
         upper = [
             float(band_upper(np.array(float(count)), total, 0.05 / 4))
             for count, total in (
@@ -92,7 +95,9 @@ def test_thresholds_are_their_formula():
         value, low, high = (
             max(a, b) for a, b in zip((value, low, high), ends, strict=True)
         )
-    assert (found.epsilon, found.low, found.high) == pytest.approx((value, low, high))
+    assert (found.epsilon, found.low, found.high) == pytest.approx(
+        (value, low, high)
+    )
 
 
 def _epsilon(fnr, fpr, delta=0.1):
@@ -133,5 +138,6 @@ def test_estimate_prints_no_number_and_the_proof(tmp_path, capsys):
     assert main(["estimate", path, "--claim", "3"]) == 3
     printed = " ".join(capsys.readouterr().out.split())
     assert (
-        "Whether ε ≤ 3.00 holds is undecided, as the scores are not Gaussian" in printed
+        "Whether ε ≤ 3.00 holds is undecided, as the scores are not Gaussian"
+        in printed
     )

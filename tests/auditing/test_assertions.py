@@ -51,7 +51,9 @@ def _aggregate(multiplier, seed, drift=0.0, clip=CLIP):
 
     def aggregate(updates):
         calls[0] += 1
-        clipped = [u * min(1.0, clip / max(np.linalg.norm(u), 1e-12)) for u in updates]
+        clipped = [
+            u * min(1.0, clip / max(np.linalg.norm(u), 1e-12)) for u in updates
+        ]
         noise = multiplier * CLIP * rng.standard_normal(len(updates[0]))
         return np.sum(clipped, axis=0) + noise + drift * calls[0]
 
@@ -76,13 +78,20 @@ def _two_groups(shift, count=300, seed=0):
 @pytest.mark.slow
 def test_right_aggregate_passes_at_its_claim():
     for seed in range(4):
-        evidence = assert_private(_play(1.5, seed, trials=2000), _gaussian(1.5), DELTA)
+        evidence = assert_private(
+            _play(1.5, seed, trials=2000), _gaussian(1.5), DELTA
+        )
         assert evidence.verdict == "not violated"
 
 
 def test_right_aggregate_with_few_trials_is_undecided():
-    for method in (None, "clopper-pearson"):  # whose law so few scores do not tell
-        evidence = find_evidence(_play(1.5, 0), _gaussian(1.5), DELTA, method=method)
+    for method in (
+        None,
+        "clopper-pearson",
+    ):  # whose law so few scores do not tell
+        evidence = find_evidence(
+            _play(1.5, 0), _gaussian(1.5), DELTA, method=method
+        )
         assert evidence.verdict == "undecided"
     told = assert_private(_play(1.5, 0), _gaussian(1.5), DELTA, method="gdp")
     assert told.power is not None
@@ -107,7 +116,9 @@ def test_record_with_half_the_noise_is_found_out(participations):
     schedule = ShuffledEpochs(20, participations)
     claim = _gaussian(1 / math.sqrt(participations))
     honest, false = (
-        limit_record(schedule, z, DELTA, num_canaries=500, unobserved=500, seed=3)
+        limit_record(
+            schedule, z, DELTA, num_canaries=500, unobserved=500, seed=3
+        )
         for z in (1, 0.5)
     )
     assert not assert_private(honest, claim, DELTA, method="gdp").violated
@@ -117,18 +128,25 @@ def test_record_with_half_the_noise_is_found_out(participations):
 
 def _tight_scores(method, epsilon, rng):
     """200 scores of a mechanism of just that ε, of the kind that ``method`` is sharpest for."""
-    if method == "gdp":  # Gaussians; 0.5 is the shift of 1/0.5 as a noise multiplier
+    if (
+        method == "gdp"
+    ):  # Gaussians; 0.5 is the shift of 1/0.5 as a noise multiplier
         return Scores.from_cosines(rng.normal(0.5, 1, 200) / 1e4, 10**8)
     tell = 1 / (1 + math.exp(-epsilon))  # all that ε allows sits in one bit
     return Scores(
-        *((rng.random(200) < p) + 0.1 * rng.random(200) for p in (tell, 1 - tell))
+        *(
+            (rng.random(200) < p) + 0.1 * rng.random(200)
+            for p in (tell, 1 - tell)
+        )
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["gdp", "clopper-pearson"])
 def test_false_alarms_are_as_rare_as_the_confidence_says(method):
-    claim, delta = (_gaussian(1 / 0.5), DELTA) if method == "gdp" else (1.0, 1e-9)
+    claim, delta = (
+        (_gaussian(1 / 0.5), DELTA) if method == "gdp" else (1.0, 1e-9)
+    )
     runs = 300
     alarms = 0
     for run in range(runs):
@@ -154,7 +172,11 @@ def test_evidence_is_what_bound_and_estimate_say(dim):
     assert evidence.lower_bound == expected > 0.25
     assert evidence.violated
     assert evidence.estimate is not None
-    assert evidence.estimate.low < evidence.estimate.epsilon < evidence.estimate.high
+    assert (
+        evidence.estimate.low
+        < evidence.estimate.epsilon
+        < evidence.estimate.high
+    )
     assert evidence.estimate.confidence == evidence.confidence == 0.9
     assert ("known variance" in evidence.estimate.method) == bool(dim)
     assert (evidence.observed, evidence.unobserved) == (300, 0 if dim else 300)
@@ -208,7 +230,9 @@ def test_pass_shows_what_would_have_been_found():
 def test_no_scores_pass_the_ceiling(method, counts):
     rng = np.random.default_rng(5)
     for shift in (3.0, 10.0, 1e3, 1e9):
-        scores = Scores(rng.normal(shift, 1, counts[0]), rng.normal(0, 1, counts[1]))
+        scores = Scores(
+            rng.normal(shift, 1, counts[0]), rng.normal(0, 1, counts[1])
+        )
         evidence = find_evidence(scores, 1.0, 1e-5, method=method)
         assert 0 <= evidence.lower_bound <= evidence.ceiling + 1e-9
     assert evidence.ceiling < math.inf
@@ -241,24 +265,32 @@ def test_noise_that_is_the_same_in_every_call_hides_nothing():
 
 def test_no_noise_at_all_never_passes():
     scores = _play(0.0, 0, trials=50)
-    with pytest.raises(NotMeasured, match=r"without any spread .* method='gdp'"):
+    with pytest.raises(
+        NotMeasured, match=r"without any spread .* method='gdp'"
+    ):
         assert_private(scores, 30.0, DELTA, method="gdp")
     with pytest.raises(Undecided, match=r"undecided: .* in 0% of such runs"):
         assert_private(scores, 30.0, DELTA)
 
 
 @pytest.mark.parametrize("method", VALID)
-@pytest.mark.parametrize("values", [(1.0, 1.0), (0.0, 1.0)], ids=["equal", "reversed"])
+@pytest.mark.parametrize(
+    "values", [(1.0, 1.0), (0.0, 1.0)], ids=["equal", "reversed"]
+)
 def test_scores_that_say_nothing_do_not_pass(method, values):
     observed, unobserved = (np.full(200, value) for value in values)
     scores = Scores(observed, unobserved, statistic="of my own")
     for call in (find_evidence, assert_private):
-        with pytest.raises(NotMeasured, match=r"score \(of my own\) is .* cancels it"):
+        with pytest.raises(
+            NotMeasured, match=r"score \(of my own\) is .* cancels it"
+        ):
             call(scores, 0.1, 1e-6, method=method)
 
 
 def test_cosines_without_noise():
-    assert find_evidence(Scores.from_cosines(np.ones(50), 10**6), 1.0, DELTA).violated
+    assert find_evidence(
+        Scores.from_cosines(np.ones(50), 10**6), 1.0, DELTA
+    ).violated
     with pytest.raises(
         NotMeasured, match="is 0 for every observed canary: no canary reached"
     ):
@@ -271,17 +303,23 @@ def test_cosines_without_noise():
 def _laplace(epsilon, count, seed):
     """Scores of the Laplace mechanism with that ε."""
     rng = np.random.default_rng(seed)
-    return Scores(*(rng.laplace(mean, 1 / epsilon, count) for mean in (1.0, 0.0)))
+    return Scores(
+        *(rng.laplace(mean, 1 / epsilon, count) for mean in (1.0, 0.0))
+    )
 
 
 @pytest.mark.parametrize("method", ["gdp"])
 def test_noise_that_is_not_gaussian_is_not_convicted_as_if_it_were(method):
     """At ε = 1 the bound is above 2, and the scores refute what they assume."""
     for seed in range(20):
-        evidence = find_evidence(_laplace(1.0, 400, seed), 1.0, 1e-5, method=method)
+        evidence = find_evidence(
+            _laplace(1.0, 400, seed), 1.0, 1e-5, method=method
+        )
         assert evidence.lower_bound > 1.5
         assert evidence.estimate.low > 1.0
-        assert evidence.laws.objection.startswith("the scores are not Gaussian (p = ")
+        assert evidence.laws.objection.startswith(
+            "the scores are not Gaussian (p = "
+        )
         assert evidence.verdict == "undecided"
     with pytest.raises(
         Undecided, match="by the bound alone, as the scores are not Gaussian"
@@ -297,7 +335,9 @@ def test_a_conviction_says_that_it_assumes_gaussian_noise():
     )
     few = find_evidence(_two_groups(30.0, count=50), 1.0, DELTA, method="gdp")
     assert few.lower_bound > 1.0
-    assert few.verdict == "undecided"  # a law that was not tested refutes nothing
+    assert (
+        few.verdict == "undecided"
+    )  # a law that was not tested refutes nothing
 
 
 @pytest.mark.slow
@@ -315,8 +355,9 @@ def test_a_claim_of_pure_dp():
     evidence = assert_private(_laplace(1.0, 1000, 0), 1.0, 0.0)
     assert 0.3 < evidence.lower_bound < 1.0
     assert evidence.estimate is None
-    assert "measured  not measured: Gaussian noise has no finite ε at δ = 0" in str(
-        evidence
+    assert (
+        "measured  not measured: Gaussian noise has no finite ε at δ = 0"
+        in str(evidence)
     )
     with pytest.raises(AssertionError, match="violated"):
         assert_private(_laplace(3.0, 1000, 0), 1.0, 0.0)
@@ -328,7 +369,9 @@ def test_a_claim_of_pure_dp():
 def test_test_that_cannot_fail_is_refused():
     scores = Scores(np.arange(30.0), np.arange(40.0))
     for method in (None, "gdp"):
-        with pytest.raises(Undecided, match=r"in 0% of such runs.*use more canaries"):
+        with pytest.raises(
+            Undecided, match=r"in 0% of such runs.*use more canaries"
+        ):
             assert_private(scores, 5.0, DELTA, method=method)
         evidence = assert_private(
             scores, 5.0, DELTA, method=method, allow_undecided=True
@@ -353,7 +396,9 @@ def test_arguments_are_checked_before_the_run():
         "delta=0 > 0: Gaussian noise": {"delta": 0, "method": "gdp"},
         "delta=nan": {"delta": math.nan},
         "confidence=1": {"confidence": 1},
-        "method='jeffreys'.*one of clopper-pearson, simul": {"method": "jeffreys"},
+        "method='jeffreys'.*one of clopper-pearson, simul": {
+            "method": "jeffreys"
+        },
         "method='jeffreys'": {"method": "jeffreys"},
         "method='best'": {"method": "best"},
     }
@@ -366,7 +411,10 @@ def test_arguments_are_checked_before_the_run():
 def test_coins_need_unobserved_scores():
     with pytest.raises(ValueError, match="unobserved"):
         find_evidence(
-            Scores.from_cosines(np.arange(5.0) / 10, 100), 1.0, DELTA, method="one-run"
+            Scores.from_cosines(np.arange(5.0) / 10, 100),
+            1.0,
+            DELTA,
+            method="one-run",
         )
     assert find_evidence(_two_groups(9.0), 1.0, 1e-6, method="one-run").violated
 
@@ -391,14 +439,18 @@ def test_scores_are_checked():
 # What can be tested.
 
 
-@pytest.mark.parametrize("schedule", [ShuffledEpochs(5, 1), ShuffledEpochs(5, 0.5)])
+@pytest.mark.parametrize(
+    "schedule", [ShuffledEpochs(5, 1), ShuffledEpochs(5, 0.5)]
+)
 def test_single_participation_has_the_exact_null(schedule):
     record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=0)
     scores = run_scores(record)
     assert scores.unobserved is None
     assert scores.dim == record.dim
     assert scores.statistic == "matched-filter"
-    there = record.observed.means[record.presence]  # a cosine each, round by round
+    there = record.observed.means[
+        record.presence
+    ]  # a cosine each, round by round
     assert np.sort(scores.cosines) == pytest.approx(np.sort(there), rel=1e-12)
 
 
@@ -428,9 +480,9 @@ def test_rounds_that_may_be_correlated_have_none():
         )  # one for no round
     with pytest.raises(ValueError, match=r"unobserved=0 >= 2.*3 times"):
         run_scores(
-            limit_record(ShuffledEpochs(6, 3), 0.5, DELTA, unobserved=0).with_values(
-                correlation=RoundCorrelation()
-            )
+            limit_record(
+                ShuffledEpochs(6, 3), 0.5, DELTA, unobserved=0
+            ).with_values(correlation=RoundCorrelation())
         )
 
 
@@ -450,8 +502,9 @@ def test_evidence_names_adversary_and_client():
     evidence = find_evidence(secret, 1.0, 1e-5)
     assert evidence.adversary == Adversary("all", knows_rounds=False)
     assert evidence.participations == 4
-    assert "the adversary does not know when; every round's model is seen" in str(
-        evidence
+    assert (
+        "the adversary does not know when; every round's model is seen"
+        in str(evidence)
     )
     assert evidence.estimate == epsilon_from_record(secret, confidence=0.99)
     knowing = find_evidence(secret, 1.0, 1e-5, adversary=FINAL_MODEL)
@@ -472,9 +525,9 @@ def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
     assert claim is not None
     presence = record.presence.copy()
     presence[:, :20] = True
-    means = record.observed.means + (presence & ~record.presence) * 2.0 / math.sqrt(
-        record.dim
-    )
+    means = record.observed.means + (
+        presence & ~record.presence
+    ) * 2.0 / math.sqrt(record.dim)
     loud = record.with_values(**{"presence": presence, "observed.means": means})
     scores = run_scores(loud)
     assert len(scores.observed) == record.num_canaries - 20
@@ -484,11 +537,19 @@ def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
 
 
 def test_a_heavier_canary_than_the_client_does_not_count():
-    record = limit_record(ShuffledEpochs(4, 4), 1.0, 1e-5, num_canaries=12, seed=2)
+    record = limit_record(
+        ShuffledEpochs(4, 4), 1.0, 1e-5, num_canaries=12, seed=2
+    )
     weights = np.ones((4, 12))
-    assert len(run_scores(record.with_values(canary_weights=weights)).observed) == 12
+    assert (
+        len(run_scores(record.with_values(canary_weights=weights)).observed)
+        == 12
+    )
     weights[:, :5] = 3.0
-    assert len(run_scores(record.with_values(canary_weights=weights)).observed) == 7
+    assert (
+        len(run_scores(record.with_values(canary_weights=weights)).observed)
+        == 7
+    )
     with pytest.raises(
         NotMeasured, match="only 0 of 12 canaries took part at most as often"
     ):
@@ -505,7 +566,9 @@ def test_a_claim_that_rests_on_unknown_secret_rounds_is_not_tested_at_known_ones
         NotMeasured, match="law of a client's secret rounds is not known"
     ):
         find_evidence(record, 1.0, 1e-2)
-    assert find_evidence(record, 1.0, 1e-2, adversary=EVERY_ROUND).lower_bound >= 0
+    assert (
+        find_evidence(record, 1.0, 1e-2, adversary=EVERY_ROUND).lower_bound >= 0
+    )
 
 
 def test_whatever_has_or_makes_a_record_can_be_tested():
@@ -581,7 +644,9 @@ def test_game_names_what_is_wrong():
         r"norm=0\.0 > 0": {"canary": np.zeros(3)},
         r"canary\.shape=\(1, 3\) to be \(d,\)": {"canary": CANARY[None]},
         r"canary\.shape=\(3,\).*finite": {"canary": CANARY * np.nan},
-        r"others\.shape=\(2, 2\) to be \(n, 3\)": {"updates": np.array(OTHERS)[:, :2]},
+        r"others\.shape=\(2, 2\) to be \(n, 3\)": {
+            "updates": np.array(OTHERS)[:, :2]
+        },
         r"released\.shape=\(\) to be \(3,\)": {"aggregate": np.sum},
         r"released.*finite": {"aggregate": lambda updates: updates[0] * np.nan},
         r"trials=1 >= 2": {"trials": 1},
@@ -610,5 +675,7 @@ def test_the_default_bound_depends_on_how_many_canaries_there_are():
         (1000, 1e-5, "weighted"),
         (1000, 1e-3, "clopper-pearson"),
     ):
-        scores = Scores(rng.standard_normal(count) + 4, rng.standard_normal(count))
+        scores = Scores(
+            rng.standard_normal(count) + 4, rng.standard_normal(count)
+        )
         assert find_evidence(scores, 0.1, delta).method == method

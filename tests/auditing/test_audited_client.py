@@ -30,7 +30,9 @@ def log_of(counts, rounds):
 
 def test_it_takes_part_as_often_as_the_median_client_of_the_log():
     record = make_record(clients=log_of([1, 1, 2, 5, 6], 6))
-    client, most = (AuditedClient.of(record, most=most) for most in (False, True))
+    client, most = (
+        AuditedClient.of(record, most=most) for most in (False, True)
+    )
     assert (client.participations, most.participations) == (2, 6)
     assert client.patterns.sum(axis=0).tolist() == [2]
     assert client.patterns[:2].all()
@@ -38,7 +40,9 @@ def test_it_takes_part_as_often_as_the_median_client_of_the_log():
 
 def test_where_most_clients_never_come_it_is_one_of_those_who_do():
     record = make_record(clients=log_of([0, 0, 0, 0, 0, 1, 1, 2], 6))
-    client, most = (AuditedClient.of(record, most=most) for most in (False, True))
+    client, most = (
+        AuditedClient.of(record, most=most) for most in (False, True)
+    )
     assert (client.participations, most.participations) == (1, 2)
     assert client.patterns.sum(axis=0).tolist() == [1, 1]
     design = make_record(design=Design(num_clients=100, clients_per_round=10.0))
@@ -60,7 +64,12 @@ def test_a_claim_covers_whoever_the_schedule_lets_take_part_most_often():
 
 @pytest.mark.parametrize(
     ("kind", "knows"),
-    [("epochs", True), (UNEVEN, True), ("poisson", False), ("fixed-size", False)],
+    [
+        ("epochs", True),
+        (UNEVEN, True),
+        ("poisson", False),
+        ("fixed-size", False),
+    ],
     ids=["epochs", "uneven", "poisson", "fixed-size"],
 )
 def test_the_adversary_of_a_claim_knows_rounds_that_are_not_hidden(kind, knows):
@@ -72,7 +81,9 @@ def test_the_adversary_of_a_claim_knows_rounds_that_are_not_hidden(kind, knows):
 
 
 def test_who_is_in_every_round_has_nothing_to_hide():
-    assert claim_adversary(limit_record(Poisson(5, 1.0), 1.0, 1e-5)).knows_rounds
+    assert claim_adversary(
+        limit_record(Poisson(5, 1.0), 1.0, 1e-5)
+    ).knows_rounds
 
 
 def test_secret_rounds_without_a_law_have_no_client():
@@ -89,7 +100,9 @@ def test_a_run_that_stopped_keeps_the_rate_of_its_plan():
         make_schedule("fixed-size", 40, 4), 1.0, 1e-5, num_canaries=8
     )
     law = make_schedule("fixed-size", 80, 8).law(40)
-    stopped = planned.with_values(design=Design(num_rounds=80), participation=law)
+    stopped = planned.with_values(
+        design=Design(num_rounds=80), participation=law
+    )
     client = AuditedClient.of(stopped)
     assert client.secret is not None
     chances = [event.chance for event in client.secret.independent]
@@ -99,7 +112,9 @@ def test_a_run_that_stopped_keeps_the_rate_of_its_plan():
 
 @pytest.mark.parametrize("sees", ["final", "all"])
 def test_its_expected_score_is_that_of_a_canary_with_as_many_rounds(sees):
-    record = limit_record(ShuffledEpochs(60, 12), 1.0, 1e-5, num_canaries=13, beside=60)
+    record = limit_record(
+        ShuffledEpochs(60, 12), 1.0, 1e-5, num_canaries=13, beside=60
+    )
     client, view = AuditedClient.of(record), seen_by(record, Adversary(sees))
     expected = np.sqrt(12) if sees == "all" else 12 / np.sqrt(60)
     assert client.size(view) == pytest.approx(expected, rel=1e-6)
@@ -107,13 +122,19 @@ def test_its_expected_score_is_that_of_a_canary_with_as_many_rounds(sees):
     np.testing.assert_allclose(view.sizes.observed[whole], expected, rtol=1e-6)
     weights = np.full(record.presence.shape, 2.0)
     heavy = seen_by(record.with_values(canary_weights=weights), Adversary(sees))
-    np.testing.assert_allclose(heavy.sizes.observed[whole], 2 * expected, rtol=0.01)
-    assert client.size(heavy) == pytest.approx(expected, rel=0.01)  # its own weight
+    np.testing.assert_allclose(
+        heavy.sizes.observed[whole], 2 * expected, rtol=0.01
+    )
+    assert client.size(heavy) == pytest.approx(
+        expected, rel=0.01
+    )  # its own weight
 
 
 @pytest.mark.parametrize("sees", ["final", "all"])
 def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
-    record = limit_record(ShuffledEpochs(20, 20), 1.0, 1e-5, num_canaries=13, beside=60)
+    record = limit_record(
+        ShuffledEpochs(20, 20), 1.0, 1e-5, num_canaries=13, beside=60
+    )
     log = {
         "clients.ids": np.tile(np.arange(5), 20),
         "clients.offsets": np.arange(0, 101, 5),
@@ -121,7 +142,9 @@ def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
     sizes = np.array(
         [100.0, 0.0, 1.0, 2.0, 0.5]
     )  # the second one's replies do not count
-    record = record.with_values(**log, **{"clients.weights": np.tile(sizes, 20)})
+    record = record.with_values(
+        **log, **{"clients.weights": np.tile(sizes, 20)}
+    )
     view = seen_by(record, Adversary(sees))
     unit = np.sqrt(20)
     assert AuditedClient.of(record).size(view) == pytest.approx(unit, rel=1e-6)
@@ -140,13 +163,22 @@ def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
 @pytest.mark.parametrize("sees", ["final", "all"])
 def test_sizes_are_the_expected_scores_and_sums_of_their_rounds(sees):
     record = limit_record(
-        ShuffledEpochs(20, 3), 0.5, 1e-5, num_canaries=13, beside=60, momentum=0.5
+        ShuffledEpochs(20, 3),
+        0.5,
+        1e-5,
+        num_canaries=13,
+        beside=60,
+        momentum=0.5,
     )
     view = seen_by(record, Adversary(sees))
     sizes = view.sizes
     assert sizes.known
-    np.testing.assert_allclose(sizes.parts.sum(axis=0), sizes.observed, rtol=1e-9)
-    np.testing.assert_allclose(sizes.of(record.presence), sizes.observed, rtol=1e-6)
+    np.testing.assert_allclose(
+        sizes.parts.sum(axis=0), sizes.observed, rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        sizes.of(record.presence), sizes.observed, rtol=1e-6
+    )
     unknown = seen_by(
         record.with_values(clip_norms=np.full(20, np.nan)), Adversary("all")
     ).sizes

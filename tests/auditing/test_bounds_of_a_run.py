@@ -22,9 +22,9 @@ def test_the_theorem_is_that_of_the_design():
 def test_methods_that_apply():
     scores = _groups(1.0, 30, 0)
     assert all_bounds(scores, DELTA, 0.95, coins=True).keys() == set(BOUNDS)
-    assert all_bounds(scores, DELTA, 0.95, coins=False).keys() == BOUNDS.keys() - {
-        "one-run"
-    }
+    assert all_bounds(
+        scores, DELTA, 0.95, coins=False
+    ).keys() == BOUNDS.keys() - {"one-run"}
     assert all_bounds(Scores(np.arange(5.0)), DELTA, 0.95, coins=True) == {}
     assert method_by_design(Scores(np.arange(5.0)), DELTA, 0.95) is None
 

@@ -17,7 +17,9 @@ from fl_epe.schedules import make_schedule, presence
 DELTA = 1e-5
 
 
-def load_of(clients=120, rounds=60, participations=12, noise_multiplier=1.0, **more):
+def load_of(
+    clients=120, rounds=60, participations=12, noise_multiplier=1.0, **more
+):
     return canary_load(
         clients,
         rounds=rounds,
@@ -48,11 +50,15 @@ def test_no_more_canaries_than_narrow_intervals_need():
     assert not all(found.narrow for found in load_of(120).expected)
 
 
-@pytest.mark.parametrize(("clients", "places"), [(3, 0), (17, 0), (18, 2), (100, 11)])
+@pytest.mark.parametrize(
+    ("clients", "places"), [(3, 0), (17, 0), (18, 2), (100, 11)]
+)
 def test_canaries_of_secret_rounds_keep_their_law(clients, places):
     load = load_of(clients, secret=True)
     assert (load.places, load.kept) == (places, 1.0)
-    here = presence(make_schedule("poisson", 60, 12), 5, np.random.default_rng(0))
+    here = presence(
+        make_schedule("poisson", 60, 12), 5, np.random.default_rng(0)
+    )
     assert load.presence(here, np.random.default_rng(1)) is here
 
 
@@ -65,7 +71,11 @@ def test_a_place_that_is_too_much_keeps_a_part_of_its_rounds():
 
 @pytest.mark.parametrize(
     ("kind", "participations", "clients", "z"),
-    [("epochs", 12, 120, 1.0), ("poisson", 12, 120, 1.0), ("epochs", 0.3, 3000, 0.25)],
+    [
+        ("epochs", 12, 120, 1.0),
+        ("poisson", 12, 120, 1.0),
+        ("epochs", 0.3, 3000, 0.25),
+    ],
     ids=["epochs", "poisson", "few_come"],
 )
 def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
@@ -75,14 +85,22 @@ def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
     beside = {"beside": clients, "unobserved": 2}
     records = [
         limit_record(
-            schedule, z, DELTA, num_canaries=load.places, momentum=0, seed=s, **beside
+            schedule,
+            z,
+            DELTA,
+            num_canaries=load.places,
+            momentum=0,
+            seed=s,
+            **beside,
         )
         for s in range(16)
     ]
     for said in load.expected:
         views = [seen_by(record, Adversary(said.sees)) for record in records]
         fits = [ladder_fit(view) for view in views]
-        scales = np.mean([(fit.scale, fit.low, fit.high) for fit in fits], axis=0)
+        scales = np.mean(
+            [(fit.scale, fit.low, fit.high) for fit in fits], axis=0
+        )
         client = AuditedClient.of(records[0])
         epsilon, low, high = (
             client_epsilon(views[0], client, s, DELTA) for s in scales
@@ -94,7 +112,9 @@ def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
 @pytest.mark.parametrize("z", [0.1, 0.125, 0.15625])
 def test_what_is_said_of_secret_rounds_with_little_noise_is_in_order(z):
     """ε of 700 and more: the exponential of such a loss overflows."""
-    load = load_of(rounds=40, participations=10, noise_multiplier=z, secret=True)
+    load = load_of(
+        rounds=40, participations=10, noise_multiplier=z, secret=True
+    )
     for found in load.expected:
         assert found.low < found.epsilon < found.high
 
@@ -104,4 +124,6 @@ def test_sentences_say_what_would_help():
     lines = load_of(10, 30, 30).sentences()
     assert "1 more client beside 10 clients: 9.1% of a round" in lines[0]
     assert "times as many clients" in lines[-1]
-    assert not any("would make" in line for line in load_of(100_000).sentences())
+    assert not any(
+        "would make" in line for line in load_of(100_000).sentences()
+    )

@@ -54,7 +54,9 @@ def _poisson(z, *, seed=0, claimed=1.0, rounds=60, rate=0.05, canaries=1000):
         unobserved=250,
         seed=seed,
     )
-    return record.with_values(noise_multiplier=claimed, sum_noise_multiplier=claimed)
+    return record.with_values(
+        noise_multiplier=claimed, sum_noise_multiplier=claimed
+    )
 
 
 # The estimate of bare scores.
@@ -95,20 +97,29 @@ def test_each_end_of_its_interval_keeps_its_level(shift):
 def test_too_few_scores_are_no_test_of_their_law():
     few = laws_of_scores(_shifted(1.0, LEAST_BARE // 2 - 1, 0), "weighted")
     assert (
-        few.objection == "fewer than 2000 scores cannot tell whether they are Gaussian"
+        few.objection
+        == "fewer than 2000 scores cannot tell whether they are Gaussian"
     )
-    assert not laws_of_scores(_shifted(1.0, LEAST_BARE // 2, 0), "weighted").objection
+    assert not laws_of_scores(
+        _shifted(1.0, LEAST_BARE // 2, 0), "weighted"
+    ).objection
 
 
-@pytest.mark.parametrize("law", ["laplace", "logistic", "standard_t", "uniform"])
-def test_laws_that_are_not_gaussian_are_rejected_by_as_many_as_are_asked_for(law):
+@pytest.mark.parametrize(
+    "law", ["laplace", "logistic", "standard_t", "uniform"]
+)
+def test_laws_that_are_not_gaussian_are_rejected_by_as_many_as_are_asked_for(
+    law,
+):
     arguments = (5.0,) if law == "standard_t" else ()
     rejected = 0
     for seed in range(20):
         rng = np.random.default_rng((31, seed))
         draw = getattr(rng, law)
         count = LEAST_BARE // 2
-        scores = Scores(draw(*arguments, size=count) + 1, draw(*arguments, size=count))
+        scores = Scores(
+            draw(*arguments, size=count) + 1, draw(*arguments, size=count)
+        )
         rejected += bool(laws_of_scores(scores, "weighted").objection)
     assert rejected >= 19
 
@@ -126,7 +137,9 @@ def test_the_laplace_mechanism_at_its_claim_is_not_accused(epsilon):
     for count in (30, 100, 1000):
         for seed in range(8):
             rng = np.random.default_rng((37, seed))
-            draws = (rng.laplace(mean, 1 / epsilon, count) for mean in (1.0, 0.0))
+            draws = (
+                rng.laplace(mean, 1 / epsilon, count) for mean in (1.0, 0.0)
+            )
             assert not find_evidence(
                 Scores(*draws), epsilon, DELTA, power=False
             ).violated
@@ -167,8 +180,12 @@ def test_participations_by_another_law_are_rejected():
     shape = record.presence.shape
     whole = np.zeros(shape, bool)
     for start in range(0, 60, 20):  # once in each epoch
-        whole[rng.integers(start, start + 20, shape[1]), np.arange(shape[1])] = True
-    bursts = rng.random(shape) < np.where(np.arange(60) % 2, 0.02, 0.08)[:, None]
+        whole[
+            rng.integers(start, start + 20, shape[1]), np.arange(shape[1])
+        ] = True
+    bursts = (
+        rng.random(shape) < np.where(np.arange(60) % 2, 0.02, 0.08)[:, None]
+    )
     classes = rng.random(shape) < np.where(np.arange(shape[1]) % 2, 0.02, 0.08)
     other_laws = {
         "rarer": rng.random(shape) < 0.04,
@@ -180,7 +197,11 @@ def test_participations_by_another_law_are_rejected():
     for name, presence in other_laws.items():
         assert _sampling(record.with_values(presence=presence)) < 0.001, name
     bins = limit_record(
-        make_schedule("balls-in-bins", 60, 6), 1.0, DELTA, num_canaries=20, unobserved=2
+        make_schedule("balls-in-bins", 60, 6),
+        1.0,
+        DELTA,
+        num_canaries=20,
+        unobserved=2,
     )
     twice = bins.presence.copy()
     twice[:2, 0] = True
@@ -193,7 +214,9 @@ def test_members_at_secret_rounds_are_scored_in_all_rounds():
     kept = record.with_values(
         **{
             "running.scores": np.where(
-                record.presence, math.sqrt(record.dim) * record.observed.means, 0.0
+                record.presence,
+                math.sqrt(record.dim) * record.observed.means,
+                0.0,
             ),
             "running.signals": 2.0 * record.presence,
         }
@@ -213,8 +236,9 @@ def test_too_little_noise_is_a_violation_whatever_proves_it():
     assert not evidence.proved
     assert evidence.refuted_by_estimate
     assert evidence.verdict == "violated"
-    assert "violated, if the noise is Gaussian and sampling is as recorded" in str(
-        evidence
+    assert (
+        "violated, if the noise is Gaussian and sampling is as recorded"
+        in str(evidence)
     )
     with pytest.raises(AssertionError, match="violated"):
         assert_private(record, claim, DELTA)
@@ -235,7 +259,9 @@ def test_a_law_that_was_rejected_refutes_nothing():
     estimate = answer(record, claim_adversary(record), DELTA, 0.99).estimate
     changes = {
         "clients add noise": {"findings.clients_add_noise": True},
-        "was ended by its scores": {"findings.stopped": EarlyStop(60, estimate)},
+        "was ended by its scores": {
+            "findings.stopped": EarlyStop(60, estimate)
+        },
         "do not follow the recorded law": {
             "participation": Poisson(60, 2.5 / 60).law(100)
         },
@@ -261,7 +287,10 @@ def test_few_nodes_and_rounds_leave_a_claim_undecided():
             Undecided, match=r"undecided: .*use more canaries, rounds or trials"
         ):
             assert_private(record, claim, DELTA)
-        assert assert_private(record, claim, DELTA, allow_undecided=True) == evidence
+        assert (
+            assert_private(record, claim, DELTA, allow_undecided=True)
+            == evidence
+        )
 
 
 def test_what_nobody_saw_is_not_judged():
@@ -283,7 +312,9 @@ def test_a_fault_is_no_pass():
     record = _poisson(1.0).with_values(
         **{"findings.step_faults": ("the noise is not as claimed",)}
     )
-    with pytest.raises(AssertionError, match="fault     the noise is not as claimed"):
+    with pytest.raises(
+        AssertionError, match="fault     the noise is not as claimed"
+    ):
         assert_private(record, 3.0, DELTA)
     assert find_evidence(record, 3.0, DELTA, power=False).verdict == "faulty"
 
@@ -314,7 +345,9 @@ def test_a_decay_that_the_audit_was_not_told_is_named():
     assert "strength" not in {one.code for one in told.warnings}
     decays = 0.95 ** np.arange(60)
     untold = record.with_values(**{"norms.means": decays * record.norms.means})
-    (warning,) = [one for one in summarize(untold).warnings if one.code == "strength"]
+    (warning,) = [
+        one for one in summarize(untold).warnings if one.code == "strength"
+    ]
     assert "times as strongly in every round's model" in warning.text
     assert "learning rate decays" in warning.text
     assert summarize(untold).status != "ok"
@@ -344,7 +377,8 @@ def test_the_power_of_an_estimate_is_what_is_stated(shift, count):
     )
     runs = 250
     refuted = sum(
-        epsilon_of_one_variance(_shifted(twice, count, seed), DELTA, 0.99).low > claim
+        epsilon_of_one_variance(_shifted(twice, count, seed), DELTA, 0.99).low
+        > claim
         for seed in range(runs)
     )
     assert (
@@ -361,7 +395,10 @@ def test_the_power_of_a_bound_is_about_what_is_stated():
     )
     bounds = [
         lower_bound(
-            _shifted(twice, count, seed), DELTA, confidence=0.995, method="weighted"
+            _shifted(twice, count, seed),
+            DELTA,
+            confidence=0.995,
+            method="weighted",
         )
         for seed in range(runs)
     ]

@@ -34,10 +34,18 @@ SECRET = [
 IDS = ["poisson", "fixed-size", "balls-in-bins", "long"]
 
 
-def record_of(kind, rounds, participations, canaries=100, z=1.0, seed=0, **options):
+def record_of(
+    kind, rounds, participations, canaries=100, z=1.0, seed=0, **options
+):
     schedule = make_schedule(kind, rounds, participations)
     return limit_record(
-        schedule, z, 1e-5, num_canaries=canaries, unobserved=2, seed=seed, **options
+        schedule,
+        z,
+        1e-5,
+        num_canaries=canaries,
+        unobserved=2,
+        seed=seed,
+        **options,
     )
 
 
@@ -56,13 +64,18 @@ def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
     kind, rounds, participations
 ):
     record = record_of(kind, rounds, participations)
-    secret, signal = hidden_events(record), seen_by(record, EVERY_ROUND).round_signal
+    secret, signal = (
+        hidden_events(record),
+        seen_by(record, EVERY_ROUND).round_signal,
+    )
     law = _null_law(signal.astype("<f4").tobytes(), secret)
     rng, draws = np.random.default_rng(5), 40_000 if rounds < 100 else 10_000
     found = []
     for _ in range(draws // 2000):
         noise = rng.standard_normal((rounds, 2000))
-        found.append(_normal(mixture_ratios(noise, secret, signal[:, None]), *law))
+        found.append(
+            _normal(mixture_ratios(noise, secret, signal[:, None]), *law)
+        )
     scores = np.concatenate(found)
     for tail in (0.1, 0.01, 1e-3, 1e-4):
         share = np.mean(scores > -stats.norm.ppf(tail))
@@ -79,18 +92,24 @@ def test_far_tails_are_those_of_the_ratio_itself():
     found = _normal(1.5 * scores - 1.5**2 / 2, *law)
     assert np.all(found <= scores + 0.01)
     assert np.all(found > scores - [0.05, 0.1, 0.4])
-    beyond = _normal(np.array([1.5 * 20 - 1.5**2 / 2]), *law)  # P[L ≥ x] ≤ e^(−x)
+    beyond = _normal(
+        np.array([1.5 * 20 - 1.5**2 / 2]), *law
+    )  # P[L ≥ x] ≤ e^(−x)
     assert beyond[0] > -stats.norm.ppf(np.exp(-(1.5 * 20 - 1.5**2 / 2)))
 
 
 def test_a_ratio_without_a_signal_proves_nothing():
-    law = _null_law(np.zeros(10, "<f4").tobytes(), Events.coins(np.full(10, 0.1)))
+    law = _null_law(
+        np.zeros(10, "<f4").tobytes(), Events.coins(np.full(10, 0.1))
+    )
     assert np.all(_normal(np.zeros(5), *law) < 0)
 
 
 def test_it_takes_bounded_memory_and_work():
     started = time.process_time()
-    _null_law(np.full(2048, 0.7, "<f4").tobytes(), Events.coins(np.full(2048, 0.01)))
+    _null_law(
+        np.full(2048, 0.7, "<f4").tobytes(), Events.coins(np.full(2048, 0.01))
+    )
     assert time.process_time() - started < 20  # a tenth of that on an idle core
 
 
@@ -110,7 +129,9 @@ def test_canaries_that_were_drawn_for_no_round_are_members(sees):
         **{f"observed.{n}": v for n, v in values.items()},
     )
     expected = round(len(here) / (1 - 0.95**20))
-    assert len(scores_for_claim(cut, adversary).observed) == expected > len(here)
+    assert (
+        len(scores_for_claim(cut, adversary).observed) == expected > len(here)
+    )
     planned = cut.with_values(design=Design(num_canaries=200))
     found = scores_for_claim(planned, adversary)
     assert len(found.observed) == 200
@@ -123,7 +144,9 @@ def test_canaries_that_were_drawn_for_no_round_are_members(sees):
 def test_proofs_exceed_the_truth_as_rarely_as_they_say(kind):
     record = record_of(kind, 60, 6, canaries=13, beside=60)
     client = AuditedClient.of(record)
-    truth = client_epsilon(seen_by(record, EVERY_ROUND), client, 1.0, record.delta)
+    truth = client_epsilon(
+        seen_by(record, EVERY_ROUND), client, 1.0, record.delta
+    )
     above = 0
     for seed in range(300):
         scores = scores_for_claim(

@@ -43,7 +43,9 @@ def test_band_of_many_scores_has_its_confidence():
     limits = band_upper(np.arange(float(total)), total, ALPHA)
     ordered = np.sort(np.random.default_rng(10).random((trials, total)), axis=1)
     outside = np.mean(np.any(ordered > limits, axis=1))
-    assert outside == pytest.approx(ALPHA, abs=3 * math.sqrt(ALPHA * 0.95 / trials))
+    assert outside == pytest.approx(
+        ALPHA, abs=3 * math.sqrt(ALPHA * 0.95 / trials)
+    )
 
 
 def test_band_costs_less_than_bonferroni_and_more_than_one_limit():

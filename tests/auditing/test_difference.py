@@ -25,9 +25,15 @@ def test_distances_of_independent_runs_add_as_squares():
 
 def test_an_interval_that_ends_at_0_counts_as_reaching_as_far_below_as_above():
     found = epsilon_difference(estimate(1, 0, 4), estimate(5, 1, 9))
-    assert (found.low, found.high) == (-4 - math.hypot(3, 4), -4 + math.hypot(3, 4))
+    assert (found.low, found.high) == (
+        -4 - math.hypot(3, 4),
+        -4 + math.hypot(3, 4),
+    )
     found = epsilon_difference(estimate(5, 1, 9), estimate(0, 0, 3))
-    assert (found.low, found.high) == (5 - math.hypot(4, 3), 5 + math.hypot(4, 3))
+    assert (found.low, found.high) == (
+        5 - math.hypot(4, 3),
+        5 + math.hypot(4, 3),
+    )
 
 
 def test_the_other_way_round_has_the_other_sign():
@@ -35,7 +41,11 @@ def test_the_other_way_round_has_the_other_sign():
     other = estimate(5, 4, 5.5)
     there = epsilon_difference(one, other)
     back = epsilon_difference(other, one)
-    assert (there.value, there.low, there.high) == (-back.value, -back.high, -back.low)
+    assert (there.value, there.low, there.high) == (
+        -back.value,
+        -back.high,
+        -back.low,
+    )
     assert there.larger_than_chance
     assert back.larger_than_chance
 
@@ -52,7 +62,11 @@ def test_whatever_two_runs_share():
 def test_an_infinite_epsilon_is_no_number():
     without_noise = estimate(math.inf, math.inf, math.inf)
     found = epsilon_difference(without_noise, estimate(5, 4, 6))
-    assert (found.value, found.low, found.high) == (math.inf, math.inf, math.inf)
+    assert (found.value, found.low, found.high) == (
+        math.inf,
+        math.inf,
+        math.inf,
+    )
     found = epsilon_difference(without_noise, without_noise)
     assert math.isnan(found.value)
     assert (found.low, found.high) == (-math.inf, math.inf)

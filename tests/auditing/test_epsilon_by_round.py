@@ -8,7 +8,11 @@ import pytest
 from records import make_record, record_of
 
 from fl_epe import AuditRecord
-from fl_epe.accounting import gaussian_epsilon, hidden_rounds_epsilon, poisson_epsilon
+from fl_epe.accounting import (
+    gaussian_epsilon,
+    hidden_rounds_epsilon,
+    poisson_epsilon,
+)
 from fl_epe.auditing import RoundFacts, RunAuditor, answers, epsilon_by_round
 from fl_epe.auditing.record.parts import RunningScores
 from fl_epe.checks import ArgumentError
@@ -75,14 +79,18 @@ def test_it_is_for_a_client_who_takes_part_as_often_as_planned(name):
     auditor.begin(theta := np.zeros(DIM))
     for t in range(8):
         present = [i for i in range(60) if i % 8 >= t]
-        total = auditor.canaries.combine(np.ones((1, len(present))), numbers=present)[0]
+        total = auditor.canaries.combine(
+            np.ones((1, len(present))), numbers=present
+        )[0]
         theta = theta + total + rng.standard_normal(DIM)
         auditor.observe(theta, RoundFacts(present, contribution=1.0))
     found = auditor.epsilon_so_far()
     truth = {
         "known": gaussian_epsilon(1.0, 1e-5, 4),
         "coins": poisson_epsilon(1.0, 0.5, 8, 1e-5),
-        "blocks": hidden_rounds_epsilon(LAWS["blocks"].events, np.ones(8), 1e-5),
+        "blocks": hidden_rounds_epsilon(
+            LAWS["blocks"].events, np.ones(8), 1e-5
+        ),
     }[name]
     assert found.low < truth < found.high
     assert found.epsilon == pytest.approx(truth, rel=0.2)
@@ -160,14 +168,22 @@ def _watched_often(correlation=0.0, rounds=6, contribution=0.1):
 def test_with_several_participations_it_is_what_was_said(
     contribution, correlation, tmp_path
 ):
-    record, said = _watched_often(contribution=contribution, correlation=correlation)
+    record, said = _watched_often(
+        contribution=contribution, correlation=correlation
+    )
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
-    assert [each.estimate for each in epsilon_by_round(loaded)[:-1]] == said[:-1]
+    assert [each.estimate for each in epsilon_by_round(loaded)[:-1]] == said[
+        :-1
+    ]
     # Of a record that nobody watched it is what would have been said.
     unwatched = dataclasses.replace(record, running=RunningScores())
     if not correlation:
-        for ours, theirs in zip(epsilon_by_round(unwatched)[:-1], said, strict=False):
-            assert ours.estimate.epsilon == pytest.approx(theirs.epsilon, rel=1e-5)
+        for ours, theirs in zip(
+            epsilon_by_round(unwatched)[:-1], said, strict=False
+        ):
+            assert ours.estimate.epsilon == pytest.approx(
+                theirs.epsilon, rel=1e-5
+            )
             assert ours.estimate.high == pytest.approx(theirs.high, rel=1e-5)
 
 

@@ -33,19 +33,25 @@ def test_null_tail(dim):
     cosines = cosines[cosines < 1]
     a = mp.mpf(dim - 1) / 2
     norm = mp.gamma(a + 0.5) / mp.gamma(a) / mp.sqrt(mp.pi)
-    for cosine, log_tail in zip(cosines, log_null_tail(cosines, dim), strict=True):
+    for cosine, log_tail in zip(
+        cosines, log_null_tail(cosines, dim), strict=True
+    ):
         c = mp.mpf(abs(cosine))
         # ∫ (1 − x²)^(a − 1) = ∫ cos(θ)^(dim − 2), cut where it has fallen by e^−60.
         start, end = mp.asin(c), mp.acos(mp.sqrt(1 - c**2) * mp.exp(-30 / a))
         nodes = [start + (end - start) * k / 8 for k in range(9)]
         tail = norm * mp.quad(lambda angle: mp.cos(angle) ** (dim - 2), nodes)
         exact = float(mp.log(tail if cosine >= 0 else 1 - tail))
-        assert log_tail == pytest.approx(exact, abs=1e-3 if exact < -600 else 1e-7)
+        assert log_tail == pytest.approx(
+            exact, abs=1e-3 if exact < -600 else 1e-7
+        )
         assert log_tail > exact - 1e-7
 
 
 def test_count_errors_counts():
-    sample = Sample(np.array([1.0, 2.0, 2.0]), np.array([0.0, 2.0]), 0, DELTA, ALPHA)
+    sample = Sample(
+        np.array([1.0, 2.0, 2.0]), np.array([0.0, 2.0]), 0, DELTA, ALPHA
+    )
     errors = count_errors(sample, np.array([0.0, 2.0, 3.0]))
     assert errors.missed.tolist() == [0, 1, 3]
     assert errors.false_alarms.tolist() == [2, 1, 0]

@@ -39,11 +39,15 @@ def _grid(count, mean=0.0, std=1.0):
     return mean + std * (scores - scores.mean()) / scores.std(ddof=1)
 
 
-@pytest.mark.parametrize(("z", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)])
+@pytest.mark.parametrize(
+    ("z", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)]
+)
 def test_cosines_of_the_gaussian_mechanism_give_its_epsilon(z, epsilon):
     cosines = _grid(1000, mean=1 / z) / np.sqrt(10**6)
     for variance in ("known", "fitted"):
-        estimate = epsilon_from_cosines(cosines, 10**6, DELTA, variance=variance)
+        estimate = epsilon_from_cosines(
+            cosines, 10**6, DELTA, variance=variance
+        )
         # the published z are rounded to three digits
         assert estimate.epsilon == pytest.approx(epsilon, rel=5e-3)
         assert estimate.low < estimate.epsilon < estimate.high
@@ -64,7 +68,9 @@ def test_real_canaries_in_the_gaussian_mechanism(z, epsilon):
     for run in range(runs):
         canaries = CanarySet(d, k, seed=run)
         noise = np.random.default_rng((1, run)).standard_normal(d) * z
-        released = sum(canaries.vector(i).astype(float) for i in range(k)) + noise
+        released = (
+            sum(canaries.vector(i).astype(float) for i in range(k)) + noise
+        )
         cosines = canaries.dot(released) / np.linalg.norm(released)
         estimates.append(epsilon_from_cosines(cosines, d, DELTA).epsilon)
     error = np.std(estimates, ddof=1) / np.sqrt(runs)
@@ -77,7 +83,9 @@ def test_real_canaries_in_the_gaussian_mechanism(z, epsilon):
 
 def test_known_variance_interval_is_exact():
     k, mean = 400, 1.5
-    estimate = epsilon_from_cosines(_grid(k, mean) / 1e5, 10**10, DELTA, confidence=0.9)
+    estimate = epsilon_from_cosines(
+        _grid(k, mean) / 1e5, 10**10, DELTA, confidence=0.9
+    )
     half = stats.norm.ppf(0.95) / np.sqrt(k)
     assert estimate.low == pytest.approx(
         epsilon_two_gaussians(0, 1, mean - half, 1, DELTA)
@@ -112,11 +120,15 @@ class TestSign:
         "call",
         [
             pytest.param(
-                lambda s: epsilon_from_cosines(-s / 100, 10_000, DELTA), id="cosines"
+                lambda s: epsilon_from_cosines(-s / 100, 10_000, DELTA),
+                id="cosines",
             ),
-            pytest.param(lambda s: epsilon_from_scores(s - 3, s, DELTA), id="scores"),
             pytest.param(
-                lambda s: epsilon_from_scores(s - 9, 0 * s, DELTA), id="constant"
+                lambda s: epsilon_from_scores(s - 3, s, DELTA), id="scores"
+            ),
+            pytest.param(
+                lambda s: epsilon_from_scores(s - 9, 0 * s, DELTA),
+                id="constant",
             ),
             pytest.param(
                 lambda s: summarize_scores(bare_scores(s - 3, s, None), DELTA),
@@ -136,7 +148,9 @@ class TestSign:
             for _ in range(50):
                 check_sign(Scores(*rng.standard_normal((2, count))))
                 check_sign(Scores(*rng.standard_cauchy((2, count))))
-                check_sign(Scores(rng.standard_normal(count), standard_null=True))
+                check_sign(
+                    Scores(rng.standard_normal(count), standard_null=True)
+                )
 
 
 class TestSmallDimensions:
@@ -150,11 +164,15 @@ class TestSmallDimensions:
             epsilon_two_gaussians(0, 1, 5.0, 1, DELTA),
         )
         along = shift + rng.standard_normal((runs, count))
-        cosines = along / np.sqrt(along**2 + rng.chisquare(dim - 1, (runs, count)))
+        cosines = along / np.sqrt(
+            along**2 + rng.chisquare(dim - 1, (runs, count))
+        )
         found = [Scores.from_cosines(row, dim) for row in cosines]
         errors = np.array([scores.shift() for scores in found]) - shift
         assert abs(errors.mean()) < 3 * errors.std() / np.sqrt(runs) + 0.002
-        estimates = [epsilon_from_cosines(row, dim, DELTA) for row in cosines[:100]]
+        estimates = [
+            epsilon_from_cosines(row, dim, DELTA) for row in cosines[:100]
+        ]
         covered = np.mean([e.low <= exact <= e.high for e in estimates])
         assert covered >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 100)
 
@@ -188,7 +206,9 @@ class TestUnequalCanaries:
         ):
             epsilon_from_cosines(cosines, 10**6, DELTA)
         summary = summarize_scores(bare_scores(cosines, None, 10**6), DELTA)
-        assert [e.method for e in summary.estimates] == ["cosines, fitted variance"]
+        assert [e.method for e in summary.estimates] == [
+            "cosines, fitted variance"
+        ]
         assert summary.refused is not None
         assert "times as wide as known variance" in summary.refused
 
@@ -199,7 +219,9 @@ class TestUnequalCanaries:
                 check_known_variance(Scores.from_cosines(row / 1e3, 10**6))
             except NotMeasured:
                 refused += 1
-        assert refused <= 8  # 2 expected; a Poisson count above 8 has a chance of 0.02%
+        assert (
+            refused <= 8
+        )  # 2 expected; a Poisson count above 8 has a chance of 0.02%
 
     def test_the_benchmark_prints_coverage_and_what_is_found(self, capsys):
         estimators.print_dimensions(2)
@@ -218,9 +240,16 @@ class TestUnequalCanaries:
         sizes = np.repeat([1.0, 5.0], 500)
         scores = Scores(_grid(1000) + sizes, standard_null=True)
         assert np.isinf(epsilon_of(scores, DELTA).high)
-        known = epsilon_of(dataclasses.replace(scores, expected=2 * sizes), DELTA)
-        assert known.method == "scores, known variance, of the mean of unequal canaries"
-        assert known.epsilon == pytest.approx(epsilon_two_gaussians(0, 1, 3, 1, DELTA))
+        known = epsilon_of(
+            dataclasses.replace(scores, expected=2 * sizes), DELTA
+        )
+        assert (
+            known.method
+            == "scores, known variance, of the mean of unequal canaries"
+        )
+        assert known.epsilon == pytest.approx(
+            epsilon_two_gaussians(0, 1, 3, 1, DELTA)
+        )
 
     @pytest.mark.parametrize("dim", [None, 10**4])
     def test_expected_scores_whose_squares_vanish_explain_nothing(self, dim):
@@ -236,7 +265,9 @@ class TestUnequalCanaries:
     def test_a_report_says_that_canaries_are_unequal(self):
         """Two thirds of the canaries were dropped, which the expected scores do not know."""
         rng = np.random.default_rng(0)
-        cosines = (rng.standard_normal((6, 40)) + 30.0 * (np.arange(40) % 3 == 0)) / 100
+        cosines = (
+            rng.standard_normal((6, 40)) + 30.0 * (np.arange(40) % 3 == 0)
+        ) / 100
         record = make_record(**{"observed.means": cosines})
         found = epsilon_from_record(record, statistic="matched-filter")
         assert found.high == np.inf
@@ -252,7 +283,9 @@ class TestUnequalCanaries:
 
 
 def test_two_fitted_gaussians():
-    estimate = epsilon_from_scores(_grid(500, 3, 1.2), _grid(500, 0, 0.9), DELTA)
+    estimate = epsilon_from_scores(
+        _grid(500, 3, 1.2), _grid(500, 0, 0.9), DELTA
+    )
     assert estimate.epsilon == pytest.approx(
         epsilon_two_gaussians(0, 0.9, 3, 1.2, DELTA), rel=1e-9
     )
@@ -265,9 +298,9 @@ def test_two_fitted_gaussians():
 def test_affine_changes_of_the_scores_do_not_matter():
     a, b = _grid(300, 2), _grid(300)
     base = epsilon_from_scores(a, b, DELTA).epsilon
-    assert epsilon_from_scores(5 * a - 3, 5 * b - 3, DELTA).epsilon == pytest.approx(
-        base
-    )
+    assert epsilon_from_scores(
+        5 * a - 3, 5 * b - 3, DELTA
+    ).epsilon == pytest.approx(base)
 
 
 class TestMatchedFilter:
@@ -285,10 +318,16 @@ class TestMatchedFilter:
                     if record.presence[t, i % 40]:
                         n = record.mechanism.cohort_size
                         own = record.mechanism.clip_norms[t] / n
-                        a = scale * own / np.sqrt(record.norms.means[t] ** 2 - own**2)
+                        a = (
+                            scale
+                            * own
+                            / np.sqrt(record.norms.means[t] ** 2 - own**2)
+                        )
                         signals.append(a)
                         total += a * shift_scores(cosines[t, i], record.dim)
-                assert scores[i] == pytest.approx(total / np.linalg.norm(signals))
+                assert scores[i] == pytest.approx(
+                    total / np.linalg.norm(signals)
+                )
 
     def test_null_and_signal_are_as_predicted(self):
         rng = np.random.default_rng(1)
@@ -336,7 +375,10 @@ def test_delta_can_be_changed_afterwards():
     record = make_record()
     looser = epsilon_from_record(record, 0.1, adversary=EVERY_ROUND)
     assert looser.delta == 0.1
-    assert looser.epsilon < epsilon_from_record(record, adversary=EVERY_ROUND).epsilon
+    assert (
+        looser.epsilon
+        < epsilon_from_record(record, adversary=EVERY_ROUND).epsilon
+    )
 
 
 def test_maximum_uses_the_model_deltas():
@@ -345,7 +387,9 @@ def test_maximum_uses_the_model_deltas():
     expected = epsilon_from_scores(
         observed.max(axis=0), unobserved.max(axis=0), record.delta
     )
-    estimate = epsilon_from_record(record, adversary=EVERY_ROUND, statistic="maximum")
+    estimate = epsilon_from_record(
+        record, adversary=EVERY_ROUND, statistic="maximum"
+    )
     assert estimate.adversary == STATISTICS["maximum"]
     assert (
         dataclasses.replace(estimate, method=expected.method, adversary=None)
@@ -424,7 +468,9 @@ def test_scores_whose_squares_overflow_or_vanish(exponent):
     rng = np.random.default_rng(0)
     observed, unobserved = rng.normal(3, 1, 200), rng.normal(0, 1, 200)
     found, expected = (
-        epsilon_from_scores(np.ldexp(observed, e), np.ldexp(unobserved, e), 1e-5)
+        epsilon_from_scores(
+            np.ldexp(observed, e), np.ldexp(unobserved, e), 1e-5
+        )
         for e in (exponent, 0)
     )
     assert found.epsilon == pytest.approx(expected.epsilon, rel=1e-9)

@@ -27,7 +27,10 @@ def test_everything_is_counted_and_the_first_hundred_are_told():
         "round 1, client 3: no memory",
     ]
     values = book.values()
-    assert values == {"faults": tuple(book.messages), "fault_counts": book.counts}
+    assert values == {
+        "faults": tuple(book.messages),
+        "fault_counts": book.counts,
+    }
     assert full(FaultBook("step")).messages[0] == "step 1, two did not answer"
 
 
@@ -35,7 +38,9 @@ def test_the_first_fault_of_a_kind_is_always_told():
     book = full(FaultBook())
     assert book.first(FaultKind.AUDIT_STOOD_BACK) is None
     for index in (250, 251):
-        book.add(index, FaultKind.AUDIT_STOOD_BACK, "the model could not be read")
+        book.add(
+            index, FaultKind.AUDIT_STOOD_BACK, "the model could not be read"
+        )
     assert book.messages[100:] == ["round 251, the model could not be read"]
     kinds = FaultKind.AUDIT_STOOD_BACK, FaultKind.CANARY_UNUSED
     assert book.first(*kinds) == "round 251, the model could not be read"
@@ -57,7 +62,10 @@ def test_what_went_wrong_since_the_start_comes_after_what_was_saved():
     again.add(1, FaultKind.AUDIT_STOOD_BACK, "the log is gone")
     again.restore(saved.state(), 1)
     assert again.counts == {"node left": 1, "audit stood back": 1}
-    assert again.messages == ["round 1, node 3: it left", "round 2, the log is gone"]
+    assert again.messages == [
+        "round 1, node 3: it left",
+        "round 2, the log is gone",
+    ]
 
 
 def test_no_other_file_counts_faults_by_kind():

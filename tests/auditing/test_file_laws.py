@@ -31,7 +31,11 @@ lists = st.lists(
     st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20
 )
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | words,
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3)
     ),
@@ -87,8 +91,12 @@ def records(draw):
         "dim": draw(st.integers(1, 10**9)),
         "delta": draw(st.floats(1e-300, 0.999)),
         "cohort_size": draw(st.floats(0.01, 1e6)),
-        "noise_multiplier": draw(st.none() | st.just(0.0) | st.floats(1e-6, 100)),
-        "sum_noise_multiplier": draw(st.none() | st.just(0.0) | st.floats(1e-6, 100)),
+        "noise_multiplier": draw(
+            st.none() | st.just(0.0) | st.floats(1e-6, 100)
+        ),
+        "sum_noise_multiplier": draw(
+            st.none() | st.just(0.0) | st.floats(1e-6, 100)
+        ),
         "participation": draw(st.sampled_from(LAWS)),
         "mechanism.participation.unit": draw(words),
         "server": ServerStep("sgd", np.full(T, draw(st.floats(0, 10)))),
@@ -104,16 +112,23 @@ def records(draw):
         "unobserved.displacement": draw(table(u, 1.0, -1.0)),
         "norms.final": draw(st.just(0.0) | st.floats(1e-40, 1e6)),
         "absent": draw(
-            st.none() | arrays.arrays(np.int64, T, elements=st.integers(0, 2**40))
+            st.none()
+            | arrays.arrays(np.int64, T, elements=st.integers(0, 2**40))
         ),
-        "metrics": draw(st.dictionaries(names, table(T, 1.0, -1.0), max_size=2)),
+        "metrics": draw(
+            st.dictionaries(names, table(T, 1.0, -1.0), max_size=2)
+        ),
         "settings": draw(st.dictionaries(words, json_values, max_size=3)),
         "seeds": draw(
-            st.dictionaries(words, st.none() | st.integers(0, 2**130), max_size=3)
+            st.dictionaries(
+                words, st.none() | st.integers(0, 2**130), max_size=3
+            )
         ),
         "versions": draw(st.dictionaries(words, words, max_size=2)),
         "faults": tuple(draw(st.lists(words, max_size=3))),
-        "fault_counts": draw(st.dictionaries(words, st.integers(0, 2**40), max_size=3)),
+        "fault_counts": draw(
+            st.dictionaries(words, st.integers(0, 2**40), max_size=3)
+        ),
     }
     if draw(maybe):
         values |= {
@@ -134,11 +149,15 @@ def assert_same(one, other):
     for field, value in one.by_name().items():
         again = others[field]
         if isinstance(value, np.ndarray):
-            assert (value.dtype, value.shape) == (again.dtype, again.shape), field
+            assert (value.dtype, value.shape) == (again.dtype, again.shape), (
+                field
+            )
             assert value.tobytes() == again.tobytes(), field
         elif field == "metrics":
             assert value.keys() == again.keys()
-            assert all(value[name].tobytes() == again[name].tobytes() for name in value)
+            assert all(
+                value[name].tobytes() == again[name].tobytes() for name in value
+            )
         else:
             assert value == again, field
 
@@ -193,12 +212,16 @@ def _refused_or_the_same(record, content):
         pytest.param((b".npy", 40), 255, id="compressed-data"),
     ],
 )
-def test_damage_that_only_zip_understands_is_told_as_any_other(sound, place, value):
+def test_damage_that_only_zip_understands_is_told_as_any_other(
+    sound, place, value
+):
     damaged = bytearray(sound[1])
     damaged[damaged.index(place[0]) + place[1]] = value
     with (
         file("record.npz", bytes(damaged)) as path,
-        pytest.raises(ValueError, match=r"record\.npz.* to be a record written by"),
+        pytest.raises(
+            ValueError, match=r"record\.npz.* to be a record written by"
+        ),
     ):
         AuditRecord.load(path)
 
@@ -221,13 +244,17 @@ def test_a_record_that_was_cut_off_is_refused(sound, data):
     cut = data.draw(st.integers(0, len(content) - 1))
     with (
         file("record.npz", content[:cut]) as path,
-        pytest.raises(ValueError, match=r"record\.npz.* to be a record written by"),
+        pytest.raises(
+            ValueError, match=r"record\.npz.* to be a record written by"
+        ),
     ):
         AuditRecord.load(path)
 
 
 @given(data=st.data())
-def test_a_record_with_a_hole_or_a_stretch_twice_is_refused_or_the_same(sound, data):
+def test_a_record_with_a_hole_or_a_stretch_twice_is_refused_or_the_same(
+    sound, data
+):
     record, content = sound
     ends = sorted(data.draw(st.tuples(*[st.integers(0, len(content))] * 2)))
     hole = content[: ends[0]] + content[ends[1] :]
@@ -253,7 +280,8 @@ def test_scores_are_read_back_to_the_last_bit(observed, unobserved, suffix):
             path.write_text(json.dumps(columns))
         elif suffix == "npz":
             np.savez(
-                path, **{name: np.array(values) for name, values in columns.items()}
+                path,
+                **{name: np.array(values) for name, values in columns.items()},
             )
         else:
             with path.open("w", newline="") as out:
@@ -265,7 +293,9 @@ def test_scores_are_read_back_to_the_last_bit(observed, unobserved, suffix):
                 csv.writer(out).writerows([columns, *zip(*padded, strict=True)])
         ours, others = read_scores(path)
     assert ours.tolist() == observed
-    assert (others is None) if not unobserved else (others.tolist() == unobserved)
+    assert (
+        (others is None) if not unobserved else (others.tolist() == unobserved)
+    )
 
 
 @given(st.lists(st.tuples(scores, st.booleans()), min_size=1, max_size=20))
@@ -299,10 +329,14 @@ def test_damaged_scores_are_read_or_refused_by_name(suffix, data):
     unobserved = np.arange(5) / 16
     with file(f"scores.{suffix}") as path:
         if suffix == "csv":
-            path.write_text("observed,unobserved\n0.0,0.0\n0.125,0.0625\n0.25,\n")
+            path.write_text(
+                "observed,unobserved\n0.0,0.0\n0.125,0.0625\n0.25,\n"
+            )
         elif suffix == "json":
             path.write_text(
-                json.dumps({"observed": [*observed], "unobserved": [*unobserved]})
+                json.dumps(
+                    {"observed": [*observed], "unobserved": [*unobserved]}
+                )
             )
         else:
             np.savez(path, observed=observed, unobserved=unobserved)

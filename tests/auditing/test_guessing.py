@@ -39,10 +39,12 @@ def _sample(observed, unobserved):
 @pytest.mark.parametrize("guesses", [1, 10, 1000])
 def test_steinke_ceiling(guesses):
     """All right, δ = 0: the bound is logit(α^(1/r))."""
-    ceiling = math.log(ALPHA ** (1 / guesses) / -math.expm1(math.log(ALPHA) / guesses))
-    assert steinke_p_value(ceiling, 2000, guesses, guesses, 0.0) == pytest.approx(
-        ALPHA, rel=1e-9
+    ceiling = math.log(
+        ALPHA ** (1 / guesses) / -math.expm1(math.log(ALPHA) / guesses)
     )
+    assert steinke_p_value(
+        ceiling, 2000, guesses, guesses, 0.0
+    ) == pytest.approx(ALPHA, rel=1e-9)
 
 
 def _naive_steinke(epsilon, canaries, guesses, right, delta):
@@ -68,7 +70,9 @@ def test_steinke_p_value_is_its_formula(epsilon, right, delta):
 
 
 def test_steinke_p_value_increases_where_it_is_small():
-    values = [steinke_p_value(e, 1000, 100, 90, 1e-4) for e in np.linspace(0, 5, 400)]
+    values = [
+        steinke_p_value(e, 1000, 100, 90, 1e-4) for e in np.linspace(0, 5, 400)
+    ]
     assert all(a <= b for a, b in itertools.pairwise(values) if a < 0.5)
 
 
@@ -124,9 +128,9 @@ def test_design_has_even_odds_at_its_epsilon():
 
 
 def test_first_accepted_finds_the_end_of_the_first_stretch():
-    assert first_accepted(lambda _: lambda value: value - 1.234) == pytest.approx(
-        1.234, abs=2e-4
-    )
+    assert first_accepted(
+        lambda _: lambda value: value - 1.234
+    ) == pytest.approx(1.234, abs=2e-4)
     assert first_accepted(lambda _: lambda value: value - 1.234) <= 1.234
     assert first_accepted(lambda _: lambda _: 1.0) == 0.0
     # Rejected again after an accepted cell: that does not count.
@@ -179,7 +183,9 @@ def test_no_number_of_heads_is_more_likely(count, variance):
         assert law.max() <= _largest_probability(count, variance) + 1e-12
 
 
-@pytest.mark.parametrize(("observed", "unobserved"), [(3, 3), (4, 4), (5, 5), (2, 12)])
+@pytest.mark.parametrize(
+    ("observed", "unobserved"), [(3, 3), (4, 4), (5, 5), (2, 12)]
+)
 def test_weighted_tests_0_as_fisher_does(observed, unobserved):
     """Flawless scores: every labelling is equally likely at ε = 0."""
     p_value = 1 / math.comb(observed + unobserved, observed)
@@ -195,7 +201,9 @@ def test_weighted_of_flawless_scores_is_its_formula():
     scores = np.arange(40.0)[::-1]
     chance = (ALPHA * stats.binom.pmf(20, 40, 0.5)) ** (1 / 40)
     exact = math.log(chance / (1 - chance))
-    found = epsilon_lower_bound(scores[:20], scores[20:], 0.0, method="weighted")
+    found = epsilon_lower_bound(
+        scores[:20], scores[20:], 0.0, method="weighted"
+    )
     assert exact - 0.01 < found <= exact
 
 
@@ -208,9 +216,12 @@ def test_weighted_pays_for_leaks():
         observed[rng.random(100) < 0.05] += 1
         unobserved[rng.random(100) < 0.05] -= 1
         failures += (
-            epsilon_lower_bound(observed, unobserved, 0.05, method="weighted") > 0
+            epsilon_lower_bound(observed, unobserved, 0.05, method="weighted")
+            > 0
         )
-    assert failures / trials <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
+    assert failures / trials <= ALPHA + 3 * math.sqrt(
+        ALPHA * (1 - ALPHA) / trials
+    )
 
 
 def test_weighted_beats_unweighted_guesses():

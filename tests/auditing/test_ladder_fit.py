@@ -44,7 +44,9 @@ def test_it_is_least_squares_with_its_standard_error():
     view = seen_by(record, EVERY_ROUND)
     sizes, scores = view.sizes.observed, scores_of(view).observed
     fit = fit_of(record)
-    assert fit.scale == pytest.approx(sizes @ scores / (sizes @ sizes), rel=1e-9)
+    assert fit.scale == pytest.approx(
+        sizes @ scores / (sizes @ sizes), rel=1e-9
+    )
     half = stats.norm.ppf(0.975) / np.sqrt(sizes @ sizes)
     assert (fit.low, fit.high) == pytest.approx(
         (fit.scale - half, fit.scale + half), rel=1e-6
@@ -57,7 +59,9 @@ def test_intervals_cover_and_tests_keep_their_level():
     assert abs(inside - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 400)
     for name in ("number", "time"):
         found = sum(getattr(fit, name).found() for fit in fits)
-        assert found <= 12  # 4 expected; a Poisson count above 12 has a chance of 0.03%
+        assert (
+            found <= 12
+        )  # 4 expected; a Poisson count above 12 has a chance of 0.03%
 
 
 def test_power_is_what_the_tests_find():
@@ -68,7 +72,9 @@ def test_power_is_what_the_tests_find():
         view = seen_by(record, EVERY_ROUND)
         sizes, scores = view.sizes.observed, scores_of(view)
         mean = (sizes.min() + sizes) / 2  # from the first rung on
-        scores = dataclasses.replace(scores, observed=scores.observed - sizes + mean)
+        scores = dataclasses.replace(
+            scores, observed=scores.observed - sizes + mean
+        )
         fit = fit_of(record, scores)
         found, said = found + fit.number.found(), [*said, fit.number.power]
     assert found / 200 == pytest.approx(
@@ -84,7 +90,9 @@ def test_canaries_that_are_alike_have_no_test_of_their_number():
 
 
 @pytest.mark.parametrize("dim", [None, 10**6])
-@pytest.mark.parametrize("values", [np.zeros(13), np.full(13, -0.5), np.full(13, 1e5)])
+@pytest.mark.parametrize(
+    "values", [np.zeros(13), np.full(13, -0.5), np.full(13, 1e5)]
+)
 def test_ties_and_extremes_have_finite_numbers(values, dim):
     record = limit_record(
         ShuffledEpochs(10, 2), 1.0, 1e-5, num_canaries=13, unobserved=2
@@ -103,7 +111,9 @@ def test_scores_that_are_certainly_wider_have_a_wider_interval():
     record = record_of(places=60)
     view = seen_by(record, EVERY_ROUND)
     sizes, scores = view.sizes.observed, scores_of(view)
-    wide = dataclasses.replace(scores, observed=sizes + 3 * (scores.observed - sizes))
+    wide = dataclasses.replace(
+        scores, observed=sizes + 3 * (scores.observed - sizes)
+    )
     fit, plain = fit_of(record, wide), fit_of(record)
     assert fit.width == pytest.approx(3 * plain.width, rel=0.05)
     assert fit.high - fit.low == pytest.approx(
@@ -115,7 +125,9 @@ def test_a_common_norm_of_the_residual_widens_it():
     record = record_of(places=60)
     scores = scores_of(seen_by(record, EVERY_ROUND))
     shared = fit_of(record, dataclasses.replace(scores, spread=3.0))
-    assert shared.high - shared.low > 2.5 * (fit_of(record).high - fit_of(record).low)
+    assert shared.high - shared.low > 2.5 * (
+        fit_of(record).high - fit_of(record).low
+    )
 
 
 def growing_less(seed, taken_back):
@@ -149,7 +161,9 @@ def test_where_one_scale_fits_it_is_that_of_all_canaries():
     for seed in range(20):
         view, client = growing_less(seed, 0.0)
         pooled = ladder_fit(view)
-        assert (client_fit(view, client) == pooled) == (pooled.number.p_value > 0.05)
+        assert (client_fit(view, client) == pooled) == (
+            pooled.number.p_value > 0.05
+        )
 
 
 def test_beyond_the_canaries_no_line_is_followed():
@@ -166,5 +180,7 @@ def test_a_report_follows_those_canaries_with_a_caveat():
         view, _ = growing_less(seed, 0.3)
         warnings = warnings_of(view.record, answers(view.record))
         assert {one.code for one in warnings} == {"caveat"}
-        named += any("as often as a client show up 0.9" in one.text for one in warnings)
+        named += any(
+            "as often as a client show up 0.9" in one.text for one in warnings
+        )
     assert named >= 3  # where scores differ enough from one κ

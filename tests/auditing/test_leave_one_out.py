@@ -44,10 +44,14 @@ SHIFT = 6.0  # √d times the norm of a canary's share, over that of its residua
 
 def audited(count, times=1, server=ServerSGD(), told=1.0, shift=SHIFT):  # noqa: B008
     """A run whose every mean is ``hidden + Σ canaries``, and the shift of each canary's score."""
-    auditor = RunAuditor(count, UNOBSERVED, seed=SEED, delta=1e-5, server=server)
+    auditor = RunAuditor(
+        count, UNOBSERVED, seed=SEED, delta=1e-5, server=server
+    )
     canaries = CanarySet(DIM, count, SEED).vectors(range(count)).astype(float)
     rng = np.random.default_rng(1)
-    presence = np.array([rng.permutation(ROUNDS) < times for _ in range(count)]).T
+    presence = np.array(
+        [rng.permutation(ROUNDS) < times for _ in range(count)]
+    ).T
     added = shift / np.sqrt(DIM)
     theta = np.zeros(DIM)
     auditor.begin(theta)
@@ -61,7 +65,8 @@ def audited(count, times=1, server=ServerSGD(), told=1.0, shift=SHIFT):  # noqa:
         )
         theta = theta + step
         auditor.observe(
-            theta, RoundFacts(np.flatnonzero(presence[t]).tolist(), told * added)
+            theta,
+            RoundFacts(np.flatnonzero(presence[t]).tolist(), told * added),
         )
     return auditor, np.sqrt(shifts**2 @ presence)
 
@@ -90,7 +95,12 @@ def test_the_sum_is_taken_out_and_each_canary_put_back(count):
     own = np.r_[rng.random(count) + 0.5, np.zeros(3)]  # three took no part
     total = own @ vectors
     dots, length, share = leave_others_out(
-        vectors @ mean, vectors @ total, own, mean @ mean, mean @ total, total @ total
+        vectors @ mean,
+        vectors @ total,
+        own,
+        mean @ mean,
+        mean @ total,
+        total @ total,
     )
     rest = mean - total * (mean @ total) / (total @ total)
     assert rest @ total == pytest.approx(0, abs=1e-9)
@@ -112,7 +122,9 @@ def test_the_sum_is_taken_out_and_each_canary_put_back(count):
         (200, 3, ServerSGD(0.5, 0.9)),
     ],
 )
-def test_scores_are_those_of_one_canary_however_many_there_are(count, times, server):
+def test_scores_are_those_of_one_canary_however_many_there_are(
+    count, times, server
+):
     record, shifts = recorded(count, times, server)
     # A mean of scores has the error 1/√k; 3 of them, and 1% for cosines that the others share.
     error = 3 / np.sqrt(count) + 0.01 * shifts.mean()
@@ -136,8 +148,13 @@ def test_final_models_do_not_depend_on_the_count_either(times):
 
 def test_unobserved_scores_stay_standard_normal():
     record = recorded(600)[0]
-    for sees, statistic in (("all", "matched-filter"), ("final", "displacement")):
-        unobserved = scores_of(seen_by(record, Adversary(sees)), statistic).both()[1]
+    for sees, statistic in (
+        ("all", "matched-filter"),
+        ("final", "displacement"),
+    ):
+        unobserved = scores_of(
+            seen_by(record, Adversary(sees)), statistic
+        ).both()[1]
         assert len(unobserved) == UNOBSERVED
         assert stats.kstest(unobserved, "norm").pvalue > 0.01  # of one seed
 
@@ -157,8 +174,13 @@ def test_what_the_others_added_is_measured_and_not_assumed(told):
 def test_what_cannot_hide_a_canary_changes_nothing():
     record = recorded(20, shift=0.3)[0]
     assert others_share(record).max() < 1e-3
-    alone, raw = (each.observed.means for each in (leave_one_out(record), record))
-    few = record.presence.sum(axis=1) * (raw**2 * record.presence).mean(axis=1) < 1e-4
+    alone, raw = (
+        each.observed.means for each in (leave_one_out(record), record)
+    )
+    few = (
+        record.presence.sum(axis=1) * (raw**2 * record.presence).mean(axis=1)
+        < 1e-4
+    )
     assert few.any()
     np.testing.assert_array_equal(alone[few], raw[few])
     record = recorded(100, shift=2.0)[
@@ -174,7 +196,9 @@ def test_the_running_estimate_is_the_reports():
     auditor = audited(200, 3, ServerSGD(0.5, 0.9))[0]
     last = auditor.epsilon_so_far()
     record = auditor.record(**NOISE)
-    assert last.epsilon == pytest.approx(answers(record)[1].estimate.epsilon, rel=1e-3)
+    assert last.epsilon == pytest.approx(
+        answers(record)[1].estimate.epsilon, rel=1e-3
+    )
     found = epsilon_from_record(record, adversary=EVERY_ROUND)
     assert last.low < found.low < found.high < last.high  # as it may be watched
     # Nobody said how many participations were planned. The lower end allows for the error with
@@ -214,7 +238,9 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
         )
         assert epsilon_two_gaussians(
             0, 1, shifts, 1, record.delta
-        ).tolist() == pytest.approx([mean.low, mean.epsilon, mean.high], rel=1e-6)
+        ).tolist() == pytest.approx(
+            [mean.low, mean.epsilon, mean.high], rel=1e-6
+        )
 
 
 def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
@@ -227,7 +253,12 @@ def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
     assert so_far._variance / energy == pytest.approx(wanted, rel=0.05)
     _, (mean, low, high) = so_far._signal_and_scales(0.95)
     plain = (
-        boundary(energy, 0.025, 100.0 * so_far._first_variance / wanted, planned=False)
+        boundary(
+            energy,
+            0.025,
+            100.0 * so_far._first_variance / wanted,
+            planned=False,
+        )
         / energy
     )
     assert low < mean < high
@@ -236,7 +267,9 @@ def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
 
 def test_a_restored_auditor_watches_with_the_same_interval():
     auditor = audited(600)[0]
-    again = RunAuditor(600, UNOBSERVED, seed=SEED, delta=1e-5, server=ServerSGD())
+    again = RunAuditor(
+        600, UNOBSERVED, seed=SEED, delta=1e-5, server=ServerSGD()
+    )
     start = np.zeros(DIM)
     last = auditor._last
     again.restore(auditor.state(), ROUNDS, start=start, last=last)
@@ -248,7 +281,8 @@ def test_canaries_alone_have_a_cosine_of_one():
     canaries = CanarySet(DIM, 3, SEED)
     auditor.begin(np.zeros(DIM))
     auditor.observe(
-        sum(canaries.vector(i).astype(float) for i in range(3)), RoundFacts([0, 1, 2])
+        sum(canaries.vector(i).astype(float) for i in range(3)),
+        RoundFacts([0, 1, 2]),
     )
     cosines = leave_one_out(auditor.record()).observed.means
     # The other two are taken out as one sum; their difference is left, of length about 0.04 / d.
@@ -269,7 +303,9 @@ def test_records_keep_it_and_without_it_all_canaries_stay_in(tmp_path):
 def test_an_optimizer_that_cannot_be_undone_leaves_the_final_model_raw():
     auditor = RunAuditor(4, 3, seed=SEED, delta=1e-5, server="median")
     auditor.begin(np.zeros(DIM))
-    canaries = CanarySet(DIM, 4, SEED).vectors(range(4)).sum(axis=0).astype(float)
+    canaries = (
+        CanarySet(DIM, 4, SEED).vectors(range(4)).sum(axis=0).astype(float)
+    )
     auditor.observe(canaries + np.ones(DIM) / 30, RoundFacts([0, 1, 2, 3]))
     record = auditor.record()
     assert record.norms.part is None
@@ -284,5 +320,8 @@ def test_a_part_that_no_float_can_hold_is_left_in():
     )
     record = dataclasses.replace(record, mechanism=mechanism)
     assert (
-        measure_others(record, CanarySet(DIM, 200 + UNOBSERVED, SEED)).norms.part == 0.0
+        measure_others(
+            record, CanarySet(DIM, 200 + UNOBSERVED, SEED)
+        ).norms.part
+        == 0.0
     )

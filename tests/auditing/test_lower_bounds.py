@@ -20,7 +20,12 @@ COINS = {"one-run"}
 VALID = [name for name, bound in BOUNDS.items() if bound.valid]
 
 
-FREE = ["clopper-pearson", "lifted", "simultaneous", "weighted"]  # of any distribution
+FREE = [
+    "clopper-pearson",
+    "lifted",
+    "simultaneous",
+    "weighted",
+]  # of any distribution
 
 
 def _check_share(failures, trials, most=ALPHA):
@@ -38,7 +43,8 @@ def test_a_function_from_a_sample_to_epsilon_is_a_bound_by_name():
         function
         for module in (error_rates, guessing, thresholds)
         for name, function in vars(module).items()
-        if inspect.isfunction(function) and function.__module__ == module.__name__
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
         if not name.startswith("_") and name not in skipped
         if [*inspect.get_annotations(function, eval_str=True).items()][:1]
         == [("sample", Sample)]
@@ -70,7 +76,10 @@ def test_the_order_of_scores_does_not_matter(method, step):
     orders = [groups, [np.sort(g) for g in groups], [g[::-1] for g in groups]]
     assert len({bound_of(method, *order) for order in orders}) == 1
     if method not in COINS:
-        assert len({bound_of(method, g / 100, None, dim=DIM) for g, _ in orders}) == 1
+        assert (
+            len({bound_of(method, g / 100, None, dim=DIM) for g, _ in orders})
+            == 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -80,15 +89,20 @@ def test_the_order_of_scores_does_not_matter(method, step):
         pytest.param("one-run", 1490, 400, marks=pytest.mark.slow),
     ],
 )
-def test_ties_are_not_broken_alike_in_all_data_sets_of_a_size(method, count, runs):
+def test_ties_are_not_broken_alike_in_all_data_sets_of_a_size(
+    method, count, runs
+):
     """Randomised response at ε = 0.5: once above it in 57% and 26% of runs of these sizes."""
     chances, failures = (0.62246, 0.37754), 0
     for run in range(runs):
         rng = np.random.default_rng((25, run))
-        here = count if method == "weighted" else int(rng.binomial(2 * count, 0.5))
+        here = (
+            count if method == "weighted" else int(rng.binomial(2 * count, 0.5))
+        )
         sizes = (here, 2 * count - here)
         here, there = (
-            1.0 * (rng.random(n) < p) for n, p in zip(sizes, chances, strict=True)
+            1.0 * (rng.random(n) < p)
+            for n, p in zip(sizes, chances, strict=True)
         )
         failures += BOUNDS[method](here, there, 0.0) > 0.5
     _check_share(failures, runs)
@@ -99,10 +113,14 @@ def test_pure_dp_is_bounded_without_a_gaussian(method):
     """δ = 0 is refused where every Gaussian mechanism has ε = ∞, and the limit of δ elsewhere."""
     scores = gaussian_scores(2.0, 200, 26)
     if BOUNDS[method].gaussian:
-        with pytest.raises(ValueError, match=r"Expected delta=0.0 > 0: Gaussian noise"):
+        with pytest.raises(
+            ValueError, match=r"Expected delta=0.0 > 0: Gaussian noise"
+        ):
             BOUNDS[method](*scores, 0.0)
     else:
-        pure, almost = (BOUNDS[method](*scores, delta) for delta in (0.0, 1e-12))
+        pure, almost = (
+            BOUNDS[method](*scores, delta) for delta in (0.0, 1e-12)
+        )
         assert pure == pytest.approx(almost, abs=1e-3)
         assert pure >= almost
 
@@ -116,7 +134,9 @@ def test_survives_few_and_partly_tied_scores(method):
         assert 0 <= bound_of(method, observed, unobserved) < np.inf
         if method not in COINS:
             assert (
-                0 <= bound_of(method, np.array(observed) / 100, None, dim=DIM) < np.inf
+                0
+                <= bound_of(method, np.array(observed) / 100, None, dim=DIM)
+                < np.inf
             )
 
 
@@ -146,7 +166,8 @@ def test_scale_and_origin_of_scores_do_not_matter(method):
 def test_more_confidence_says_less(method):
     observed, unobserved = gaussian_scores(1.5, 200, 3)
     more, less = (
-        bound_of(method, observed, unobserved, confidence=c) for c in (0.9999, 0.8)
+        bound_of(method, observed, unobserved, confidence=c)
+        for c in (0.9999, 0.8)
     )
     assert 0 < more < less
 
@@ -159,12 +180,17 @@ def test_every_method_says_what_it_assumes():
 
 
 @pytest.mark.parametrize("method", VALID)
-@pytest.mark.parametrize("shift", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(method, shift):
+@pytest.mark.parametrize(
+    "shift", [0.0, pytest.param(1.0, marks=pytest.mark.slow)]
+)
+def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(
+    method, shift
+):
     truth = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
     trials = range(60)
     failures = [
-        bound_of(method, *gaussian_scores(shift, 60, (5, t))) > truth for t in trials
+        bound_of(method, *gaussian_scores(shift, 60, (5, t))) > truth
+        for t in trials
     ]
     _check_share(sum(failures), len(failures))
 
@@ -174,11 +200,15 @@ def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(method, shif
     "epsilon", [0.0, 1.0, pytest.param(3.0, marks=pytest.mark.slow)]
 )
 @pytest.mark.slow
-def test_exceeds_the_truth_for_randomized_response_no_more_often(method, epsilon):
+def test_exceeds_the_truth_for_randomized_response_no_more_often(
+    method, epsilon
+):
     """All the evidence that ε allows sits in one bit: the hardest mechanism to stay below."""
 
     def draw(rng, member):
-        return rng.random(60) + (rng.random(60) < 1 / (1 + math.exp(-member * epsilon)))
+        return rng.random(60) + (
+            rng.random(60) < 1 / (1 + math.exp(-member * epsilon))
+        )
 
     failures = 0
     for trial in range(200):
@@ -190,7 +220,9 @@ def test_exceeds_the_truth_for_randomized_response_no_more_often(method, epsilon
 @pytest.mark.slow
 @pytest.mark.parametrize("method", FREE)
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
-def test_exceeds_the_truth_for_the_farthest_cosines_no_more_often(method, epsilon):
+def test_exceeds_the_truth_for_the_farthest_cosines_no_more_often(
+    method, epsilon
+):
     """Cosines e^ε times as likely as the null's in its top 1/(1 + e^ε), e^−ε times below."""
     top, failures = 1 / (1 + math.exp(epsilon)), 0
     for trial in range(200):
@@ -199,7 +231,9 @@ def test_exceeds_the_truth_for_the_farthest_cosines_no_more_often(method, epsilo
         null_quantile = np.where(
             high, 1 - top * rng.random(60), (1 - top) * rng.random(60)
         )
-        cosines = 2 * stats.beta.ppf(null_quantile, (DIM - 1) / 2, (DIM - 1) / 2) - 1
+        cosines = (
+            2 * stats.beta.ppf(null_quantile, (DIM - 1) / 2, (DIM - 1) / 2) - 1
+        )
         failures += bound_of(method, cosines, None, dim=DIM) > epsilon
     _check_share(failures, 200)
 
@@ -207,7 +241,8 @@ def test_exceeds_the_truth_for_the_farthest_cosines_no_more_often(method, epsilo
 def test_published_sweep_is_not_valid():
     """Else the word "valid" in the table would mean little."""
     positive = [
-        bound_of("jeffreys", *gaussian_scores(0.0, 60, (8, t))) > 0 for t in range(200)
+        bound_of("jeffreys", *gaussian_scores(0.0, 60, (8, t))) > 0
+        for t in range(200)
     ]
     assert np.mean(positive) > 0.1
 
@@ -215,7 +250,8 @@ def test_published_sweep_is_not_valid():
 def test_sharper_than_the_peers():
     """The median at μ = 1, δ = 1e-5, 500 + 500 scores: 1.72."""
     bounds = [
-        bound_of("weighted", *gaussian_scores(1.0, 500, (9, t))) for t in range(25)
+        bound_of("weighted", *gaussian_scores(1.0, 500, (9, t)))
+        for t in range(25)
     ]
     # Standard deviation of a bound: 0.35; of the median of 25 about a quarter of it.
     assert np.median(bounds) > 1.72 - 3 * 0.35 / 4
@@ -231,7 +267,8 @@ def test_the_default_is_a_valid_bound_on_any_scores():
         observed, unobserved = gaussian_scores(0.0, 100, (21, trial))
         failures += epsilon_lower_bound(observed, unobserved, DELTA) > 0
         failures += (
-            epsilon_lower_bound(observed / np.sqrt(DIM), None, DELTA, dim=DIM) > 0
+            epsilon_lower_bound(observed / np.sqrt(DIM), None, DELTA, dim=DIM)
+            > 0
         )
     _check_share(failures, 200)
 
@@ -245,14 +282,18 @@ def test_the_default_keeps_its_power_with_many_canaries():
         others.append(
             epsilon_lower_bound(observed, unobserved, 0.005, method="weighted")
         )
-        assert epsilon_lower_bound(observed / 100, None, 0.005, dim=DIM) > max(defaults)
+        assert epsilon_lower_bound(observed / 100, None, 0.005, dim=DIM) > max(
+            defaults
+        )
     assert np.median(defaults) > 2 * np.median(others)
 
 
 def test_the_published_method_says_that_it_is_no_bound():
     observed, unobserved = gaussian_scores(1.0, 60, 23)
     with pytest.warns(UserWarning, match="'jeffreys' is not a bound") as caught:
-        found = epsilon_lower_bound(observed, unobserved, DELTA, method="jeffreys")
+        found = epsilon_lower_bound(
+            observed, unobserved, DELTA, method="jeffreys"
+        )
     assert [warning.filename for warning in caught] == [__file__]
     assert found == bound_of("jeffreys", observed, unobserved)
 
@@ -264,13 +305,19 @@ def test_the_published_method_says_that_it_is_no_bound():
     ("changes", "message"),
     [
         pytest.param(
-            {"delta": 1.5}, "Expected delta=1.5 in (0, 1).", id="delta=1.5-in-0,1"
+            {"delta": 1.5},
+            "Expected delta=1.5 in (0, 1).",
+            id="delta=1.5-in-0,1",
         ),
         pytest.param(
-            {"delta": -0.1}, "Expected delta=-0.1 in (0, 1).", id="delta=-0.1-in-0,1"
+            {"delta": -0.1},
+            "Expected delta=-0.1 in (0, 1).",
+            id="delta=-0.1-in-0,1",
         ),
         pytest.param(
-            {"delta": math.nan}, "Expected delta=nan in (0, 1).", id="delta=nan-in-0,1"
+            {"delta": math.nan},
+            "Expected delta=nan in (0, 1).",
+            id="delta=nan-in-0,1",
         ),
         pytest.param(
             {"confidence": 1.0},
@@ -323,7 +370,12 @@ def test_the_published_method_says_that_it_is_no_bound():
             id="observed=3.0-in-1,1",
         ),
         pytest.param(
-            {"unobserved": None, "dim": 5, "observed": [0.1, 0.2], "method": "one-run"},
+            {
+                "unobserved": None,
+                "dim": 5,
+                "observed": [0.1, 0.2],
+                "method": "one-run",
+            },
             "Expected unobserved=None to be scores for this method.",
             id="unobserved=None-to-be-scores-for-this-method",
         ),
@@ -404,7 +456,9 @@ EXACT = [name for name in BOUNDS if name not in COINS]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dim", FEW_DIMENSIONS)
-@pytest.mark.parametrize("method", [name for name in EXACT if name != "jeffreys"])
+@pytest.mark.parametrize(
+    "method", [name for name in EXACT if name != "jeffreys"]
+)
 def test_few_dimensions_without_signal(method, dim):
     """Seldom above 0, and never infinite; with a looser limit if not declared valid."""
     rng = np.random.default_rng(dim)

@@ -39,7 +39,10 @@ UNMEASURED = {
     "one-round": (lambda: record_of(0, 1), "no canary took part in 1 round$"),
     "no-rounds": (lambda: record_of(40, 0), "the audit saw no round"),
     "neither": (lambda: record_of(0, 0), "the audit saw no round"),
-    "nobody": (lambda: make_record(**NOBODY), "no canary took part in 6 rounds"),
+    "nobody": (
+        lambda: make_record(**NOBODY),
+        "no canary took part in 6 rounds",
+    ),
     "silent": (
         lambda: make_record(contributions=np.zeros(6)),
         "none of the 40 canaries that took part in 6 rounds added anything to the model",
@@ -50,7 +53,8 @@ UNMEASURED = {
     ),
     "told": (
         lambda: make_record(
-            presence=np.zeros((6, 40), bool), not_measured="0 of 12 clients answered."
+            presence=np.zeros((6, 40), bool),
+            not_measured="0 of 12 clients answered.",
         ),
         "^0 of 12 clients answered$",
     ),
@@ -59,7 +63,9 @@ UNMEASURED = {
 
 @pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("kind", UNMEASURED)
-def test_no_statistic_of_an_unmeasured_run_has_a_number(kind: str, statistic: str):
+def test_no_statistic_of_an_unmeasured_run_has_a_number(
+    kind: str, statistic: str
+):
     make, reason = UNMEASURED[kind]
     with pytest.raises(NotMeasured, match=reason):
         scores_of(seen_by(make(), STATISTICS[statistic]), statistic)
@@ -134,12 +140,16 @@ def test_one_silent_round_is_no_reason():
         ),
     ],
 )
-def test_a_model_that_shows_nothing_is_the_reason(changes, sees, statistic, reason):
+def test_a_model_that_shows_nothing_is_the_reason(
+    changes, sees, statistic, reason
+):
     record = make_record(**changes)
     with pytest.raises(NotMeasured, match=reason):
         scores_of(seen_by(record, Adversary(sees)), statistic)
     other = "all" if sees == "final" else "final"
-    assert np.isfinite(epsilon_from_record(record, adversary=Adversary(other)).epsilon)
+    assert np.isfinite(
+        epsilon_from_record(record, adversary=Adversary(other)).epsilon
+    )
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 4])
@@ -150,7 +160,9 @@ def test_an_auditor_that_saw_too_few_canaries_has_a_record(
     auditor = RunAuditor(5, 3, seed=1, delta=0.01)
     auditor.begin(np.zeros(100))
     for t in range(rounds):
-        facts = RoundFacts(range(present), contribution=0.1, clip_norm=1.0, replies=10)
+        facts = RoundFacts(
+            range(present), contribution=0.1, clip_norm=1.0, replies=10
+        )
         auditor.observe(np.full(100, t + 1.0), facts)
     with warnings.catch_warnings(action="error"):
         record = auditor.record()
@@ -208,16 +220,32 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
     ("observed", "unobserved", "dim", "reason"),
     [
         pytest.param(
-            [], [1.0, 2.0], None, "no score of a canary that took part", id="k=0"
+            [],
+            [1.0, 2.0],
+            None,
+            "no score of a canary that took part",
+            id="k=0",
         ),
         pytest.param(
-            [3.0], [1.0, 2.0], None, "only 1 score of a canary that took", id="k=1"
+            [3.0],
+            [1.0, 2.0],
+            None,
+            "only 1 score of a canary that took",
+            id="k=1",
         ),
         pytest.param(
-            [0.1], None, 100, "only 1 score of a canary that took part", id="cosine"
+            [0.1],
+            None,
+            100,
+            "only 1 score of a canary that took part",
+            id="cosine",
         ),
         pytest.param(
-            [1.0, 2.0], [0.5], None, "only 1 score of a canary that did not", id="u=1"
+            [1.0, 2.0],
+            [0.5],
+            None,
+            "only 1 score of a canary that did not",
+            id="u=1",
         ),
     ],
 )

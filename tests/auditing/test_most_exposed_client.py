@@ -7,7 +7,9 @@ from records import make_record
 from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, AuditedClient, ClientLog
 
 
-@pytest.mark.parametrize("adversary", [EVERY_ROUND, FINAL_MODEL], ids=["all", "final"])
+@pytest.mark.parametrize(
+    "adversary", [EVERY_ROUND, FINAL_MODEL], ids=["all", "final"]
+)
 def test_a_client_in_few_rounds_that_weigh_more_is_the_most_exposed(adversary):
     # Client 0 is in the first four of six rounds, client 1 in the last two.
     log = ClientLog(np.array([0, 0, 0, 0, 1, 1]), np.arange(7))

@@ -18,11 +18,15 @@ class TestAndersonDarling:
         rng = np.random.default_rng(4)
         p = [gaussian_test(rng.normal(3, 7, 200)).p_value for _ in range(2000)]
         assert stats.kstest(p, "uniform").pvalue > 1e-3
-        assert abs(np.mean(np.array(p) < 0.05) - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 2000)
+        assert abs(np.mean(np.array(p) < 0.05) - 0.05) < 4 * np.sqrt(
+            0.05 * 0.95 / 2000
+        )
 
     def test_finds_mixtures(self):
         rng = np.random.default_rng(5)
-        mixed = np.concatenate([rng.standard_normal(500), rng.normal(4, 1, 500)])
+        mixed = np.concatenate(
+            [rng.standard_normal(500), rng.normal(4, 1, 500)]
+        )
         assert gaussian_test(mixed).p_value < 1e-6
 
     def test_few_or_equal_scores_are_not_tested(self):

@@ -48,7 +48,8 @@ def test_it_exceeds_the_truth_no_more_often_than_it_says(count, others, delta):
     )
     truth = epsilon_two_gaussians(0, 1, 1.0, 1, delta)
     above = sum(
-        bound(method, count, others, delta, 1.0, rng) > truth for _ in range(runs)
+        bound(method, count, others, delta, 1.0, rng) > truth
+        for _ in range(runs)
     )
     assert above <= 6  # 5% of 40 is 2; more than 6 in 0.3% of seeds
 
@@ -70,7 +71,14 @@ def test_it_is_near_the_best_of_all(count, others, delta, mu):
     means = {
         method: np.mean(
             [
-                bound(method, count, others, delta, mu, np.random.default_rng(seed))
+                bound(
+                    method,
+                    count,
+                    others,
+                    delta,
+                    mu,
+                    np.random.default_rng(seed),
+                )
                 for seed in range(8)
             ]
         )
@@ -86,6 +94,8 @@ def test_too_few_canaries_have_no_bound():
     assert primary_method(2, 50, 1e-5) is None
     assert primary_method(21, 7, 1e-5) == "clopper-pearson"
     for method, few in (("weighted", 3), ("clopper-pearson", 6)):
-        flawless = [BOUNDS[method]([9.0] * k, [0.0] * k, 1e-5) for k in (few, few + 1)]
+        flawless = [
+            BOUNDS[method]([9.0] * k, [0.0] * k, 1e-5) for k in (few, few + 1)
+        ]
         assert flawless[0] == 0 < flawless[1]
     assert primary_method(2, None, 1e-5) == "simultaneous"

@@ -44,15 +44,22 @@ def run(rate, kind="rotation", noise_multiplier=None, seed=3, reaching=1.0):
         mean = rng.standard_normal(DIM) * NOISE / np.sqrt(DIM) - rate * theta
         present = [int(numbers[t // 3])] if t % 3 == 0 else []
         if present:
-            mean = mean + reaching * auditor.canaries.vector(present[0]) / CLIENTS
+            mean = (
+                mean + reaching * auditor.canaries.vector(present[0]) / CLIENTS
+            )
         theta = theta + mean
         auditor.observe(
             theta.astype("f4"),
             RoundFacts(
-                present, contribution=1 / CLIENTS, clip_norm=1.0, replies=CLIENTS
+                present,
+                contribution=1 / CLIENTS,
+                clip_norm=1.0,
+                replies=CLIENTS,
             ),
         )
-    log = ClientLog(np.tile(np.arange(CLIENTS), ROUNDS), np.arange(0, 601, CLIENTS))
+    log = ClientLog(
+        np.tile(np.arange(CLIENTS), ROUNDS), np.arange(0, 601, CLIENTS)
+    )
     record = auditor.record(clients=log, noise_multiplier=noise_multiplier)
     return record.with_values(sum_noise_multiplier=noise_multiplier)
 
@@ -64,7 +71,9 @@ def true_size(rate):
 
 def test_a_share_of_the_position_is_taken_back():
     step = ServerStep("sgd", np.full(3, 0.5), 0.5)
-    moved = pulled_back(np.array([[1.0], [0.0], [1.0]]), np.full((3, 1), 0.2), step)
+    moved = pulled_back(
+        np.array([[1.0], [0.0], [1.0]]), np.full((3, 1), 0.2), step
+    )
     # positions 0.5, 0.5 + 0.5·(0.5 − 0.1) = 0.7, 0.7 + 0.5·(0.2 + 0.86) = 1.23
     np.testing.assert_allclose(moved.updates.ravel(), [1.0, -0.1, 0.86])
     np.testing.assert_allclose(moved.position, [1.23])
@@ -73,11 +82,14 @@ def test_a_share_of_the_position_is_taken_back():
 @pytest.mark.parametrize("rate", [0.0, RATE, 0.2])
 def test_the_rate_is_found(rate):
     found = [
-        fit_reaction(seen_by(run(rate, seed=seed), EVERY_ROUND)) for seed in range(6)
+        fit_reaction(seen_by(run(rate, seed=seed), EVERY_ROUND))
+        for seed in range(6)
     ]
     errors = [one.error for one in found]
     mean = np.mean([one.rate for one in found])
-    assert abs(mean - rate) < 3 * np.sqrt(np.sum(np.square(errors))) / len(found)
+    assert abs(mean - rate) < 3 * np.sqrt(np.sum(np.square(errors))) / len(
+        found
+    )
     assert max(errors) < 0.1
 
 
@@ -101,7 +113,9 @@ def test_a_fitted_reaction_gives_the_same_client_a_score_near_it():
     assert view.reaction is not None
     assert view.reaction.rate is not None
     # One of ten is not hidden by its own tenth.
-    assert client.size(view) == pytest.approx(true_size(RATE) / np.sqrt(0.9), rel=0.15)
+    assert client.size(view) == pytest.approx(
+        true_size(RATE) / np.sqrt(0.9), rel=0.15
+    )
     final, every = answers(record)
     assert final.estimate is not None
     assert every.estimate is not None
@@ -110,7 +124,9 @@ def test_a_fitted_reaction_gives_the_same_client_a_score_near_it():
 
 def test_canaries_that_are_scored_in_their_own_rounds_alone_do_not_tell():
     record = run(RATE, kind="sphere")
-    with pytest.raises(NotMeasured, match="how later rounds react to one is not known"):
+    with pytest.raises(
+        NotMeasured, match="how later rounds react to one is not known"
+    ):
         AuditedClient.of(record).view(record, EVERY_ROUND)
     assert answers(record)[1].estimate is None
 

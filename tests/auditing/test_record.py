@@ -61,7 +61,9 @@ class TestBadFiles:
     )
     def test_nonsense(self, content, tmp_path):
         (tmp_path / "record.npz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"record\.npz' to be a record written by"):
+        with pytest.raises(
+            ValueError, match=r"record\.npz' to be a record written by"
+        ):
             AuditRecord.load(tmp_path / "record.npz")
 
     def test_another_archive(self, tmp_path):
@@ -81,7 +83,10 @@ class TestBadFiles:
 
     def test_incomplete(self, tmp_path):
         write_archive(
-            tmp_path / "r.npz", {}, {"meta": {"provenance.faults": []}}, schema=1
+            tmp_path / "r.npz",
+            {},
+            {"meta": {"provenance.faults": []}},
+            schema=1,
         )
         with pytest.raises(
             ValueError, match=r"to hold observed\.means: not a whole record"
@@ -92,9 +97,15 @@ class TestBadFiles:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"delta": 0.0}, r"delta=0\.0 in \(0, 1\)", id="delta=0.0-in-0,1"),
-        pytest.param({"delta": 1.5}, r"delta=1\.5 in \(0, 1\)", id="delta=1.5-in-0,1"),
-        pytest.param({"dim": 0}, "dim=0 to be an integer >= 1", id="dim=0-at-least-1"),
+        pytest.param(
+            {"delta": 0.0}, r"delta=0\.0 in \(0, 1\)", id="delta=0.0-in-0,1"
+        ),
+        pytest.param(
+            {"delta": 1.5}, r"delta=1\.5 in \(0, 1\)", id="delta=1.5-in-0,1"
+        ),
+        pytest.param(
+            {"dim": 0}, "dim=0 to be an integer >= 1", id="dim=0-at-least-1"
+        ),
         pytest.param(
             {"observed.means": np.full((6, 40), np.nan)},
             "observed.means to be finite",
@@ -156,7 +167,9 @@ def test_delta_cosines_need_a_linear_optimizer():
         pytest.param(
             {"variance": "guessed"}, "variance='guessed'", id="variance=guessed"
         ),
-        pytest.param({"delta": 2.0}, r"delta=2\.0 in \(0, 1\)", id="delta=2.0-in-0,1"),
+        pytest.param(
+            {"delta": 2.0}, r"delta=2\.0 in \(0, 1\)", id="delta=2.0-in-0,1"
+        ),
         pytest.param(
             {"confidence": 1.0},
             r"confidence=1\.0 in \(0, 1\)",
@@ -198,9 +211,14 @@ def test_contributions_stand_for_clip_norms():
 
 def test_a_file_has_the_names_of_the_record(tmp_path):
     """Other tools read a record's file under the names that its values have in memory."""
-    stopped = EarlyStop(3, EpsilonEstimate(1.0, 0.5, 2.0, 1e-3, 0.95, "m", EVERY_ROUND))
+    stopped = EarlyStop(
+        3, EpsilonEstimate(1.0, 0.5, 2.0, 1e-3, 0.95, "m", EVERY_ROUND)
+    )
     record = make_record(
-        **{"clients.ids": np.arange(12), "clients.offsets": np.arange(0, 14, 2)},
+        **{
+            "clients.ids": np.arange(12),
+            "clients.offsets": np.arange(0, 14, 2),
+        },
         metrics={"eval_loss": np.ones(2)},
         faults=("one",),
         fault_counts={"client failed": 3},
@@ -217,7 +235,9 @@ def test_a_file_has_the_names_of_the_record(tmp_path):
     for name, value in arrays.items():
         found: Any = record.metrics if name.startswith("metrics.") else record
         for part in name.removeprefix("metrics.").split("."):
-            found = found[part] if isinstance(found, dict) else getattr(found, part)
+            found = (
+                found[part] if isinstance(found, dict) else getattr(found, part)
+            )
         assert np.array_equal(value, found), name
     assert {
         "observed.means",
@@ -236,12 +256,20 @@ def test_a_file_has_the_names_of_the_record(tmp_path):
 
 
 def test_names_that_a_record_does_not_have_are_refused():
-    with pytest.raises(ValueError, match="name='colour' to be that of one value"):
+    with pytest.raises(
+        ValueError, match="name='colour' to be that of one value"
+    ):
         make_record(colour="red")
 
 
 def test_a_strategy_may_have_negative_entries(tmp_path):
     rounds = make_record().rounds
     strategy = np.eye(rounds) - 0.1 * np.eye(rounds, k=-1)
-    saved = make_record().with_values(strategy=strategy).save(tmp_path / "record.npz")
-    np.testing.assert_array_equal(AuditRecord.load(saved).mechanism.strategy, strategy)
+    saved = (
+        make_record()
+        .with_values(strategy=strategy)
+        .save(tmp_path / "record.npz")
+    )
+    np.testing.assert_array_equal(
+        AuditRecord.load(saved).mechanism.strategy, strategy
+    )

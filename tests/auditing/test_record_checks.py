@@ -41,7 +41,11 @@ EDITS = {
     "delta-nan": ("delta", float("nan"), "delta=nan in"),
     "delta-large": ("delta", 2, "delta=2 in"),
     "cohort-negative": ("mechanism.cohort_size", -3, "cohort_size=-3.0 in"),
-    "cohort-missing": ("mechanism.cohort_size", ..., "to hold mechanism.cohort_size"),
+    "cohort-missing": (
+        "mechanism.cohort_size",
+        ...,
+        "to hold mechanism.cohort_size",
+    ),
     "cohort-tiny": ("mechanism.cohort_size", 1e-300, "cohort_size=1e-300 in"),
     "noise-text": (
         "mechanism.noise_multiplier",
@@ -53,25 +57,45 @@ EDITS = {
         -0.5,
         "sum_noise_multiplier=-0.5 in",
     ),
-    "noise-tiny": ("mechanism.noise_multiplier", 1e-320, "noise_multiplier=1e-320 in"),
+    "noise-tiny": (
+        "mechanism.noise_multiplier",
+        1e-320,
+        "noise_multiplier=1e-320 in",
+    ),
     "norm-huge": ("norms.displacement", 1e200, r"displacement=1e\+200 in"),
     "norm-tiny": ("norms.displacement", 1e-300, "displacement=1e-300 in"),
     "norm-negative": ("norms.final", -1.0, "norms.final=-1.0 in"),
-    "norm-text": ("norms.final", "long", "norms.final='long' to be a finite number"),
+    "norm-text": (
+        "norms.final",
+        "long",
+        "norms.final='long' to be a finite number",
+    ),
     "norms-tiny": ("norms.means", np.full(T, 1e-300), "norms.means=1e-300 in"),
     "norms-negative": ("norms.means", np.full(T, -1.0), "norms.means=-1.0 in"),
     "norms-nan": ("norms.means", np.full(T, np.nan), "norms.means=nan in"),
-    "clip-huge": ("mechanism.clip_norms", np.full(T, 1e300), r"clip_norms=1e\+300 in"),
+    "clip-huge": (
+        "mechanism.clip_norms",
+        np.full(T, 1e300),
+        r"clip_norms=1e\+300 in",
+    ),
     "server-name": ("mechanism.server.name", 3, "server.name=3 to be text"),
     "server-rate": (RATES, ..., "server.learning_rates, as the server is sgd"),
-    "server-rates": (RATES, np.ones(1), r"learning_rates.shape=\(1,\) to be \(6,\)"),
+    "server-rates": (
+        RATES,
+        np.ones(1),
+        r"learning_rates.shape=\(1,\) to be \(6,\)",
+    ),
     "server-rates-nan": (RATES, np.full(T, np.nan), "learning_rates=nan in"),
     "server-momentum": (
         "mechanism.server.momentum",
         "x",
         "momentum='x' to be a finite number",
     ),
-    "server-momentum-1": ("mechanism.server.momentum", 1, r"momentum=1.0 in \[0, 0.99"),
+    "server-momentum-1": (
+        "mechanism.server.momentum",
+        1,
+        r"momentum=1.0 in \[0, 0.99",
+    ),
     "inclusion": (
         "mechanism.inclusion",
         "dice",
@@ -88,16 +112,36 @@ EDITS = {
         r"canary_participations=2147483648.0 in \[0, 1000000.0\]",
     ),
     "faults": ("provenance.faults", [1], "provenance.faults=1 to be text"),
-    "faults-text": ("provenance.faults", "x", "provenance.faults='x' to be a list"),
+    "faults-text": (
+        "provenance.faults",
+        "x",
+        "provenance.faults='x' to be a list",
+    ),
     "fault-counts": (
         "provenance.fault_counts",
         [1],
         r"fault_counts=\[1\] to be a table",
     ),
-    "fault-count": ("provenance.fault_counts", {"x": -1}, r"fault_counts=-1.0 in \[0"),
-    "versions": ("provenance.versions", {"numpy": 2}, "versions.numpy=2 to be text"),
-    "seeds": ("provenance.seeds", {"canary": "x"}, "seeds.canary='x' to be an integer"),
-    "seeds-negative": ("provenance.seeds", {"canary": -1}, r"seeds=-1.0 in \[0"),
+    "fault-count": (
+        "provenance.fault_counts",
+        {"x": -1},
+        r"fault_counts=-1.0 in \[0",
+    ),
+    "versions": (
+        "provenance.versions",
+        {"numpy": 2},
+        "versions.numpy=2 to be text",
+    ),
+    "seeds": (
+        "provenance.seeds",
+        {"canary": "x"},
+        "seeds.canary='x' to be an integer",
+    ),
+    "seeds-negative": (
+        "provenance.seeds",
+        {"canary": -1},
+        r"seeds=-1.0 in \[0",
+    ),
     "settings": ("design.settings", "x", "settings='x' to be a table"),
     "task": ("design.task", ["[red]"], "design.task=.* to be text"),
     "votes": ("design.canaries_vote", 1, "canaries_vote=1 to be true or false"),
@@ -142,8 +186,16 @@ EDITS = {
         np.ones((T, K)),
         "presence to be an array of true and false",
     ),
-    "absent-negative": ("clients.absent", np.full(T, -2), r"absent=-2.0 in \[0"),
-    "kind": ("provenance.canary_kind", "cube", "canary_kind='cube' to be one of"),
+    "absent-negative": (
+        "clients.absent",
+        np.full(T, -2),
+        r"absent=-2.0 in \[0",
+    ),
+    "kind": (
+        "provenance.canary_kind",
+        "cube",
+        "canary_kind='cube' to be one of",
+    ),
     "factor-rounds": (
         "correlation.factor",
         np.ones((3, 2)),
@@ -168,8 +220,12 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize(("name", "value", "message"), EDITS.values(), ids=EDITS)
-def test_an_edited_field_is_refused_by_its_name(name, value, message, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "value", "message"), EDITS.values(), ids=EDITS
+)
+def test_an_edited_field_is_refused_by_its_name(
+    name, value, message, tmp_path, capsys
+):
     path = _edited(tmp_path / "record.npz", **{name: value})
     if (
         message is None
@@ -195,13 +251,20 @@ def test_clients_of_each_round_must_fit_their_offsets(tmp_path):
 
 
 def test_series_of_evaluations_have_one_length(tmp_path):
-    changes = {"metrics.eval_round": np.arange(3), "metrics.eval_accuracy": np.ones(2)}
-    with pytest.raises(ValueError, match=r"metrics eval_round, .* of one length"):
+    changes = {
+        "metrics.eval_round": np.arange(3),
+        "metrics.eval_accuracy": np.ones(2),
+    }
+    with pytest.raises(
+        ValueError, match=r"metrics eval_round, .* of one length"
+    ):
         AuditRecord.load(_edited(tmp_path / "record.npz", **changes))
 
 
 def test_a_record_that_lost_its_checksums_is_refused(tmp_path):
-    _, arrays = read_archive(make_record().save(tmp_path / "record.npz"), "a record")
+    _, arrays = read_archive(
+        make_record().save(tmp_path / "record.npz"), "a record"
+    )
     np.savez(tmp_path / "record.npz", **arrays)
     with pytest.raises(ValueError, match="it has no checksums"):
         AuditRecord.load(tmp_path / "record.npz")
@@ -216,4 +279,7 @@ def test_the_checksums_can_be_made_by_other_tools(tmp_path):
     with zipfile.ZipFile(path) as archive, np.load(path) as arrays:
         listed = json.loads(arrays["checksums"].tobytes())["sha256"]
         for name, digest in listed.items():
-            assert hashlib.sha256(archive.read(f"{name}.npy")).hexdigest() == digest
+            assert (
+                hashlib.sha256(archive.read(f"{name}.npy")).hexdigest()
+                == digest
+            )

@@ -18,7 +18,11 @@ from fl_epe.auditing import (
     scores_of,
     seen_by,
 )
-from fl_epe.auditing.record.round_correlation import SKETCH_PARTS, WINDOW, window_of
+from fl_epe.auditing.record.round_correlation import (
+    SKETCH_PARTS,
+    WINDOW,
+    window_of,
+)
 from fl_epe.auditing.recorder.round_scores import score_round
 from fl_epe.mechanism import ServerSGD
 
@@ -48,7 +52,9 @@ def noisy_run(
     state = server.init(DIM)
     for t, cohort in enumerate(cohorts):
         clip_norm = 1.0 if clip_norms is None else clip_norms[t]
-        facts = RoundFacts(cohort.tolist(), clip_norm / 10, clip_norm, replies=10)
+        facts = RoundFacts(
+            cohort.tolist(), clip_norm / 10, clip_norm, replies=10
+        )
         if t in lost:
             auditor.observe(None, facts)
             continue
@@ -104,7 +110,9 @@ def test_unknown_contributions_weigh_every_round_the_same():
     assert not record.signal_known()
     from fl_epe.auditing.scoring.scores import shift_scores
 
-    scores, others = scores_of(seen_by(record, EVERY_ROUND).with_all_canaries).both()
+    scores, others = scores_of(
+        seen_by(record, EVERY_ROUND).with_all_canaries
+    ).both()
     expected = shift_scores(record.observed.means, 500).sum(axis=0) / np.sqrt(3)
     np.testing.assert_allclose(scores, expected)
     assert others.shape == (3,)
@@ -172,7 +180,13 @@ def test_bad_arguments_are_named():
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize(
     "rounds",
-    [*(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (0, 1, ROUNDS)), 12],
+    [
+        *(
+            pytest.param(rounds, marks=pytest.mark.slow)
+            for rounds in (0, 1, ROUNDS)
+        ),
+        12,
+    ],
 )
 def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     """The first rounds from the state of a later one, the others seen again."""
@@ -197,12 +211,16 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     )  # and no vector
     presence = ROUNDS * COUNT
     sketches = state["sketches"].nbytes
-    assert sketches == 4 * ROUNDS * (min(DIM, SKETCH_PARTS) + window_of(DIM, WINDOW))
+    assert sketches == 4 * ROUNDS * (
+        min(DIM, SKETCH_PARTS) + window_of(DIM, WINDOW)
+    )
     kept = sum(array.nbytes for array in state.values())
     assert kept <= 8 * numbers + sketches + presence
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     velocity = (
-        (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
+        (models[rounds] - models[rounds - 1]) / np.float32(0.5)
+        if rounds
+        else None
     )
     again.restore(
         state, rounds, start=models[0], last=models[rounds], velocity=velocity
@@ -213,7 +231,9 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     ours = again.record()
     theirs = whole.record()
     np.testing.assert_array_equal(ours.presence, theirs.presence)
-    np.testing.assert_allclose(ours.observed.means, theirs.observed.means, atol=1e-6)
+    np.testing.assert_allclose(
+        ours.observed.means, theirs.observed.means, atol=1e-6
+    )
     np.testing.assert_allclose(
         ours.observed.displacement, theirs.observed.displacement, atol=1e-6
     )
@@ -254,18 +274,26 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change, message):
-    given = {"count": COUNT, "unobserved": UNOBSERVED, "rounds": ROUNDS} | change
+    given = {
+        "count": COUNT,
+        "unobserved": UNOBSERVED,
+        "rounds": ROUNDS,
+    } | change
     state = {
         **state_of_a_run(),
         **{k: v for k, v in change.items() if k not in ("rounds",)},
     }
-    again = RunAuditor(given["count"], given["unobserved"], seed=SEED, delta=DELTA)
+    again = RunAuditor(
+        given["count"], given["unobserved"], seed=SEED, delta=DELTA
+    )
     theta = np.zeros(DIM, np.float32)
     with pytest.raises(ValueError, match=message):
         again.restore(state, given["rounds"], start=theta, last=theta)
 
 
-@pytest.mark.parametrize(("everybody", "taken_out"), [(True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("everybody", "taken_out"), [(True, True), (False, False)]
+)
 def test_canaries_of_little_energy_are_projected_out_where_rounds_are_whitened(
     everybody, taken_out
 ):
@@ -290,10 +318,14 @@ def decaying_run(contribution=0.1):
     auditor.begin(theta)
     for rate in rates:
         present = np.flatnonzero(rng.random(count) < 0.4)
-        mean = (vectors[present].sum(axis=0) + 0.5 * rng.standard_normal(dim)) / 10
+        mean = (
+            vectors[present].sum(axis=0) + 0.5 * rng.standard_normal(dim)
+        ) / 10
         theta = np.asarray(theta + rate * mean, np.float32)
         facts = RoundFacts(present.tolist(), contribution, 1.0, replies=10)
-        auditor.observe(theta, facts, released={"mean": np.asarray(mean, np.float32)})
+        auditor.observe(
+            theta, facts, released={"mean": np.asarray(mean, np.float32)}
+        )
     return auditor, rates
 
 

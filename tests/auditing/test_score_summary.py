@@ -138,10 +138,16 @@ def test_cosines_alone_with_their_dimension():
             "line 3: observed='nan' is not a number",
             id="csv-nan",
         ),
-        pytest.param("a.json", "{", "Expecting property name", id="json-broken"),
-        pytest.param("a.json", "[1]", "is a list, not a JSON object", id="json-list"),
+        pytest.param(
+            "a.json", "{", "Expecting property name", id="json-broken"
+        ),
+        pytest.param(
+            "a.json", "[1]", "is a list, not a JSON object", id="json-list"
+        ),
         pytest.param("a.npz", "no archive", "hold columns", id="npz-broken"),
-        pytest.param("a.parquet", "no parquet", "hold columns", id="parquet-broken"),
+        pytest.param(
+            "a.parquet", "no parquet", "hold columns", id="parquet-broken"
+        ),
         pytest.param(
             "a.txt",
             "1",
@@ -183,16 +189,26 @@ def test_scores_without_their_members_are_not_taken_for_observed_ones(tmp_path):
 @pytest.mark.parametrize(
     ("content", "side"),
     [
-        pytest.param("observed\n1\n2\n", "did not take part", id="no-column-of-others"),
         pytest.param(
-            "observed,unobserved\n1,\n2,\n", "did not take part", id="empty-column"
+            "observed\n1\n2\n", "did not take part", id="no-column-of-others"
+        ),
+        pytest.param(
+            "observed,unobserved\n1,\n2,\n",
+            "did not take part",
+            id="empty-column",
         ),
         pytest.param(
             "score,member\n1,1\n2,1\n", "did not take part", id="members-alone"
         ),
-        pytest.param("score,member\n1,0\n2,0\n", "took part", id="others-alone"),
-        pytest.param("unobserved\n1\n2\n", "took part", id="column-of-others-alone"),
-        pytest.param("observed,unobserved\n,1\n,2\n", "took part", id="empty-observed"),
+        pytest.param(
+            "score,member\n1,0\n2,0\n", "took part", id="others-alone"
+        ),
+        pytest.param(
+            "unobserved\n1\n2\n", "took part", id="column-of-others-alone"
+        ),
+        pytest.param(
+            "observed,unobserved\n,1\n,2\n", "took part", id="empty-observed"
+        ),
         pytest.param("score,member\n", "took part", id="no-row"),
     ],
 )
@@ -222,15 +238,25 @@ def test_a_side_without_scores_is_named_and_nothing_is_measured(
 def test_who_took_part_is_written_in_several_ways(words, tmp_path):
     took, did_not = words.split()
     (tmp_path / "a.csv").write_text(f"score,member\n2,{took}\n1,{did_not}\n")
-    assert [side.tolist() for side in read_scores(tmp_path / "a.csv")] == [[2], [1]]
+    assert [side.tolist() for side in read_scores(tmp_path / "a.csv")] == [
+        [2],
+        [1],
+    ]
 
 
 def test_scores_that_numpy_saves_as_they_come(tmp_path):
     rows = np.column_stack([[2.0, 1.0], [1, 0]])
     np.savetxt(
-        tmp_path / "a.csv", rows, delimiter=",", header="score,member", comments=""
+        tmp_path / "a.csv",
+        rows,
+        delimiter=",",
+        header="score,member",
+        comments="",
     )
-    assert [side.tolist() for side in read_scores(tmp_path / "a.csv")] == [[2], [1]]
+    assert [side.tolist() for side in read_scores(tmp_path / "a.csv")] == [
+        [2],
+        [1],
+    ]
 
 
 @pytest.mark.parametrize("orient", ["columns", "list"])
@@ -271,10 +297,15 @@ def test_infinite_scores_are_read(name, tmp_path):
         parquet.write_table(table, path)
     else:
         path.write_text(INFINITE[name])
-    assert [side.tolist() for side in read_scores(path)] == [[np.inf, 2], [-np.inf]]
+    assert [side.tolist() for side in read_scores(path)] == [
+        [np.inf, 2],
+        [-np.inf],
+    ]
 
 
-def test_infinite_scores_count_by_their_order_and_have_no_mean(tmp_path, capsys):
+def test_infinite_scores_count_by_their_order_and_have_no_mean(
+    tmp_path, capsys
+):
     """Bounds of order alone are those of any finite scores in the same order."""
     observed, unobserved = OBSERVED.copy(), UNOBSERVED.copy()
     finite = observed.copy(), unobserved.copy()
@@ -290,7 +321,9 @@ def test_infinite_scores_count_by_their_order_and_have_no_mean(tmp_path, capsys)
     assert found.bounds["simultaneous"] > 0.2
     assert 0 < found.bounds["clopper-pearson"] <= found.bounds["gdp"] < np.inf
     assert found.estimate is None
-    assert "these scores are not Gaussian (some are infinite)" in str(found.refused)
+    assert "these scores are not Gaussian (some are infinite)" in str(
+        found.refused
+    )
     assert found.gaussian == {}
     assert found.evidence.estimate is None
     assert (
@@ -298,7 +331,10 @@ def test_infinite_scores_count_by_their_order_and_have_no_mean(tmp_path, capsys)
         == "some scores are infinite, and Gaussian ones are not"
     )
     np.savez(tmp_path / "a.npz", observed=observed, unobserved=unobserved)
-    assert main(["estimate", str(tmp_path / "a.npz"), "--json", "--delta", "1e-2"]) == 3
+    assert (
+        main(["estimate", str(tmp_path / "a.npz"), "--json", "--delta", "1e-2"])
+        == 3
+    )
     answer = json.loads(capsys.readouterr().out)["answer"]
     assert (answer["epsilon"], answer["unbounded"]) == (None, [])
     assert answer["proved"] == found.proved

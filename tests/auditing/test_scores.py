@@ -20,14 +20,22 @@ def audited(
     rng = np.random.default_rng((2, seed))
     theta = np.zeros(dim)
     auditor.begin(theta)
-    present = np.array([rng.permutation(rounds) < times for _ in range(count)]).T
+    present = np.array(
+        [rng.permutation(rounds) < times for _ in range(count)]
+    ).T
     always = rng.standard_normal(dim)
     for row in present:
-        noise = np.sqrt(agree) * always + np.sqrt(1 - agree) * rng.standard_normal(dim)
+        noise = np.sqrt(agree) * always + np.sqrt(
+            1 - agree
+        ) * rng.standard_normal(dim)
         here = np.flatnonzero(row).tolist()
-        total = canaries.combine(np.ones((1, len(here))), numbers=here)[0].astype(float)
+        total = canaries.combine(np.ones((1, len(here))), numbers=here)[
+            0
+        ].astype(float)
         theta = theta + total + z * noise
-        auditor.observe(theta, RoundFacts(here, 1.0, clip_norm=1.0, replies=1.0))
+        auditor.observe(
+            theta, RoundFacts(here, 1.0, clip_norm=1.0, replies=1.0)
+        )
     facts = {"noise_multiplier": z, "sum_noise_multiplier": z} if known else {}
     return auditor.record(**facts)
 
@@ -69,7 +77,10 @@ def test_the_interval_of_a_record_has_that_width(sees):
     assert wide.epsilon == narrow.epsilon
     assert wide.high - wide.low > 1.1 * (narrow.high - narrow.low)
     assert (
-        scores_of(seen_by(all_canaries(record), Adversary(sees)), statistic).spread == 1
+        scores_of(
+            seen_by(all_canaries(record), Adversary(sees)), statistic
+        ).spread
+        == 1
     )
 
 
@@ -88,7 +99,9 @@ def test_the_noise_that_overlap_shares_is_that_of_the_strategy(sees):
     adversary = Adversary(sees)
     spread = scores_of(seen_by(record, adversary)).spread
     independent = record.with_values(strategy=np.eye(3))
-    assert scores_of(seen_by(independent, adversary)).spread == pytest.approx(spread)
+    assert scores_of(seen_by(independent, adversary)).spread == pytest.approx(
+        spread
+    )
     assert spread > 1
     halved = record.with_values(strategy=2 * np.eye(3))
     assert 1 < scores_of(seen_by(halved, adversary)).spread < spread

@@ -29,7 +29,9 @@ def walked(height, steps, points=300):
         half = (tops[0] + 8.5 * math.sqrt(start)) / 2
         values = tops[0] + half * (nodes - 1)
         sizes = weights * half
-        density = np.exp(-(values**2) / 2 / start) / math.sqrt(2 * math.pi * start)
+        density = np.exp(-(values**2) / 2 / start) / math.sqrt(
+            2 * math.pi * start
+        )
         for step in range(steps):
             gap = times[step + 1] - times[step]
             half = (tops[step + 1] + 8.5 * math.sqrt(times[step + 1])) / 2
@@ -65,7 +67,9 @@ def test_the_integral_equation_is_solved_from_above(height):
 def test_without_a_slope_the_probability_is_known():
     for height in (1.5, 2.2414, 3.0):
         known = 2 * scipy.special.ndtr(-height)
-        assert crossing_probability(height, shape=0.0) == pytest.approx(known, rel=2e-3)
+        assert crossing_probability(height, shape=0.0) == pytest.approx(
+            known, rel=2e-3
+        )
 
 
 def test_the_height_is_that_of_its_error():
@@ -94,7 +98,9 @@ def test_a_boundary_holds_for_ever_wherever_it_is_tight(horizon, planned):
     """Also long after the planned end, or long before it."""
     error = 0.1
     runs = 4000
-    above = ever_above(boundary(LOOKS, error, horizon, planned), LOOKS, runs, seed=1)
+    above = ever_above(
+        boundary(LOOKS, error, horizon, planned), LOOKS, runs, seed=1
+    )
     assert above < error + 3 * math.sqrt(error * (1 - error) / runs)
 
 
@@ -125,7 +131,9 @@ def test_a_run_that_stops_where_one_look_misleads():
     """The worst rule: end as soon as an interval for one look excludes the truth."""
     rounds = 100
     runs = 4000
-    walks = np.cumsum(np.random.default_rng(3).standard_normal((runs, rounds)), axis=1)
+    walks = np.cumsum(
+        np.random.default_rng(3).standard_normal((runs, rounds)), axis=1
+    )
     scores = walks / np.sqrt(np.arange(1, rounds + 1))
     beyond = np.abs(scores) > 1.959964
     ends = np.where(beyond.any(axis=1), beyond.argmax(axis=1), rounds - 1)

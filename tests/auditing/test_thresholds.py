@@ -40,7 +40,9 @@ def test_jeffreys_is_the_published_sweep(shift):
         lambda t: math.log(_jeffreys(np.sum(unobserved >= t), 80)),
         [*observed, *unobserved],
     )
-    assert bound_of("jeffreys", observed, unobserved) == pytest.approx(naive, rel=1e-9)
+    assert bound_of("jeffreys", observed, unobserved) == pytest.approx(
+        naive, rel=1e-9
+    )
     cosines, null = observed / 100, stats.beta((DIM - 1) / 2, (DIM - 1) / 2)
     naive = _naive_sweep(cosines, lambda t: null.logsf((t + 1) / 2), cosines)
     assert bound_of("jeffreys", cosines, None, dim=DIM) == pytest.approx(
@@ -54,7 +56,9 @@ def test_jeffreys_cap_of_a_thousand_canaries():
     limit = _jeffreys(0, 1000)
     cap = math.log((1 - DELTA - limit) / limit)
     assert cap == pytest.approx(6.25, abs=0.01)
-    assert bound_of("jeffreys", observed, unobserved) == pytest.approx(cap, rel=1e-9)
+    assert bound_of("jeffreys", observed, unobserved) == pytest.approx(
+        cap, rel=1e-9
+    )
     assert bound_of("jeffreys", observed / 1e4, None, dim=10**8) > 1000
 
 
@@ -93,7 +97,9 @@ def judged(monkeypatch):
 @pytest.mark.parametrize("shift", [0.8, 3.0])
 def test_held_out_bounds_are_their_formulas(judged, shift):
     observed, unobserved = gaussian_scores(shift, 400, 14)
-    bounds = [bound_of(m, observed, unobserved) for m in ("clopper-pearson", "gdp")]
+    bounds = [
+        bound_of(m, observed, unobserved) for m in ("clopper-pearson", "gdp")
+    ]
     assert {(e.observed, e.unobserved) for e in judged} == {(360, 360)}
     level = 1 - math.sqrt(1 - ALPHA)
     rates = [
@@ -121,4 +127,7 @@ def test_the_held_out_threshold_stays_among_loud_scores(method, signal):
     spread = (1 - signal**2) ** 1.5 / np.sqrt(dim)
     for _ in range(20):
         cosines = signal + spread * rng.standard_normal(1000)
-        assert epsilon_lower_bound(cosines, None, 1e-5, dim=dim, method=method) > 20
+        assert (
+            epsilon_lower_bound(cosines, None, 1e-5, dim=dim, method=method)
+            > 20
+        )

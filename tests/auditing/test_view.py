@@ -5,7 +5,11 @@ import pytest
 from records import make_record
 from scipy import stats
 
-from fl_epe import epsilon_from_cosines, epsilon_from_scores, epsilon_two_gaussians
+from fl_epe import (
+    epsilon_from_cosines,
+    epsilon_from_scores,
+    epsilon_two_gaussians,
+)
 from fl_epe.auditing import (
     EVERY_ROUND,
     Adversary,
@@ -69,7 +73,9 @@ def test_interval_of_fitted_gaussians_covers():
         observed = rng.normal(shift, 1, 400)
         unobserved = rng.standard_normal(400)
         try:
-            estimate = epsilon_from_scores(observed, unobserved, 1e-6, confidence=0.95)
+            estimate = epsilon_from_scores(
+                observed, unobserved, 1e-6, confidence=0.95
+            )
         except NotMeasured:
             refused += 1
             continue
@@ -92,7 +98,9 @@ class TestDegenerate:
     def test_scores_below_the_null_by_chance_are_worth_little(self, variance):
         quantiles = stats.norm.ppf((np.arange(500) + 0.5) / 500)
         cosines = (quantiles / quantiles.std(ddof=1) - 0.15) / 100
-        estimate = epsilon_from_cosines(cosines, 10_000, 1e-5, variance=variance)
+        estimate = epsilon_from_cosines(
+            cosines, 10_000, 1e-5, variance=variance
+        )
         assert estimate.low == 0
         assert estimate.low <= estimate.epsilon <= estimate.high
         assert estimate.epsilon == pytest.approx(0, abs=0.01)
@@ -106,8 +114,12 @@ def test_an_adversary_sees_the_final_model_or_every_round():
 def test_a_statistic_needs_an_adversary_who_knows_enough():
     record = make_record()
     unaware = Adversary("all", knows_rounds=False)
-    assert scores_of(seen_by(record, unaware)).statistic == "maximum over rounds"
-    with pytest.raises(ValueError, match="'matched-filter' to be one of maximum"):
+    assert (
+        scores_of(seen_by(record, unaware)).statistic == "maximum over rounds"
+    )
+    with pytest.raises(
+        ValueError, match="'matched-filter' to be one of maximum"
+    ):
         scores_of(seen_by(record, unaware), "matched-filter")
     with pytest.raises(
         ValueError, match="'full-knowledge' to be one of matched-filter"
@@ -120,4 +132,7 @@ def test_everything_is_derived_once():
     view = seen_by(record, EVERY_ROUND)
     assert seen_by(record, EVERY_ROUND) is view
     assert scores_of(view) is scores_of(view, "matched-filter")
-    assert seen_by(record, Adversary("all", knows_rounds=False)).alone is view.alone
+    assert (
+        seen_by(record, Adversary("all", knows_rounds=False)).alone
+        is view.alone
+    )

@@ -31,7 +31,9 @@ def residuals(rounds=ROUNDS, dim=DIM, seed=0):
 
 def factor_of(vectors, window=round_correlation.WINDOW):
     whitener = Whitener(vectors.shape[1], window)
-    return RoundCorrelation.of([whitener.add(row) for row in vectors], vectors.shape[1])
+    return RoundCorrelation.of(
+        [whitener.add(row) for row in vectors], vectors.shape[1]
+    )
 
 
 def dense(correlation):
@@ -75,16 +77,22 @@ def test_scores_are_whitened_by_it():
 def test_rounds_beyond_the_window_are_forgotten():
     correlation = factor_of(residuals(), window=4)
     assert correlation.factor.shape == (ROUNDS, 4)
-    np.testing.assert_allclose(np.linalg.norm(correlation.factor, axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.linalg.norm(correlation.factor, axis=1), 1, rtol=1e-6
+    )
     whole = factor_of(residuals())
-    np.testing.assert_allclose(correlation.factor[:4], whole.factor[:4, :4], rtol=1e-6)
+    np.testing.assert_allclose(
+        correlation.factor[:4], whole.factor[:4, :4], rtol=1e-6
+    )
     declared = factor_of(residuals(), window=1)
     assert declared.factor is None
     values = np.ones((ROUNDS, 2))
     assert declared.whiten(values) is values
     known = Precision.of(declared.window, DIM, declared.parts)
     assert known == dataclasses.replace(EXACT, unit=np.sqrt((DIM - 3) / DIM))
-    np.testing.assert_array_equal(declared.alone(np.full(3, 2.0)), np.full(3, 4.0))
+    np.testing.assert_array_equal(
+        declared.alone(np.full(3, 2.0)), np.full(3, 4.0)
+    )
 
 
 def test_few_dimensions_have_few_rounds():
@@ -149,7 +157,9 @@ def test_it_goes_on_from_its_state(dim, forgotten):
         (24, 480, 480, 1.0, 1.050),
     ],
 )
-def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, own):
+def test_what_an_estimated_factor_costs(
+    monkeypatch, rounds, dim, parts, width, own
+):
     count = 500
     runs = 160
     monkeypatch.setattr(round_correlation, "SKETCH_PARTS", parts)
@@ -166,11 +176,15 @@ def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, 
         null = unit @ rng.standard_normal((dim, count))
         signal = correlation.whiten(shape)
         length = np.linalg.norm(signal)
-        widths.append(np.mean((signal.T @ correlation.whiten(null) / length) ** 2))
+        widths.append(
+            np.mean((signal.T @ correlation.whiten(null) / length) ** 2)
+        )
         new = rng.standard_normal(
             (rounds, count)
         )  # of directions that the vectors do not have
-        fresh.append(np.mean((signal.T @ correlation.whiten(new) / length) ** 2))
+        fresh.append(
+            np.mean((signal.T @ correlation.whiten(new) / length) ** 2)
+        )
         lengths.append(length)
     reach = reach_of(rounds, correlation.window)
     assert reach == (26 if rounds == 48 else rounds)
@@ -202,17 +216,25 @@ def test_rounds_of_noise_are_independent_and_of_a_common_part_are_not(
         noise = rng.standard_normal((rounds, dim))
         common = rng.standard_normal(dim)
         assert factor_of(noise, window).independent(dim)
-        assert not factor_of(noise * 0.8 + 0.6 * common, window).independent(dim)
+        assert not factor_of(noise * 0.8 + 0.6 * common, window).independent(
+            dim
+        )
 
 
 def test_pairs_of_rounds_lose_what_they_share():
     """Of G = I/2 + 11ᵀ/2 in 8 rounds: G⁻¹ = 2I − 2·11ᵀ/9."""
     half = np.linalg.cholesky(0.5 * np.eye(8) + 0.5)
-    factor = np.array([np.pad(row[t::-1], (0, 7 - t)) for t, row in enumerate(half)])
+    factor = np.array(
+        [np.pad(row[t::-1], (0, 7 - t)) for t, row in enumerate(half)]
+    )
     correlation = RoundCorrelation(factor)
-    assert correlation.loss_by_pairs(np.full(8, 3.0), 10**9) == pytest.approx(7 / 8)
+    assert correlation.loss_by_pairs(np.full(8, 3.0), 10**9) == pytest.approx(
+        7 / 8
+    )
     assert correlation.loss_by_pairs(np.zeros(8), 10**9) == 0
-    assert RoundCorrelation(np.ones((8, 1))).loss_by_pairs(np.ones(8), 10**9) == 0
+    assert (
+        RoundCorrelation(np.ones((8, 1))).loss_by_pairs(np.ones(8), 10**9) == 0
+    )
 
 
 @pytest.mark.parametrize("dim", [12, 20, 50])

@@ -86,11 +86,14 @@ def test_the_run_is_that_of_dp_fedavg():
     np.testing.assert_allclose(
         found.mechanism.clip_norms, expected.mechanism.clip_norms, rtol=0
     )
-    np.testing.assert_allclose(found.norms.means, expected.norms.means, rtol=1e-6)
+    np.testing.assert_allclose(
+        found.norms.means, expected.norms.means, rtol=1e-6
+    )
     for side in ("observed", "unobserved"):
         for name in ("means", "final", "displacement"):
             values = [
-                getattr(getattr(record, side), name) for record in (found, expected)
+                getattr(getattr(record, side), name)
+                for record in (found, expected)
             ]
             # The velocity is float32: each entry is off by 2^-24 of itself in every round.
             off = np.abs(values[0] - values[1]).max() * np.sqrt(found.dim)
@@ -104,7 +107,9 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_bit(tmp_path):
     first = played(AuditedRun(plan()), 2)
     first.save(tmp_path)
     played(first, 1).save(tmp_path)
-    (tmp_path / "after-00004.part").mkdir()  # a call that was killed while it wrote
+    (
+        tmp_path / "after-00004.part"
+    ).mkdir()  # a call that was killed while it wrote
     assert [path.name for path in checkpoints(tmp_path)] == ["after-00003"]
     second = AuditedRun(plan())
     assert second.resume(tmp_path)
@@ -137,7 +142,9 @@ def test_agreement_tells_how_far_updates_are_apart():
 
 def test_a_lost_client_is_told(tmp_path):
     own = plan()
-    broken = RunPlan(Tiny(poisoned=tuple(range(20))), own.config, own.seeds, CPU)
+    broken = RunPlan(
+        Tiny(poisoned=tuple(range(20))), own.config, own.seeds, CPU
+    )
     run = played(AuditedRun(broken), 1)
     assert len(run.faults) == 5
     assert run.series["clients"] == [0]
@@ -166,7 +173,9 @@ def linear(monkeypatch):
     """All sections with a linear model of 2,005 parameters."""
     both = dict.fromkeys(("cnn", "lstm"), (Tiny(), LocalTraining()))
     monkeypatch.setattr(gpu.Setting, "batches", lambda _: both)
-    monkeypatch.setattr(gpu.Setting, "full", lambda _: dict.fromkeys(both, Tiny()))
+    monkeypatch.setattr(
+        gpu.Setting, "full", lambda _: dict.fromkeys(both, Tiny())
+    )
     with one_thread():
         yield
 
@@ -190,7 +199,9 @@ def test_a_call_stops_at_its_budget_and_the_next_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("linear")
-def test_a_failure_leaves_the_rest_and_is_tried_again(tmp_path, monkeypatch, capsys):
+def test_a_failure_leaves_the_rest_and_is_tried_again(
+    tmp_path, monkeypatch, capsys
+):
     def fail(*_):
         raise RuntimeError("no memory")
 
@@ -247,9 +258,19 @@ def test_all_of_it_where_only_torch_numpy_and_scipy_are_installed(tmp_path):
     for path in only(["torch", "numpy", "scipy"]):
         if Path(path).name != "__pycache__":
             (site / Path(path).name).symlink_to(path)
-    environment = {"PYTHONPATH": str(site), "PATH": os.environ["PATH"], "OUT": str(out)}
+    environment = {
+        "PYTHONPATH": str(site),
+        "PATH": os.environ["PATH"],
+        "OUT": str(out),
+    }
     bare = [sys.executable, "-S"]
-    for package in ("flwr", "dp_accounting", "threadpoolctl", "matplotlib", "fl_epe"):
+    for package in (
+        "flwr",
+        "dp_accounting",
+        "threadpoolctl",
+        "matplotlib",
+        "fl_epe",
+    ):
         command = [*bare, "-c", f"import {package}"]
         found = subprocess.run(
             command, env=environment, capture_output=True, cwd="/", check=False

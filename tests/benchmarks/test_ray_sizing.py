@@ -51,7 +51,9 @@ def test_a_model_has_about_the_size_that_was_asked_for(size):
 @pytest.mark.slow
 def test_every_part_is_measured():
     task = Dense(2_000, 80)
-    found = ray_sizing.worker_parts(task, 2, 2) | ray_sizing.server_parts(task, 8, 3)
+    found = ray_sizing.worker_parts(task, 2, 2) | ray_sizing.server_parts(
+        task, 8, 3
+    )
     names = {"client", "canary", "order", "server", "answer", "scores"}
     assert found.keys() == names
     assert all(math.isfinite(value) and value >= 0 for value in found.values())
@@ -70,7 +72,11 @@ def test_the_table_has_a_row_for_each_size_and_number_of_workers(capsys):
     )
     ray_sizing.sized(options, ray_sizing.NOTHING)
     rows = [
-        line.split() for line in capsys.readouterr().out.splitlines() if "%" in line
+        line.split()
+        for line in capsys.readouterr().out.splitlines()
+        if "%" in line
     ]
     assert [row[1] for row in rows] == ["4", "8"] * 2
-    assert float(rows[2][2]) > float(rows[3][2]) > 0.5  # two clients each, then one
+    assert (
+        float(rows[2][2]) > float(rows[3][2]) > 0.5
+    )  # two clients each, then one

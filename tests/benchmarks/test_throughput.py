@@ -42,7 +42,9 @@ def test_a_step_of_ours_is_one_of_the_loop_s():
     """One batch, no dropout: the order of the examples changes nothing but rounding."""
     setting = Setting("tabular", **TINY)
     net, task = setting.net(), own_task(setting)
-    before = torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+    before = (
+        torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+    )
     local = LocalTraining(throughput_players._RATE, 1, BATCH)
     update = Alone(task).train(before.numpy(), 2, local, seed=1, round_number=1)
     descend(net, setting, 2)
@@ -54,8 +56,12 @@ def test_a_step_of_ours_is_one_of_the_loop_s():
 
 
 @pytest.mark.parametrize("model", OWN)
-@pytest.mark.parametrize("name", ["ours", "loop", pytest.param("loop 1", id="loop-1")])
-def test_a_variant_answers_every_line_with_seconds(name, model, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "name", ["ours", "loop", pytest.param("loop 1", id="loop-1")]
+)
+def test_a_variant_answers_every_line_with_seconds(
+    name, model, monkeypatch, capsys
+):
     threads = torch.get_num_threads()
     monkeypatch.setattr(sys, "stdin", io.StringIO("go\ngo\n"))
     try:
@@ -69,8 +75,24 @@ def test_a_variant_answers_every_line_with_seconds(name, model, monkeypatch, cap
 
 def test_the_table_has_a_row_for_each_variant(monkeypatch, capsys):
     monkeypatch.setattr(throughput, "_LEAST", 0.0)
-    sizes = ["--clients", "4", "--cohort", "2", "--rounds", "2", "--warm-up", "1"]
-    arguments = [*sizes, "--settings", "tabular:1", "--variants", "ours", "loop"]
+    sizes = [
+        "--clients",
+        "4",
+        "--cohort",
+        "2",
+        "--rounds",
+        "2",
+        "--warm-up",
+        "1",
+    ]
+    arguments = [
+        *sizes,
+        "--settings",
+        "tabular:1",
+        "--variants",
+        "ours",
+        "loop",
+    ]
     monkeypatch.setattr(sys, "argv", ["throughput.py", *arguments])
     throughput.main()
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]

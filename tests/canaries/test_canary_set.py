@@ -23,7 +23,8 @@ for kind in ("rotation", "sphere"):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     expected_bytes = [
-        CanarySet(70_001, 5, 3, kind).vector(4).tobytes().hex() for kind in KINDS
+        CanarySet(70_001, 5, 3, kind).vector(4).tobytes().hex()
+        for kind in KINDS
     ]
     assert process.stdout.split() == expected_bytes
 
@@ -47,8 +48,12 @@ def test_vectors_differ_by_index_and_seed_but_not_by_count(kind):
 
 
 def test_the_kinds_are_different_canaries_but_in_a_few_dimensions():
-    assert not np.array_equal(*(CanarySet(64, 3, 1, kind).vector(0) for kind in KINDS))
-    assert np.array_equal(*(CanarySet(63, 3, 1, kind).vector(0) for kind in KINDS))
+    assert not np.array_equal(
+        *(CanarySet(64, 3, 1, kind).vector(0) for kind in KINDS)
+    )
+    assert np.array_equal(
+        *(CanarySet(63, 3, 1, kind).vector(0) for kind in KINDS)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,18 +63,25 @@ def test_dot_equals_the_naive_product(dim, dtype, kind):
     canaries = CanarySet(dim, 37, 8, kind)
     x = np.random.default_rng(0).standard_normal((3, dim)).astype(dtype)
     naive = np.array(
-        [[canaries.vector(i).astype(float) @ row for i in range(37)] for row in x]
+        [
+            [canaries.vector(i).astype(float) @ row for i in range(37)]
+            for row in x
+        ]
     )
     # float32 products of two vectors of norms 1 and √dim
     np.testing.assert_allclose(canaries.dot(x), naive, atol=2e-6 * np.sqrt(dim))
-    np.testing.assert_allclose(canaries.dot(x[1]), naive[1], atol=2e-6 * np.sqrt(dim))
+    np.testing.assert_allclose(
+        canaries.dot(x[1]), naive[1], atol=2e-6 * np.sqrt(dim)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_dot_does_not_depend_on_threads(kind):
     x = np.random.default_rng(0).standard_normal((2, 40_000))
     canaries = CanarySet(40_000, 70, 8, kind)
-    assert np.array_equal(canaries.dot(x, threads=1), canaries.dot(x, threads=3))
+    assert np.array_equal(
+        canaries.dot(x, threads=1), canaries.dot(x, threads=3)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,11 +99,19 @@ def test_cosines_follow_the_exact_null(dim, kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param((0, 3, 1), "Expected dim=0 to be an integer >= 1", id="dim=0"),
-        pytest.param((3, 0, 1), "Expected count=0 to be an integer >= 1", id="count=0"),
-        pytest.param((3, 3, -1), "Expected seed=-1 >= 0.", id="seed=-1-at-least-0"),
         pytest.param(
-            (3, 3, 1, "cube"), "Expected kind='cube' to be one of", id="kind=cube"
+            (0, 3, 1), "Expected dim=0 to be an integer >= 1", id="dim=0"
+        ),
+        pytest.param(
+            (3, 0, 1), "Expected count=0 to be an integer >= 1", id="count=0"
+        ),
+        pytest.param(
+            (3, 3, -1), "Expected seed=-1 >= 0.", id="seed=-1-at-least-0"
+        ),
+        pytest.param(
+            (3, 3, 1, "cube"),
+            "Expected kind='cube' to be one of",
+            id="kind=cube",
         ),
     ],
 )
@@ -132,7 +152,9 @@ def test_combine_equals_the_naive_sums(numbers, kind):
     canaries = CanarySet(1000, 37, 8, kind)
     chosen = list(range(37)) if numbers is None else numbers
     weights = np.random.default_rng(0).standard_normal((2, len(chosen)))
-    naive = weights @ np.array([canaries.vector(i).astype(float) for i in chosen])
+    naive = weights @ np.array(
+        [canaries.vector(i).astype(float) for i in chosen]
+    )
     combined = canaries.combine(weights, numbers=numbers)
     assert combined.dtype == np.float32
     # Coordinates are near 37^½ / 1000^½; float32 sums of 37 numbers err by a few 2^-24 of that.
@@ -158,7 +180,9 @@ def test_every_row_of_a_rotation_is_another_canary(dim):
 def test_more_canaries_than_rows_are_independent_draws():
     canaries = CanarySet(100, LEAST_SIZE + 1, 5)
     assert not canaries.fast
-    assert np.array_equal(canaries.vector(7), CanarySet(100, 8, 5, "sphere").vector(7))
+    assert np.array_equal(
+        canaries.vector(7), CanarySet(100, 8, 5, "sphere").vector(7)
+    )
     assert CanarySet(100, LEAST_SIZE, 5).fast
 
 
@@ -167,9 +191,13 @@ def test_a_base_that_is_not_kept_makes_the_same_bits(monkeypatch):
     monkeypatch.setattr("fl_epe.canaries.directions._LARGEST_KEPT", 0)
     recomputed = Rotation(70_001, 5)
     rows = np.array([0, 1, 70_000, in_memory.size - 1])
-    np.testing.assert_array_equal(recomputed.lengths(rows), in_memory.lengths(rows))
+    np.testing.assert_array_equal(
+        recomputed.lengths(rows), in_memory.lengths(rows)
+    )
     for row in rows:
-        np.testing.assert_array_equal(recomputed.vector(row), in_memory.vector(row))
+        np.testing.assert_array_equal(
+            recomputed.vector(row), in_memory.vector(row)
+        )
 
 
 def test_lengths_are_those_of_the_rows():
@@ -178,7 +206,10 @@ def test_lengths_are_those_of_the_rows():
     squares = family.lengths(rows) ** 2
     expected_squares = [
         float(
-            np.sum(family._compute_base()[np.arange(70_001) ^ row].astype(float) ** 2)
+            np.sum(
+                family._compute_base()[np.arange(70_001) ^ row].astype(float)
+                ** 2
+            )
         )
         for row in rows
     ]
@@ -198,7 +229,9 @@ def test_cut_rows_overlap_less_than_independent_directions():
     cosines = (vectors @ vectors.T)[np.triu_indices(count, 1)] * np.sqrt(dim)
     expected = np.sqrt(1 - dim / (1 << 17))
     # 44,850 pairs that are uncorrelated, if not independent
-    assert cosines.std() == pytest.approx(expected, rel=4 / np.sqrt(2 * len(cosines)))
+    assert cosines.std() == pytest.approx(
+        expected, rel=4 / np.sqrt(2 * len(cosines))
+    )
     assert abs(cosines.mean()) < 4 * expected / np.sqrt(len(cosines))
 
 
@@ -210,7 +243,9 @@ def test_sums_of_many_are_those_of_a_few():
         for part in (range(5), range(5, 40))
     ]
     # coordinates are near √40 / √70,000 = 0.024
-    np.testing.assert_allclose(canaries.combine(weights), sum(halves), atol=1e-6)
+    np.testing.assert_allclose(
+        canaries.combine(weights), sum(halves), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])

@@ -27,7 +27,9 @@ def test_one_place_in_six_is_divided(places, divided):
 
 
 @pytest.mark.parametrize("places", [1, 3, 13])
-def test_each_place_keeps_its_rounds_and_canaries_of_one_are_never_together(places):
+def test_each_place_keeps_its_rounds_and_canaries_of_one_are_never_together(
+    places,
+):
     rng = np.random.default_rng(0)
     place_presence = presence(ShuffledEpochs(60, 12), places, rng, places)
     canary_presence = ladder(place_presence, rng)

@@ -17,7 +17,10 @@ def _tracker(kind="sphere"):
 def _naive(vector, kind="sphere"):
     canaries = CanarySet(DIM, 11, 2, kind)
     return np.array(
-        [canaries.vector(i) @ vector / np.linalg.norm(vector) for i in range(11)]
+        [
+            canaries.vector(i) @ vector / np.linalg.norm(vector)
+            for i in range(11)
+        ]
     )
 
 
@@ -29,7 +32,9 @@ def test_cosines_do_not_depend_on_how_many_wait(waiting, monkeypatch):
         tracker.add("odd" if t % 2 else "even", vector)
     assert tracker.cosines("even").shape == (4, 11)
     # vectors wait as float32
-    np.testing.assert_allclose(tracker.cosines("odd")[1], _naive(VECTORS[3]), atol=1e-6)
+    np.testing.assert_allclose(
+        tracker.cosines("odd")[1], _naive(VECTORS[3]), atol=1e-6
+    )
     np.testing.assert_allclose(
         tracker.norms("even"), np.linalg.norm(VECTORS[::2], axis=1)
     )

@@ -63,12 +63,23 @@ class TestCommandLine:
     def test_who_takes_part_once_at_most_does_not_take_part_1_times(
         self, tmp_path, capsys
     ):
-        assert main(["advise", "noise", "--target-epsilon", "1", "--worst-case"]) == 0
-        assert "takes part at most once." in " ".join(capsys.readouterr().out.split())
+        assert (
+            main(["advise", "noise", "--target-epsilon", "1", "--worst-case"])
+            == 0
+        )
+        assert "takes part at most once." in " ".join(
+            capsys.readouterr().out.split()
+        )
         (tmp_path / "log.csv").write_text("round,client_id\n1,a\n1,b\n2,c\n")
         assert (
             main(
-                ["advise", "log", str(tmp_path / "log.csv"), "--noise-multiplier", "1"]
+                [
+                    "advise",
+                    "log",
+                    str(tmp_path / "log.csv"),
+                    "--noise-multiplier",
+                    "1",
+                ]
             )
             == 0
         )
@@ -82,16 +93,30 @@ class TestCommandLine:
             [],
         )
         for clients in ("8", "80"):
-            more = ["--participations", "12", "--delta", "0.01", "--clients", clients]
+            more = [
+                "--participations",
+                "12",
+                "--delta",
+                "0.01",
+                "--clients",
+                clients,
+            ]
             assert main(["advise", *asked, *more]) == 0
             said.append(" ".join(capsys.readouterr().out.split()))
-        assert ["would report at most" in text for text in said] == [False, True]
-        assert ["No two canaries fit beside 8 clients" in text for text in said] == [
+        assert ["would report at most" in text for text in said] == [
+            False,
+            True,
+        ]
+        assert [
+            "No two canaries fit beside 8 clients" in text for text in said
+        ] == [
             True,
             False,
         ]
 
-    def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
+    def test_noise_for_a_run_like_another_is_that_runs_noise(
+        self, tmp_path, capsys
+    ):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}
         schedule = ShuffledEpochs(T, 3)
         record = limit_record(
@@ -134,7 +159,9 @@ class TestCommandLine:
         record.save(tmp_path / "record.npz")
         asked = ["noise", "--like", tmp_path, "--target-epsilon", 0.3]
         found = self._json(
-            capsys, *asked, *(["--worst-case"] if client == "worst-case" else [])
+            capsys,
+            *asked,
+            *(["--worst-case"] if client == "worst-case" else []),
         )
         z = found["noise_multiplier"]
         whole = (z**-2 + (2 * clip.count_std) ** -2) ** -0.5
@@ -157,7 +184,9 @@ class TestCommandLine:
             "--target-epsilon",
             8,
         ]
-        advised = self._json(capsys, *common, "--delta", 0.1)["noise_multiplier"]
+        advised = self._json(capsys, *common, "--delta", 0.1)[
+            "noise_multiplier"
+        ]
         run = RunConfig(**few, noise_multiplier=advised)
         assert advised < run.sum_noise_multiplier() < 1.16 * advised
         clip = RunConfig(**few).clip_rule()
@@ -178,12 +207,20 @@ class TestCommandLine:
             name: float(words[words.index(f"--{name.replace('_', '-')}") + 1])
             for name in ("noise_multiplier", "clip_count_std")
         }
-        assert RunConfig(**few, **typed).sum_noise_multiplier() == pytest.approx(
-            wanted, rel=1e-2
-        )
+        assert RunConfig(
+            **few, **typed
+        ).sum_noise_multiplier() == pytest.approx(wanted, rel=1e-2)
 
     def test_noise_of_a_mechanism(self, capsys):
-        common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--clients", 300)
+        common = (
+            "noise",
+            "--target-epsilon",
+            1,
+            "--rounds",
+            50,
+            "--clients",
+            300,
+        )
         plain, independent, banded = (
             self._json(capsys, *common, *more)
             for more in (
@@ -195,11 +232,21 @@ class TestCommandLine:
         assert plain == independent
         strategy = strategy_matrix("banded:bands=4", 50)
         direct = noise_for_epsilon(
-            ShuffledEpochs(50, 1), 1.0, 300**-1.1, 300, strategy=strategy, momentum=0.9
+            ShuffledEpochs(50, 1),
+            1.0,
+            300**-1.1,
+            300,
+            strategy=strategy,
+            momentum=0.9,
         )
         assert banded["noise_multiplier"] == direct.noise_multiplier
         assert banded["noise_multiplier"] > 1.5 * plain["noise_multiplier"]
-        arguments = ["advise", *map(str, common), "--mechanism", "banded:bands=51"]
+        arguments = [
+            "advise",
+            *map(str, common),
+            "--mechanism",
+            "banded:bands=51",
+        ]
         assert main(arguments) == 2
         assert "--mechanism='banded:bands=51'" in capsys.readouterr().err
 
@@ -227,14 +274,22 @@ class TestCommandLine:
         ]
         found = self._json(capsys, *common)
         direct = noise_for_epsilon(
-            schedule, 1.0, 1e-3, 120, sees=sees, strategy=strategy, **limit_like(record)
+            schedule,
+            1.0,
+            1e-3,
+            120,
+            sees=sees,
+            strategy=strategy,
+            **limit_like(record),
         )
         assert found["noise_multiplier"] == direct.noise_multiplier
         other = self._json(capsys, *common, "--mechanism", "independent")
         assert other["noise_multiplier"] != direct.noise_multiplier
 
     def test_a_run_like_another_has_as_many_rounds(self, tmp_path, capsys):
-        record = limit_record(Poisson(T, 0.5), 0.4, 1e-3, num_canaries=20, unobserved=0)
+        record = limit_record(
+            Poisson(T, 0.5), 0.4, 1e-3, num_canaries=20, unobserved=0
+        )
         record.save(tmp_path / "record.npz")
         arguments = f"noise --target-epsilon 1 --rounds 7 --like {tmp_path}"
         assert main(["advise", *arguments.split()]) == 2
@@ -246,7 +301,10 @@ class TestCommandLine:
             "--worst-case",
         )  # fmt: skip
         whole = exposure(
-            Trace.read(log), found["noise_multiplier"], found["delta"], momentum=0.9
+            Trace.read(log),
+            found["noise_multiplier"],
+            found["delta"],
+            momentum=0.9,
         )
         assert whole.top(1)[0].epsilon == pytest.approx(2, rel=1e-6)
         assert found["delta"] == CLIENTS**-1.1
@@ -299,7 +357,9 @@ class TestCommandLine:
             ShuffledEpochs(60, 12), 0.25, 120**-1.1, 120, 0.1, momentum=0.9
         )
         assert advice["load"]["places"] == direct.load.places == 13
-        assert advice["answers"] == list(map(dataclasses.asdict, direct.answers))
+        assert advice["answers"] == list(
+            map(dataclasses.asdict, direct.answers)
+        )
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -344,10 +404,16 @@ class TestCommandLine:
                 "--window=0 to be an integer",
                 id="window=0",
             ),
-            pytest.param("canaries --clients 0", "--clients=0 >= 2", id="clients=0"),
-            pytest.param("canaries --clients 9 --share 0", "--share=0.0", id="share=0"),
             pytest.param(
-                "log {log} --noise-multiplier 1 --top 0", "--top=0", id="count=0"
+                "canaries --clients 0", "--clients=0 >= 2", id="clients=0"
+            ),
+            pytest.param(
+                "canaries --clients 9 --share 0", "--share=0.0", id="share=0"
+            ),
+            pytest.param(
+                "log {log} --noise-multiplier 1 --top 0",
+                "--top=0",
+                id="count=0",
             ),
             pytest.param(
                 "log {log} --noise-multiplier 1 --delta 2",

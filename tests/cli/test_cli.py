@@ -42,7 +42,10 @@ sys.exit(main(sys.argv[1:]))
 
 
 def _spawn(*arguments, program=("-m", "fl_epe")):
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = os.environ | {
+        "PYTHONUNBUFFERED": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
     return subprocess.Popen(
         [sys.executable, *program, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -85,7 +88,11 @@ def test_the_json_has_its_keys(finished):
         assert entry["analytical"] > 0
         assert entry["delta"] == pytest.approx(120**-1.1)
     run = report["run"]
-    assert (run["dim"], run["rounds"], run["canaries"]) == (1_206_590, int(ROUNDS), 20)
+    assert (run["dim"], run["rounds"], run["canaries"]) == (
+        1_206_590,
+        int(ROUNDS),
+        20,
+    )
     assert run["held_out"]["accuracy"].endswith("%")
 
 
@@ -99,7 +106,9 @@ def test_a_terminal_without_greek_letters_gets_a_table_too(finished, encoding):
     assert b"every round" in done.stdout
 
 
-def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys):
+def test_the_report_is_rebuilt_from_the_record_alone(
+    finished, tmp_path, capsys
+):
     shutil.copy2(
         finished[0] / "record.npz", tmp_path
     )  # with its date, which the page has
@@ -123,7 +132,9 @@ def test_a_report_fits_on_a_screen_and_its_details_do_not_hide(
     assert "paper's cosine" not in short
     assert "Theory is for zero-out adjacency" in long
     said = set(
-        short.replace("(--details prints the rest)", "").replace("─", "").split()
+        short.replace("(--details prints the rest)", "")
+        .replace("─", "")
+        .split()
     )
     assert said <= set(long.split())
 
@@ -132,7 +143,11 @@ def test_the_page_is_self_contained(pictures, finished, tmp_path, capsys):
     shutil.copy2(finished[0] / "record.npz", tmp_path)
     assert main(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/svg+xml;base64,") == page.count('class="chart"') == 4
+    assert (
+        page.count("data:image/svg+xml;base64,")
+        == page.count('class="chart"')
+        == 4
+    )
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
     assert "http" not in re.sub(
         r"[A-Za-z0-9+/=]{200,}", "", page
@@ -186,7 +201,9 @@ def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
     ):
         assert np.array_equal(one.by_name()[name], other.by_name()[name]), name
     assert one.metrics.keys() == other.metrics.keys()
-    assert np.array_equal(one.metrics["eval_accuracy"], other.metrics["eval_accuracy"])
+    assert np.array_equal(
+        one.metrics["eval_accuracy"], other.metrics["eval_accuracy"]
+    )
 
 
 class TestErrors:
@@ -199,7 +216,14 @@ class TestErrors:
                 id="name=chess-to-be-one-of-digits,emnist",
             ),
             pytest.param(
-                ["run", "digits", "--num-canaries", "1", "--canary-design", "paper"],
+                [
+                    "run",
+                    "digits",
+                    "--num-canaries",
+                    "1",
+                    "--canary-design",
+                    "paper",
+                ],
                 "--num-canaries=1 to be 0 or an integer >= 2",
                 id="canaries=1-to-be-0-or-at-least-2",
             ),
@@ -248,7 +272,9 @@ class TestErrors:
             ),
         ],
     )
-    def test_one_clear_line(self, arguments, message, capsys, tmp_path, monkeypatch):
+    def test_one_clear_line(
+        self, arguments, message, capsys, tmp_path, monkeypatch
+    ):
         monkeypatch.chdir(tmp_path)
         assert main(arguments) == 2
         printed = capsys.readouterr().err
@@ -260,7 +286,9 @@ class TestErrors:
     @pytest.mark.parametrize(
         "name", ["torch", pytest.param("sklearn", marks=pytest.mark.slow)]
     )
-    def test_what_training_needs_is_named_where_it_is_missing(self, name, tmp_path):
+    def test_what_training_needs_is_named_where_it_is_missing(
+        self, name, tmp_path
+    ):
         """One line, and how to install it."""
         code = (
             f"import sys; from missing import hide; hide({name!r});"
@@ -283,18 +311,26 @@ class TestErrors:
     def test_a_finished_run_is_not_resumed(self, finished, capsys):
         assert main(["resume", str(finished[0])]) == 2
         assert (
-            "to hold an unfinished run. See: fl-epe report" in capsys.readouterr().err
+            "to hold an unfinished run. See: fl-epe report"
+            in capsys.readouterr().err
         )
 
     @pytest.mark.parametrize("content", ["garbage", "truncated", "record"])
-    def test_a_broken_checkpoint_is_named(self, content, finished, tmp_path, capsys):
+    def test_a_broken_checkpoint_is_named(
+        self, content, finished, tmp_path, capsys
+    ):
         record = (finished[0] / "record.npz").read_bytes()
-        broken = {"garbage": b"garbage", "truncated": record[:5000], "record": record}[
-            content
-        ]
+        broken = {
+            "garbage": b"garbage",
+            "truncated": record[:5000],
+            "record": record,
+        }[content]
         (tmp_path / "checkpoint.npz").write_bytes(broken)
         assert main(["resume", str(tmp_path)]) == 2
-        assert "checkpoint.npz' to be a checkpoint of fl-epe" in capsys.readouterr().err
+        assert (
+            "checkpoint.npz' to be a checkpoint of fl-epe"
+            in capsys.readouterr().err
+        )
 
     def test_a_record_is_no_file_of_scores(self, finished, capsys):
         assert main(["estimate", str(finished[0] / "record.npz")]) == 2
@@ -327,7 +363,11 @@ def test_help_is_complete(command, capsys):
     lines = [*printed.splitlines(), ""]
     for option, text in options:
         after = lines[
-            next(i for i, line in enumerate(lines) if line.startswith(f"  {option}"))
+            next(
+                i
+                for i, line in enumerate(lines)
+                if line.startswith(f"  {option}")
+            )
             + 1
         ]
         assert text.strip() or after.startswith(" " * 10), option
@@ -352,12 +392,21 @@ def test_data_convert_makes_what_a_task_reads(tmp_path, capsys):
     ]
     parquet.write_table(pa.Table.from_pylist(rows), source)
     (tmp_path / "stackoverflow.word_count").write_text("how 3\nsort 2\n")
-    assert main(["data", "convert", "stackoverflow", str(source), str(target)]) == 0
+    assert (
+        main(["data", "convert", "stackoverflow", str(source), str(target)])
+        == 0
+    )
     assert "3 clients, 54 examples, 6 held out" in capsys.readouterr().out
     task = load_task("stackoverflow", data_dir=str(target))
     assert task.num_clients == 3
-    assert main(["data", "convert", "stackoverflow", str(source), str(target)]) == 2
+    assert (
+        main(["data", "convert", "stackoverflow", str(source), str(target)])
+        == 2
+    )
     assert str(target) in capsys.readouterr().err
     missing = str(tmp_path / "missing.h5")
-    assert main(["data", "convert", "emnist", missing, str(tmp_path / "other")]) == 2
+    assert (
+        main(["data", "convert", "emnist", missing, str(tmp_path / "other")])
+        == 2
+    )
     assert "missing.h5" in capsys.readouterr().err

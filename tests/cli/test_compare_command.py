@@ -17,13 +17,19 @@ class TestCommand:
     def test_files(self, tmp_path, capsys):
         output = tmp_path / "out"
         options = ("--output", str(output), "--participations", "1", "2")
-        schedules = ["--schedules", "cyclic", "poisson", "min-separation:separation=9"]
+        schedules = [
+            "--schedules",
+            "cyclic",
+            "poisson",
+            "min-separation:separation=9",
+        ]
         schedules += ["--noise-multipliers", "0.3", "0.6"]
         assert self._run(*options, *schedules) == 0
         shown = capsys.readouterr().out
         assert "poisson" in shown
         assert (
-            "ε of the median client for an adversary who sees the final model" in shown
+            "ε of the median client for an adversary who sees the final model"
+            in shown
         )
         assert self._run(*options, *schedules, "--details") == 0
         shown = " ".join(capsys.readouterr().out.split())
@@ -42,19 +48,40 @@ class TestCommand:
     def test_a_log_with_time_stamps_is_asked_about(self, tmp_path, capsys):
         path = tmp_path / "log.csv"
         rows = [
-            f"{1_700_000_000 + 3600 * t},{c}\n" for t in range(4) for c in (t, t + 1)
+            f"{1_700_000_000 + 3600 * t},{c}\n"
+            for t in range(4)
+            for c in (t, t + 1)
         ]
         path.write_text("round,client_id\n" + "".join(rows))
-        command = ["compare", "--workers", "1", "--noise-multipliers", "1", "--output"]
+        command = [
+            "compare",
+            "--workers",
+            "1",
+            "--noise-multipliers",
+            "1",
+            "--output",
+        ]
         spec = f"trace:path={path}"
-        assert cli.main([*command, str(tmp_path / "out"), "--schedules", spec]) == 2
-        assert "10,801 rounds, and 4 of them have clients" in capsys.readouterr().err
+        assert (
+            cli.main([*command, str(tmp_path / "out"), "--schedules", spec])
+            == 2
+        )
+        assert (
+            "10,801 rounds, and 4 of them have clients"
+            in capsys.readouterr().err
+        )
 
     def test_a_log_is_compared_with_schedules_like_it(self, tmp_path, capsys):
         path = tmp_path / "log.csv"
         rows = [f"{t},{(3 * t + i) % 9}" for t in range(12) for i in range(3)]
         path.write_text("round,client_id\n" + "\n".join(rows) + "\n")
-        command = ["compare", "--from-log", str(path), "--noise-multipliers", "1"]
+        command = [
+            "compare",
+            "--from-log",
+            str(path),
+            "--noise-multipliers",
+            "1",
+        ]
         command += ["--schedules", "k-out-of-t", "poisson", "--workers", "1"]
         assert cli.main([*command, "--output", str(tmp_path / "out")]) == 0
         shown = " ".join(capsys.readouterr().out.split())
@@ -82,16 +109,27 @@ class TestCommand:
         ]
         command = ["compare", "--schedules", f"trace:path={path}", *options]
         assert (
-            cli.main([*command, "--output", str(tmp_path / "out"), "--workers", "1"])
+            cli.main(
+                [*command, "--output", str(tmp_path / "out"), "--workers", "1"]
+            )
             == 0
         )
-        (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
-        assert [each["participations"] for each in row["answers"]] == [2, 2, 2, 2]
+        (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())[
+            "rows"
+        ]
+        assert [each["participations"] for each in row["answers"]] == [
+            2,
+            2,
+            2,
+            2,
+        ]
 
     def test_the_participations_of_a_log_are_rounded_but_can_be_typed(
         self, tmp_path, capsys
     ):
-        path = tmp_path / "log.csv"  # 14 participations of 9 clients: 1.5555… of each
+        path = (
+            tmp_path / "log.csv"
+        )  # 14 participations of 9 clients: 1.5555… of each
         pairs = [f"{number // 4 + 1},{number % 9}" for number in range(14)]
         path.write_text("round,client_id\n" + "\n".join(pairs) + "\n")
         command = [
@@ -108,7 +146,9 @@ class TestCommand:
         assert cli.main([*command, "--participations", "3"]) == 2
         wanted = capsys.readouterr().err.split("to hold ")[1].split()[0]
         assert cli.main([*command, "--participations", wanted]) == 0
-        assert cli.main([*command, "--participations", "1.55556"]) == 0  # six digits
+        assert (
+            cli.main([*command, "--participations", "1.55556"]) == 0
+        )  # six digits
 
     @pytest.mark.slow
     def test_a_trace_says_how_many_rounds_there_are(self, tmp_path, capsys):
@@ -122,23 +162,36 @@ class TestCommand:
         ]
         path.write_text("round,client_id\n" + "".join(rows))
         readme = (Path(__file__).parents[2] / "README.md").read_text()
-        (line,) = [line for line in readme.splitlines() if "trace:path=log.csv" in line]
+        (line,) = [
+            line for line in readme.splitlines() if "trace:path=log.csv" in line
+        ]
         words = shlex.split(line.replace("log.csv", str(path)))[1:]
         output = tmp_path / "out"
-        assert cli.main([*words, "--output", str(output), "--workers", "1"]) == 0
+        assert (
+            cli.main([*words, "--output", str(output), "--workers", "1"]) == 0
+        )
         values = json.loads((output / "compare.json").read_text())
         assert [row["skipped"] for row in values["rows"]] == [None, None]
         assert all(
-            each["participations"] > 0 for r in values["rows"] for each in r["answers"]
+            each["participations"] > 0
+            for r in values["rows"]
+            for each in r["answers"]
         )
         plan = values["plan"]
         assert (plan["rounds"], plan["clients"]) == (8, 30)
         assert plan["participations"] == [len(rows) / 30]
         capsys.readouterr()
         assert cli.main([*words, "--output", str(output), "--rounds", "9"]) == 2
-        assert "--rounds=9 to be left out, or 8 as in" in capsys.readouterr().err
-        assert cli.main([*words, "--output", str(output), "--participations", "5"]) == 2
-        assert "--participations=[5.0] to be left out" in capsys.readouterr().err
+        assert (
+            "--rounds=9 to be left out, or 8 as in" in capsys.readouterr().err
+        )
+        assert (
+            cli.main([*words, "--output", str(output), "--participations", "5"])
+            == 2
+        )
+        assert (
+            "--participations=[5.0] to be left out" in capsys.readouterr().err
+        )
 
     @pytest.mark.slow
     def test_settings_of_a_task(self, tmp_path):
@@ -152,8 +205,17 @@ class TestCommand:
             "--participations",
             "1",
         ]
-        command += ["--noise-multipliers", "0.5", "--task-option", "num-clients=12"]
-        settings = {"num_canaries": 4, "clients_per_round": 2, "clipping": "fixed"}
+        command += [
+            "--noise-multipliers",
+            "0.5",
+            "--task-option",
+            "num-clients=12",
+        ]
+        settings = {
+            "num_canaries": 4,
+            "clients_per_round": 2,
+            "clipping": "fixed",
+        }
         for name, value in settings.items():
             command += ["--set", f"{name.replace('_', '-')}={value}"]
         more = ["--rounds", "2", "--workers", "1", "--output", str(output)]
@@ -166,7 +228,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            pytest.param(["--schedules", "nonsense"], "nonsense", id="nonsense"),
+            pytest.param(
+                ["--schedules", "nonsense"], "nonsense", id="nonsense"
+            ),
             pytest.param(["--like", "missing"], "missing", id="missing"),
             pytest.param(["--workers", "0"], "--workers=0", id="workers=0"),
             pytest.param(

@@ -46,7 +46,9 @@ def test_a_target_passes_and_a_smaller_claim_of_it_fails(module, capsys):
     assert f"Again: fl-epe conform {module}:told --epsilon 1" in printed
 
 
-def test_a_function_with_its_claim_as_options_json_and_a_page(module, capsys, tmp_path):
+def test_a_function_with_its_claim_as_options_json_and_a_page(
+    module, capsys, tmp_path
+):
     words = [
         "--noise-multiplier",
         "1",
@@ -59,7 +61,17 @@ def test_a_function_with_its_claim_as_options_json_and_a_page(module, capsys, tm
     ]
     page = tmp_path / "page.html"
     assert (
-        main(["conform", f"{module}:total", *words, "--json", "--html", str(page)]) == 0
+        main(
+            [
+                "conform",
+                f"{module}:total",
+                *words,
+                "--json",
+                "--html",
+                str(page),
+            ]
+        )
+        == 0
     )
     values = json.loads(capsys.readouterr().out)
     assert values["passed"] is True

@@ -17,7 +17,12 @@ import time
 
 import pytest
 
-from fl_epe.checks import ArgumentError, argument_context, check_types, rename_arguments
+from fl_epe.checks import (
+    ArgumentError,
+    argument_context,
+    check_types,
+    rename_arguments,
+)
 from fl_epe.cli import console, main
 from fl_epe.cli.main import parser_for
 from fl_epe.config import RunConfig
@@ -66,7 +71,9 @@ def parser_of(words):
     parser = parser_for(words)
     for word in words[:2]:
         actions = [
-            a for a in parser._actions if isinstance(a, argparse._SubParsersAction)
+            a
+            for a in parser._actions
+            if isinstance(a, argparse._SubParsersAction)
         ]
         if actions and word in actions[0].choices:
             parser = actions[0].choices[word]
@@ -76,10 +83,14 @@ def parser_of(words):
 def options_that_take(kinds):
     """Each option of each command whose value is of one of these kinds, by what its help shows."""
     return [
-        pytest.param(words, action.option_strings[-1], id=f"{_name(words)}{name}")
+        pytest.param(
+            words, action.option_strings[-1], id=f"{_name(words)}{name}"
+        )
         for words in COMMANDS
         for action in parser_of(words)._actions
-        if action.option_strings and action.metavar in kinds and action.nargs != 0
+        if action.option_strings
+        and action.metavar in kinds
+        and action.nargs != 0
         for name in action.option_strings[-1:]
     ]
 
@@ -95,7 +106,10 @@ def log(tmp_path):
 
 
 def filled(words, log):
-    return [word.format(log=log, scores=log.with_name("scores.csv")) for word in words]
+    return [
+        word.format(log=log, scores=log.with_name("scores.csv"))
+        for word in words
+    ]
 
 
 class TestEveryOption:
@@ -106,13 +120,19 @@ class TestEveryOption:
             assert re.search(rf"{option}\b", printed)
 
     @pytest.mark.parametrize(("words", "option"), options_that_take(("X", "N")))
-    def test_out_of_range(self, words, option, log, capsys, tmp_path, monkeypatch):
+    def test_out_of_range(
+        self, words, option, log, capsys, tmp_path, monkeypatch
+    ):
         monkeypatch.chdir(tmp_path)
         printed = fails(capsys, [*filled(words, log), f"{option}=-7"])
         assert option in printed
-        assert option[2:].replace("-", "_") not in printed or "-" not in option[2:]
+        assert (
+            option[2:].replace("-", "_") not in printed or "-" not in option[2:]
+        )
 
-    @pytest.mark.parametrize(("words", "option"), options_that_take(("TEXT", "PATH")))
+    @pytest.mark.parametrize(
+        ("words", "option"), options_that_take(("TEXT", "PATH"))
+    )
     def test_empty(self, words, option, log, capsys):
         assert option in fails(capsys, [*filled(words, log), option, ""])
 
@@ -124,11 +144,21 @@ class TestEveryOption:
     def test_no_abbreviation_and_a_hint(self, words, log, capsys):
         assert parser_of(words).allow_abbrev is False
         printed = fails(capsys, [*filled(words, log), "--debu"])
-        assert "unrecognized arguments: --debu (did you mean --debug?)" in printed
+        assert (
+            "unrecognized arguments: --debu (did you mean --debug?)" in printed
+        )
 
 
 RUN = ("run", "digits")
-LIMIT = ("compare", "--workers", "1", "--output", "out", "--participations", "1")
+LIMIT = (
+    "compare",
+    "--workers",
+    "1",
+    "--output",
+    "out",
+    "--participations",
+    "1",
+)
 
 
 class TestOneLine:
@@ -149,7 +179,10 @@ class TestOneLine:
             ),
             ([*RUN, "--clip-quantile", "2"], ["--clip-quantile=2.0"]),
             ([*RUN, "--server-momentum", "1"], ["--server-momentum=1.0"]),
-            ([*RUN, "--clients-per-round", "500"], ["=500 <= --num-clients=120"]),
+            (
+                [*RUN, "--clients-per-round", "500"],
+                ["=500 <= --num-clients=120"],
+            ),
             ([*RUN, "--canary-participations", "99"], ["(0, --rounds=60]"]),
             (
                 [*RUN, "--participation", "trace:path=log.csv"],
@@ -157,9 +190,14 @@ class TestOneLine:
             ),
             (
                 [*RUN, "--rounds", "7", "--participation", "balls-in-bins"],
-                ["--rounds=7 * --clients-per-round=24 / --num-clients=120 = 1.4"],
+                [
+                    "--rounds=7 * --clients-per-round=24 / --num-clients=120 = 1.4"
+                ],
             ),
-            ([*LIMIT, "--noise-multipliers", "1e300"], ["--noise-multipliers=1e+300"]),
+            (
+                [*LIMIT, "--noise-multipliers", "1e300"],
+                ["--noise-multipliers=1e+300"],
+            ),
             (
                 [*LIMIT, "--set", "local-epochs=2"],
                 ["--set", "only with a task to train"],
@@ -188,18 +226,30 @@ class TestOneLine:
     @pytest.mark.parametrize(
         ("spec", "message"),
         [
-            ("min-separation:separation=abc", "separation='abc' to be an integer"),
-            ("min-separation:separation=1e400", "separation=inf to be an integer"),
+            (
+                "min-separation:separation=abc",
+                "separation='abc' to be an integer",
+            ),
+            (
+                "min-separation:separation=1e400",
+                "separation=inf to be an integer",
+            ),
             ("capped:of=poisson,per_run=1.5", "per_run=1.5 to be an integer"),
             ('capped:{"of": [], "per_run": 2}', "of=[] to be text"),
-            ('capped:{"of": "", "per_run": 2}', "of='' to be text that is not empty"),
+            (
+                'capped:{"of": "", "per_run": 2}',
+                "of='' to be text that is not empty",
+            ),
             ("capped:of=5,per_run=2", "of=5 to be text"),
             ("drop-out:of=epochs,rate=abc", "rate='abc' to be a finite number"),
             (
                 'drop-out:{"of": "epochs", "rate": true}',
                 "rate=True to be a finite number",
             ),
-            ("device-classes:rates=1,shares=1", "rates=1 to be a list of numbers"),
+            (
+                "device-classes:rates=1,shares=1",
+                "rates=1 to be a list of numbers",
+            ),
             ("poisson:rounds=3", "unknown option rounds=3"),
             ("poisson:kind=3", "unknown option kind='poisson'"),
             ("capped:of=poisson,of=epochs,per_run=1", "an option once"),
@@ -271,7 +321,9 @@ class TestLastHandler:
         ("number", "advice"),
         [
             pytest.param(errno.ENOSPC, "Free some space.", id="full"),
-            pytest.param(errno.EROFS, "Change the permissions there.", id="read-only"),
+            pytest.param(
+                errno.EROFS, "Change the permissions there.", id="read-only"
+            ),
             pytest.param(
                 errno.EACCES, "Change the permissions there.", id="not-allowed"
             ),
@@ -294,9 +346,14 @@ class TestLastHandler:
 
     def test_nobody_reads(self):
         command = f"{' '.join(FL_EPE)} schedules | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True
+        )
         assert done.stderr == ""
-        assert done.returncode in (0, 141)  # 0 if all of it fitted into the pipe
+        assert done.returncode in (
+            0,
+            141,
+        )  # 0 if all of it fitted into the pipe
 
     def test_a_pipe_that_is_closed(self):
         reader, writer = os.pipe()
@@ -307,7 +364,9 @@ class TestLastHandler:
         os.close(writer)
         assert (done.returncode, done.stderr) == (141, b"")
 
-    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+    @pytest.mark.skipif(
+        not os.path.exists("/dev/full"), reason="needs /dev/full"
+    )
     @pytest.mark.parametrize("words", [["schedules"]], ids="-".join)
     def test_a_full_disk(self, words):
         with open("/dev/full", "w") as full:
@@ -315,10 +374,14 @@ class TestLastHandler:
                 [*FL_EPE, *words], stdout=full, stderr=subprocess.PIPE
             )
         assert done.returncode == 2
-        assert done.stderr.startswith(b"fl-epe: error: No space left on device.")
+        assert done.stderr.startswith(
+            b"fl-epe: error: No space left on device."
+        )
         assert len(done.stderr.splitlines()) == 1
 
-    @pytest.mark.parametrize("words", [["compare"], ["run", "digits"]], ids="-".join)
+    @pytest.mark.parametrize(
+        "words", [["compare"], ["run", "digits"]], ids="-".join
+    )
     def test_places_where_nothing_can_be_written(self, words, capsys, tmp_path):
         (tmp_path / "file").write_text("")
         inside = tmp_path / "file" / "x"
@@ -329,7 +392,9 @@ class TestLastHandler:
 
 class TestArgumentError:
     def test_says_names_as_the_caller_writes_them(self):
-        error = ArgumentError("Expected {a_b} < {c}, not {other}.", a_b="x{c}y", c=2)
+        error = ArgumentError(
+            "Expected {a_b} < {c}, not {other}.", a_b="x{c}y", c=2
+        )
         assert str(error) == "Expected a_b='x{c}y' < c=2, not {other}."
         assert error.said(lambda name: f"--{name}").startswith(
             "Expected --a_b='x{c}y' < --c=2"
@@ -340,7 +405,8 @@ class TestArgumentError:
     def test_renamed_arguments_in_a_context(self):
         with (
             pytest.raises(
-                ArgumentError, match=r"In of='x': expected rate=2 in \[0, total=9\]\."
+                ArgumentError,
+                match=r"In of='x': expected rate=2 in \[0, total=9\]\.",
             ) as e,
             argument_context("of", "x", "total"),
             rename_arguments(t="total"),
@@ -370,7 +436,10 @@ class TestText:
         "name",
         [
             "[red]x[/red]",
-            *(pytest.param(x, marks=pytest.mark.slow) for x in ("[/]", ":smile:")),
+            *(
+                pytest.param(x, marks=pytest.mark.slow)
+                for x in ("[/]", ":smile:")
+            ),
         ],
         ids=["red", "end", "smile"],
     )
@@ -380,7 +449,9 @@ class TestText:
         path = tmp_path / "log.csv"
         rows = [f"{t},{c}\n" for t in range(6) for c in (name, "b", "c")]
         path.write_text("round,client_id\n" + "".join(rows))
-        assert main(["advise", "log", str(path), "--noise-multiplier", "1"]) == 0
+        assert (
+            main(["advise", "log", str(path), "--noise-multiplier", "1"]) == 0
+        )
         assert name in capsys.readouterr().out
         assert f"{name}'" in fails(capsys, ["estimate", name])
         path.rename(name.replace("/", "|") + ".csv")
@@ -412,7 +483,13 @@ class TestText:
         ]
         assert (
             main(
-                [*words, "--noise-multipliers", "1", "--output", str(tmp_path / "out")]
+                [
+                    *words,
+                    "--noise-multipliers",
+                    "1",
+                    "--output",
+                    str(tmp_path / "out"),
+                ]
             )
             == 0
         )
@@ -422,11 +499,15 @@ class TestText:
 
 
 class TestCommands:
-    def test_schedules_that_are_listed_work(self, log, capsys, tmp_path, monkeypatch):
+    def test_schedules_that_are_listed_work(
+        self, log, capsys, tmp_path, monkeypatch
+    ):
         monkeypatch.chdir(tmp_path)
         assert main(["schedules"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        described = [line.partition(": ") for line in lines if line.startswith("    ")]
+        described = [
+            line.partition(": ") for line in lines if line.startswith("    ")
+        ]
         assert len(described) > 10
         assert [option for option, _, about in described if not about] == []
         examples = [line for line in lines if line.startswith("  fl-epe")]
@@ -485,7 +566,10 @@ def test_the_exit_status_of_an_interrupt_in_a_text_that_is_executed(tmp_path):
         "import signal\nexec('signal.raise_signal(signal.SIGINT)')\n"
     )
     done = subprocess.run(
-        [*FL_EPE, "run", "mine:task"], cwd=tmp_path, capture_output=True, text=True
+        [*FL_EPE, "run", "mine:task"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stdout + done.stderr

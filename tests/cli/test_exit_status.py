@@ -26,7 +26,9 @@ def test_report(kind: str, tmp_path, capsys):
     printed = capsys.readouterr().out.strip()
     assert printed.startswith(status.capitalize()) is (expected == 3)
     assert "\x1b[" not in printed  # not a terminal
-    assert json.loads((tmp_path / "report.json").read_text())["status"] == status
+    assert (
+        json.loads((tmp_path / "report.json").read_text())["status"] == status
+    )
 
 
 @pytest.mark.parametrize("kind", RECORDS)
@@ -37,7 +39,9 @@ def test_run(kind: str, tmp_path, capsys, monkeypatch):
     assert main(["run", "digits", "--output", str(output)]) == expected
     assert (output / "record.npz").exists()
     assert json.loads((output / "report.json").read_text())["status"] == status
-    assert (f"{status.capitalize()}, as" in capsys.readouterr().out) is (expected == 3)
+    assert (f"{status.capitalize()}, as" in capsys.readouterr().out) is (
+        expected == 3
+    )
 
 
 SCORES = {
@@ -75,7 +79,9 @@ def test_estimate_of_enough_scores(tmp_path, capsys):
     assert written["answer"]["epsilon"] >= 0
 
 
-@pytest.mark.parametrize("failure", ["none", "not_measured", "diverged", "skipped"])
+@pytest.mark.parametrize(
+    "failure", ["none", "not_measured", "diverged", "skipped"]
+)
 def test_compare(failure: str, tmp_path, capsys, monkeypatch):
     from fl_epe.limit import measure as room
     from fl_epe.limit import runner
@@ -86,7 +92,9 @@ def test_compare(failure: str, tmp_path, capsys, monkeypatch):
         if cell.participations == 1 and failure == "skipped":
             raise ValueError("too few rounds")
         diverged = (
-            "the training loss is nan at the end" if failure == "diverged" else None
+            "the training loss is nan at the end"
+            if failure == "diverged"
+            else None
         )
         at_once = {"diverged": diverged if cell.participations == 1 else None}
         return dataclasses.replace(room.measure(plan, cell), **at_once)
@@ -96,12 +104,16 @@ def test_compare(failure: str, tmp_path, capsys, monkeypatch):
     size = "--rounds 16 --clients 100"
     expected = 3 if failure in ("not_measured", "diverged") else 0
     assert (
-        main(["compare", *grid.split(), *size.split(), "--output", str(tmp_path)])
+        main(
+            ["compare", *grid.split(), *size.split(), "--output", str(tmp_path)]
+        )
         == expected
     )
     printed = " ".join(capsys.readouterr().out.split())
     words = failure.replace("_", " ")
-    assert (f"Of 2 rows, 1 {words}: see the notes." in printed) is (expected == 3)
+    assert (f"Of 2 rows, 1 {words}: see the notes." in printed) is (
+        expected == 3
+    )
 
 
 def test_compare_without_any_epsilon(tmp_path, capsys, monkeypatch):
@@ -117,12 +129,16 @@ def test_compare_without_any_epsilon(tmp_path, capsys, monkeypatch):
     assert main(["compare", *grid.split(), "--output", str(tmp_path)]) == 3
     assert "Of 2 rows, 2 not measured" in capsys.readouterr().out
     page = (tmp_path / "compare.html").read_text()
-    assert page.count(f"not measured: {reason}") == 6  # two tables and the notes
+    assert (
+        page.count(f"not measured: {reason}") == 6
+    )  # two tables and the notes
     assert "δ = " not in page
     assert not list(tmp_path.glob("*.png"))
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "report", "estimate", "compare"])
+@pytest.mark.parametrize(
+    "command", ["run", "resume", "report", "estimate", "compare"]
+)
 def test_help_says_so(command: str, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])

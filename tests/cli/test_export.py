@@ -59,12 +59,16 @@ def test_a_copy_has_no_seeds_and_the_same_report(
     assert "a copy of" in capsys.readouterr().out
     copy = shared / "record.npz"
     assert _mode(copy) & 0o044, "others may read it, if the umask lets them"
-    record, original = AuditRecord.load(copy), AuditRecord.load(run_dir / "record.npz")
+    record, original = (
+        AuditRecord.load(copy),
+        AuditRecord.load(run_dir / "record.npz"),
+    )
     assert record.provenance.seeds == {}
     assert original.provenance.seeds["canary"] == 2**127
     with np.load(copy) as archive:
         assert all(
-            str(2**127).encode() not in bytes(archive[name]) for name in archive.files
+            str(2**127).encode() not in bytes(archive[name])
+            for name in archive.files
         )
     reports = []
     for folder in (run_dir, shared):

@@ -19,7 +19,9 @@ from fl_epe.tasks.by_name import BUILT_IN
     ("words", "hint"),
     [
         pytest.param(
-            ["rnu", "digits"], "no command 'rnu' (did you mean run?)", id="command"
+            ["rnu", "digits"],
+            "no command 'rnu' (did you mean run?)",
+            id="command",
         ),
         pytest.param(["run", "digit"], "(did you mean digits?)", id="task"),
         pytest.param(["run", "hosp"], "(did you mean hosp:task?)", id="file"),
@@ -49,9 +51,13 @@ def test_what_was_meant(words, hint, tmp_path, monkeypatch, capsys):
 def test_options_of_built_in_tasks_are_known_without_them():
     tasks = [find_task(name).settings for name in BUILT_IN]
     fields = {
-        field.name for settings in tasks for field in dataclasses.fields(settings)
+        field.name
+        for settings in tasks
+        for field in dataclasses.fields(settings)
     }
-    assert {option[2:].replace("-", "_") for option in _BUILT_IN_OPTIONS} == fields
+    assert {
+        option[2:].replace("-", "_") for option in _BUILT_IN_OPTIONS
+    } == fields
 
 
 @pytest.mark.parametrize(
@@ -77,11 +83,14 @@ def test_a_misspelt_option_does_not_wait_for_torch(typed, hint):
 def test_two_dashes_are_no_misspelt_option():
     words = ["run", "--num-clients", "60", "--", "digits"]
     assert (
-        parser_for(words).parse_args(words).__dict__["task_options num_clients"] == 60
+        parser_for(words).parse_args(words).__dict__["task_options num_clients"]
+        == 60
     )
 
 
-def test_data_that_are_not_there_are_not_looked_up(tmp_path, monkeypatch, capsys):
+def test_data_that_are_not_there_are_not_looked_up(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
 
     def load(name, *_, **__):
@@ -89,7 +98,10 @@ def test_data_that_are_not_there_are_not_looked_up(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr("datasets.load_dataset", load)
     assert main(["run", "emnist", "--data-dir", "data/emnist"]) == 2
-    assert "--data-dir='data/emnist' to be a file or folder" in capsys.readouterr().err
+    assert (
+        "--data-dir='data/emnist' to be a file or folder"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_exported_record_has_a_report(finished, tmp_path, capsys):
@@ -121,7 +133,9 @@ def test_help_names_what_a_shell_can_give(command, capsys):
     assert "(default: )" not in text
     options = set(re.findall(r"--([a-z]+-[a-z-]+)", text))
     assert not {
-        name for name in options if re.search(rf"\b{name.replace('-', '_')}\b", text)
+        name
+        for name in options
+        if re.search(rf"\b{name.replace('-', '_')}\b", text)
     }
 
 

@@ -19,7 +19,16 @@ from fl_epe.cli import console
 from fl_epe.cli.main import main
 from fl_epe.tasks import load_task
 
-FEW = ["--rounds", "2", "--num-canaries", "2", "--unobserved", "10", "--seed", "1"]
+FEW = [
+    "--rounds",
+    "2",
+    "--num-canaries",
+    "2",
+    "--unobserved",
+    "10",
+    "--seed",
+    "1",
+]
 
 
 @pytest.fixture
@@ -30,9 +39,9 @@ def own_modules(monkeypatch, tmp_path):
     known = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - known:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(
-            sys.modules[name].__file__
-        ):
+        if getattr(sys.modules[name], "__file__", None) and str(
+            tmp_path
+        ) in str(sys.modules[name].__file__):
             del sys.modules[name]
 
 
@@ -62,7 +71,16 @@ def test_the_example_runs(own_modules, capsys):
 )
 def test_a_table_becomes_a_task(targets, outputs, own_modules, capsys):
     table(own_modules / "t.csv", targets)
-    new = ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]
+    new = [
+        "new",
+        "mine.py",
+        "--data",
+        "t.csv",
+        "--targets",
+        "goal",
+        "--by",
+        "whose",
+    ]
     assert main(new) == 0
     text = (own_modules / "mine.py").read_text()
     assert 'NUMBERS = ["a b", "count"]' in text
@@ -79,7 +97,16 @@ def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(
     table(own_modules / "t.csv", lambda i: 1e5 + 3e4 * (i % 5))
     assert (
         main(
-            ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]
+            [
+                "new",
+                "mine.py",
+                "--data",
+                "t.csv",
+                "--targets",
+                "goal",
+                "--by",
+                "whose",
+            ]
         )
         == 0
     )
@@ -111,7 +138,10 @@ def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(
 def logistic_table(path, share):
     """6,000 rows of 100 clients with eight columns, whose logistic truth is met by that share."""
     random = np.random.default_rng(1)
-    inputs, weights = random.standard_normal((6000, 8)), random.standard_normal(8)
+    inputs, weights = (
+        random.standard_normal((6000, 8)),
+        random.standard_normal(8),
+    )
     scores = 1.1 * inputs @ weights / np.linalg.norm(weights)
     start = scipy.optimize.brentq(
         lambda b: scipy.special.expit(scores + b).mean() - share, -9, 9
@@ -124,13 +154,27 @@ def logistic_table(path, share):
 
 @pytest.mark.parametrize(
     "share",
-    [pytest.param(0.045, id="4.5-percent"), pytest.param(0.13, id="13-percent")],
+    [
+        pytest.param(0.045, id="4.5-percent"),
+        pytest.param(0.13, id="13-percent"),
+    ],
 )
-def test_a_model_of_a_rare_class_that_learned_is_a_success(share, own_modules, capsys):
+def test_a_model_of_a_rare_class_that_learned_is_a_success(
+    share, own_modules, capsys
+):
     logistic_table(own_modules / "t.csv", share)
     assert (
         main(
-            ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]
+            [
+                "new",
+                "mine.py",
+                "--data",
+                "t.csv",
+                "--targets",
+                "goal",
+                "--by",
+                "whose",
+            ]
         )
         == 0
     )
@@ -163,7 +207,10 @@ def test_the_table_is_found_from_any_folder(own_modules, monkeypatch, capsys):
     (own_modules / "tasks").mkdir()
     table(own_modules / "data/t.csv", lambda i: i % 2)
     assert (
-        main(["new", "tasks/far.py", "--data", "data/t.csv", "--targets", "goal"]) == 0
+        main(
+            ["new", "tasks/far.py", "--data", "data/t.csv", "--targets", "goal"]
+        )
+        == 0
     )
     text = (own_modules / "tasks/far.py").read_text()
     assert f'read_tables("{own_modules / "data/t.csv"}")' in text
@@ -171,7 +218,9 @@ def test_the_table_is_found_from_any_folder(own_modules, monkeypatch, capsys):
     (own_modules / "elsewhere").mkdir()
     monkeypatch.chdir(own_modules / "elsewhere")
     monkeypatch.syspath_prepend(own_modules / "tasks")
-    assert load_task("far:task").num_clients == 54  # a tenth of 60 rows is held out
+    assert (
+        load_task("far:task").num_clients == 54
+    )  # a tenth of 60 rows is held out
 
 
 def _hospital(path):
@@ -182,7 +231,9 @@ def _hospital(path):
     size = len(table)
     for name in ("radius", "texture", "outcome"):
         table[name] = table[name].where(random.random(size) > 0.1)
-    table["perimeter"] = table["perimeter"].where(random.random(size) > 0.02, np.inf)
+    table["perimeter"] = table["perimeter"].where(
+        random.random(size) > 0.02, np.inf
+    )
     table["sex"] = random.choice(["f", "m", ""], size)
     table["code"] = random.choice([f"C{i}" for i in range(40)], size)
     table["admitted"] = [f"{1 + i % 28:02}.03.2021" for i in range(size)]
@@ -214,7 +265,8 @@ def test_a_table_as_people_have_it_runs_without_an_edit(
     assert 'DATES = {"admitted": "%d.%m.%Y"}' in text
     assert "Categories: sex, code" in said
     assert any(
-        line.startswith("Rows left out, without outcome or hospital: ") for line in said
+        line.startswith("Rows left out, without outcome or hospital: ")
+        for line in said
     )
     for name, reason in {
         "patient_id": "its name is that of an identifier",
@@ -242,7 +294,16 @@ def test_owners_of_very_uneven_sizes_run_without_an_edit(own_modules, capsys):
     table["label"] = np.where(values[:, 0] > 0, "yes", "no")
     table["owner"] = owners
     table.to_csv("t.csv", index=False)
-    new = ["new", "uneven.py", "--data", "t.csv", "--targets", "label", "--by", "owner"]
+    new = [
+        "new",
+        "uneven.py",
+        "--data",
+        "t.csv",
+        "--targets",
+        "label",
+        "--by",
+        "owner",
+    ]
     assert main(new) == 0
     assert main(["run", "uneven:task", "--output", "out", *FEW]) == 0, (
         capsys.readouterr().err
@@ -258,13 +319,24 @@ def test_owners_of_very_uneven_sizes_run_without_an_edit(own_modules, capsys):
         pytest.param(3000, 100, "2", id="many"),
     ],
 )
-def test_a_client_takes_part_at_least_twice(clients, cohort, often, own_modules):
+def test_a_client_takes_part_at_least_twice(
+    clients, cohort, often, own_modules
+):
     table = pandas.DataFrame(
         {"x": np.arange(2 * clients) / 7, "goal": [0, 1] * clients}
     )
     table["owner"] = np.repeat(np.arange(clients), 2)
     table.to_csv("t.csv", index=False)
-    new = ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "owner"]
+    new = [
+        "new",
+        "mine.py",
+        "--data",
+        "t.csv",
+        "--targets",
+        "goal",
+        "--by",
+        "owner",
+    ]
     assert main(new) == 0
     text = (own_modules / "mine.py").read_text()
     assert f'defaults={{"clients_per_round": {cohort}}}' in text
@@ -317,17 +389,27 @@ def test_what_it_writes_is_formatted(own_modules):
     ("words", "says"),
     [
         pytest.param(
-            ["my-task.py"], "FILE='my-task.py' to be a name that Python", id="name"
+            ["my-task.py"],
+            "FILE='my-task.py' to be a name that Python",
+            id="name",
         ),
         pytest.param(
-            ["task.txt"], "FILE='task.txt' to be a name that Python", id="ending"
+            ["task.txt"],
+            "FILE='task.txt' to be a name that Python",
+            id="ending",
         ),
         pytest.param(
-            ["no/x.py"], "FILE='no/x.py' to be in a folder that exists", id="folder"
+            ["no/x.py"],
+            "FILE='no/x.py' to be in a folder that exists",
+            id="folder",
         ),
-        pytest.param(["--by", "x"], "--data beside --targets and --by", id="no-data"),
         pytest.param(
-            ["--data", "no.csv", "--targets", "x"], "dataset='no.csv'", id="missing"
+            ["--by", "x"], "--data beside --targets and --by", id="no-data"
+        ),
+        pytest.param(
+            ["--data", "no.csv", "--targets", "x"],
+            "dataset='no.csv'",
+            id="missing",
         ),
         pytest.param(
             ["--data", "t.csv"], "--targets to name a column", id="no-targets"
@@ -371,7 +453,10 @@ def test_a_space_needs_quotes(own_modules, capsys):
     table(own_modules / "t.csv", lambda i: i % 2)
     with pytest.raises(SystemExit):
         main(["new", "mine.py", "--data", "t.csv", "--targets", "a", "b"])
-    assert "arguments: b (a value with a space needs quotes)" in capsys.readouterr().err
+    assert (
+        "arguments: b (a value with a space needs quotes)"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_file_that_exists_is_left_alone(own_modules, capsys):
@@ -386,12 +471,16 @@ def test_many_names_with_spaces_are_wrapped_between_them(own_modules):
     with (own_modules / "t.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["", *names, "goal"])  # as pandas writes its row numbers
-        rows.writerows([[i, *(j + i % 5 for j in range(20)), i % 2] for i in range(30)])
+        rows.writerows(
+            [[i, *(j + i % 5 for j in range(20)), i % 2] for i in range(30)]
+        )
     assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal"]) == 0
     tree = ast.parse((own_modules / "mine.py").read_text())
     lists = [node for node in ast.walk(tree) if isinstance(node, ast.List)]
     assert ast.literal_eval(lists[0]) == names
-    assert "# Left out: '': row numbers." in (own_modules / "mine.py").read_text()
+    assert (
+        "# Left out: '': row numbers." in (own_modules / "mine.py").read_text()
+    )
 
 
 ODD_NAMES = {
@@ -439,7 +528,9 @@ def test_a_column_s_name_is_what_the_written_task_calls_it(
     assert list(columns)[:2] == [*module.NUMBERS, *module.CATEGORIES]
 
 
-def test_columns_may_be_called_as_the_task_calls_its_inputs(own_modules, monkeypatch):
+def test_columns_may_be_called_as_the_task_calls_its_inputs(
+    own_modules, monkeypatch
+):
     columns = {
         "inputs": [0, 1] * 30,
         "all inputs": [*range(12)] * 5,

@@ -31,11 +31,15 @@ EVENT = (
 def watched(folder, *program, **settings):
     """What a child process of Python wanted from outside, without variables that silence it."""
     log = folder / "watched"
-    environment = {k: v for k, v in os.environ.items() if k not in SILENT} | settings
+    environment = {
+        k: v for k, v in os.environ.items() if k not in SILENT
+    } | settings
     environment |= {
         "WATCHED": str(log),
         "HOME": str(folder),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/support/watched"), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "tests/support/watched"), str(ROOT)]
+        ),
     }
     done = subprocess.run(
         [sys.executable, *program],

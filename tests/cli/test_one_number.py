@@ -37,7 +37,12 @@ RUNS = {
     "bins": ("--participation", "balls-in-bins", "--clients-per-round", "12"),
     "banded": ("--mechanism", "banded:bands=3"),
     "paper": ("--canary-design", "paper", "--num-canaries", "20"),
-    "stopped": ("--stop-when", "epsilon-all-low > 2", "--noise-multiplier", "0.3"),
+    "stopped": (
+        "--stop-when",
+        "epsilon-all-low > 2",
+        "--noise-multiplier",
+        "0.3",
+    ),
 }
 SLOW = ("fixed-size", "bins", "banded", "paper")
 
@@ -53,7 +58,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(words, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        pytest.param(
+            words, id=name, marks=pytest.mark.slow if name in SLOW else ()
+        )
         for name, words in RUNS.items()
     ],
 )
@@ -76,12 +83,22 @@ def test_every_output_says_the_same(words, folder, capsys):
     assert all(estimates)
     said = [number(each.epsilon) for each in estimates]
 
-    last = [line for line in printed.splitlines() if line.startswith("round ")][-1]
+    last = [line for line in printed.splitlines() if line.startswith("round ")][
+        -1
+    ]
     assert last.startswith(f"round {record.rounds}/10 ")
-    assert re.findall(r"(?:final model|every round) (\S+?),?(?=\s|$)", last) == said
-    log = [json.loads(line) for line in Path("out/run.log").read_text().splitlines()]
+    assert (
+        re.findall(r"(?:final model|every round) (\S+?),?(?=\s|$)", last)
+        == said
+    )
+    log = [
+        json.loads(line)
+        for line in Path("out/run.log").read_text().splitlines()
+    ]
     noted = [line for line in log if line["event"] == "round"][-1]
-    for name, found in zip(("epsilon-final", "epsilon-all"), estimates, strict=True):
+    for name, found in zip(
+        ("epsilon-final", "epsilon-all"), estimates, strict=True
+    ):
         assert [
             noted[name],
             noted[f"{name}-low"],
@@ -149,7 +166,11 @@ def test_a_run_without_canaries_measures_nothing_and_goes_on(folder, capsys):
     assert main([*command, "--num-canaries", "0"]) == 3
     assert "The run has no canaries" in capsys.readouterr().out
     record = AuditRecord.load(Path("out/record.npz"))
-    assert (record.rounds, record.num_canaries, record.mechanism.cohort_size) == (
+    assert (
+        record.rounds,
+        record.num_canaries,
+        record.mechanism.cohort_size,
+    ) == (
         10,
         0,
         24.0,

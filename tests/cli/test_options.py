@@ -53,9 +53,9 @@ class TestOptions:
         often: float | Literal["always"] = 1.0
         loud: bool = False
         table: Mapping[str, int] = dataclasses.field(default_factory=dict)
-        inner: Annotated[Mapping[str, int], Group(Inner, without=("hidden",))] = (
-            dataclasses.field(default_factory=dict)
-        )
+        inner: Annotated[
+            Mapping[str, int], Group(Inner, without=("hidden",))
+        ] = dataclasses.field(default_factory=dict)
 
     @pytest.fixture
     def parser(self):
@@ -64,7 +64,17 @@ class TestOptions:
         return parser
 
     def test_only_what_is_typed_is_given(self, parser):
-        words = ["there", "--must", "x", "--names", "c", "d", "--way", "down", "--loud"]
+        words = [
+            "there",
+            "--must",
+            "x",
+            "--names",
+            "c",
+            "d",
+            "--way",
+            "down",
+            "--loud",
+        ]
         words += [
             "--share",
             "0.5",
@@ -75,15 +85,22 @@ class TestOptions:
             "--depth",
             "2",
         ]
-        more = {"way": "down", "loud": True, "share": 0.5, "inner": {"depth": 2}}
+        more = {
+            "way": "down",
+            "loud": True,
+            "share": 0.5,
+            "inner": {"depth": 2},
+        }
         more["table"] = {"a_b": 1, "c": "x"}
         expected = self.Settings("x", "there", names=("c", "d"), **more)
         assert make(self.Settings, parser.parse_args(words)) == expected
-        assert make(self.Settings, parser.parse_args(["--must", "x"])) == self.Settings(
-            "x"
-        )
+        assert make(
+            self.Settings, parser.parse_args(["--must", "x"])
+        ) == self.Settings("x")
 
-    @pytest.mark.parametrize(("word", "value"), [("always", "always"), ("2.5", 2.5)])
+    @pytest.mark.parametrize(
+        ("word", "value"), [("always", "always"), ("2.5", 2.5)]
+    )
     def test_a_number_or_a_word(self, word, value, parser):
         words = ["--must", "x", "--often", word]
         assert make(self.Settings, parser.parse_args(words)).often == value
@@ -122,7 +139,9 @@ class TestOptions:
 
     def test_options_work_without_docstrings(self):
         command = [sys.executable, "-OO", "-m", "fl_epe", "run", "--help"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        )
         assert "--noise-multiplier X" in done.stdout
 
     @pytest.mark.parametrize("settings", [RunConfig, ComparisonPlan])

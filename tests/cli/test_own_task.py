@@ -109,12 +109,18 @@ def test_the_report_calls_a_client_what_the_data_call_it(
     _run("owntask:normal", "--output", "out")
     assert "one user" in " ".join(capsys.readouterr().out.split())
     assert (
-        AuditRecord.load(Path("out/record.npz")).mechanism.participation.unit == "user"
+        AuditRecord.load(Path("out/record.npz")).mechanism.participation.unit
+        == "user"
     )
 
 
-def test_the_command_that_goes_on_can_be_pasted(capsys: pytest.CaptureFixture[str]):
-    assert _run("owntask:task", "--hidden", "16", "--output", "an 'odd' folder") == 0
+def test_the_command_that_goes_on_can_be_pasted(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert (
+        _run("owntask:task", "--hidden", "16", "--output", "an 'odd' folder")
+        == 0
+    )
     capsys.readouterr()
     assert main(["resume", "an 'odd' folder"]) == 2
     advised = capsys.readouterr().err.strip().rpartition("See: ")[2]
@@ -152,10 +158,19 @@ ERRORS = {
         ("owntask:task", "--clients", "70"),
         "there are 54 rows for 70 clients",
     ),
-    "taken": (("owntask:rounds",), "fl-epe run has an option --rounds of its own"),
+    "taken": (
+        ("owntask:rounds",),
+        "fl-epe run has an option --rounds of its own",
+    ),
     "number": (("owntask:number",), "owntask:number to make a Task, got int"),
-    "broken": (("owntask:broken",), "failed with KeyError: 'no' (owntask.py, line"),
-    "os": (("os:system",), "name='os:system' to be a subclass of fl_epe.tasks.Task"),
+    "broken": (
+        ("owntask:broken",),
+        "failed with KeyError: 'no' (owntask.py, line",
+    ),
+    "os": (
+        ("os:system",),
+        "name='os:system' to be a subclass of fl_epe.tasks.Task",
+    ),
 }
 
 
@@ -165,11 +180,15 @@ def test_an_error_is_one_line(case: str, capsys: pytest.CaptureFixture[str]):
     assert message in _error(capsys, *words)
 
 
-def test_an_option_of_another_type_is_refused(capsys: pytest.CaptureFixture[str]):
+def test_an_option_of_another_type_is_refused(
+    capsys: pytest.CaptureFixture[str],
+):
     with pytest.raises(SystemExit) as ended:
         _run("owntask:task", "--hidden", "0.5")
     assert ended.value.code == 2
-    assert "argument --hidden: invalid int value: '0.5'" in capsys.readouterr().err
+    assert (
+        "argument --hidden: invalid int value: '0.5'" in capsys.readouterr().err
+    )
 
 
 def test_a_module_here_stands_in_for_no_package_of_a_built_in_task():
@@ -177,7 +196,9 @@ def test_a_module_here_stands_in_for_no_package_of_a_built_in_task():
     assert str(Path.cwd()) not in sys.path
 
 
-def test_a_failing_metric_is_the_tasks_fault(capsys: pytest.CaptureFixture[str]):
+def test_a_failing_metric_is_the_tasks_fault(
+    capsys: pytest.CaptureFixture[str],
+):
     Path("fail").touch()
     assert _run("owntask:stops", "--output", "out") == 2
     said = capsys.readouterr().err.splitlines()[-1]
@@ -195,11 +216,17 @@ def _stopped_run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
         assert _run(*words, "--output", "out") == 130
 
 
-def test_a_stopped_run_is_resumed_from_this_folder(monkeypatch: pytest.MonkeyPatch):
+def test_a_stopped_run_is_resumed_from_this_folder(
+    monkeypatch: pytest.MonkeyPatch,
+):
     _stopped_run(monkeypatch)
     sys.modules.pop("owntask")
-    assert main(["resume", "out", "--task", "owntask:task", "--workers", "1"]) == 0
-    assert AuditRecord.load(Path("out/record.npz")).dim == 4 * 16 + 16 + 16 * 3 + 3
+    assert (
+        main(["resume", "out", "--task", "owntask:task", "--workers", "1"]) == 0
+    )
+    assert (
+        AuditRecord.load(Path("out/record.npz")).dim == 4 * 16 + 16 + 16 * 3 + 3
+    )
 
 
 def test_no_checkpoint_chooses_the_module_that_is_imported(
@@ -210,7 +237,9 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
     how_to_go_on = "Go on with: fl-epe resume out --task owntask:task"
     assert how_to_go_on in capsys.readouterr().out
     sys.modules.pop("owntask")
-    Path("owntask.py").write_text("from pathlib import Path; Path('came').touch()")
+    Path("owntask.py").write_text(
+        "from pathlib import Path; Path('came').touch()"
+    )
     for words, said in {
         (): "Expected --task='owntask:task' to be named again: the checkpoint in out names this",
         (
@@ -241,7 +270,9 @@ def test_resume_looks_here_only_for_a_task_of_ones_own(
 
 
 def test_from_another_folder_it_is_said_where_to_go(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     _stopped_run(monkeypatch)
     sys.modules.pop("owntask")
@@ -251,7 +282,10 @@ def test_from_another_folder_it_is_said_where_to_go(
     importlib.invalidate_caches()
     monkeypatch.chdir(folder)
     capsys.readouterr()
-    assert main(["resume", "here/out", "--workers", "1", "--task", "owntask:task"]) == 2
+    assert (
+        main(["resume", "here/out", "--workers", "1", "--task", "owntask:task"])
+        == 2
+    )
     (said,) = capsys.readouterr().err.splitlines()
     assert "No module 'owntask'" in said
     assert "run from the folder that owntask.py is in" in said
@@ -291,12 +325,16 @@ def test_compare_trains_a_task_of_this_folder():
     assert len(list(Path("grid").rglob("*.npz"))) == 1
 
 
-def test_the_final_model_is_kept_for_ones_own_module(monkeypatch: pytest.MonkeyPatch):
+def test_the_final_model_is_kept_for_ones_own_module(
+    monkeypatch: pytest.MonkeyPatch,
+):
     assert _run("owntask:normal", "--save-model", "--output", "out") == 0
     task = importlib.import_module("owntask").normal()
     net = task.arguments.model()
     assert not net.load_state_dict(torch.load("out/model.pt")).missing_keys
-    theta = torch.cat([part.detach().flatten() for part in net.parameters()]).numpy()
+    theta = torch.cat(
+        [part.detach().flatten() for part in net.parameters()]
+    ).numpy()
     last = AuditRecord.load(Path("out/record.npz")).metrics["eval_loss"][-1]
     assert task.evaluate(theta)["loss"] == last
     monkeypatch.setattr(torch, "save", _no_room)

@@ -16,7 +16,9 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, noise in (("one", 0.5), ("two", 0.4)):
         (tmp_path / name).mkdir()
-        record = make_record(noise_multiplier=noise, seeds={"canary": int(10 * noise)})
+        record = make_record(
+            noise_multiplier=noise, seeds={"canary": int(10 * noise)}
+        )
         record.save(tmp_path / name / "record.npz")
     return tmp_path
 
@@ -53,7 +55,9 @@ def test_a_delta_for_all(runs):
 def test_a_delta_of_one_run_is_refused_whatever_it_is(runs, capsys):
     for delta in ("0", "1e-6"):
         assert main(["report", "one", "--delta", delta]) == 2
-        assert "is for two or more runs" in " ".join(capsys.readouterr().err.split())
+        assert "is for two or more runs" in " ".join(
+            capsys.readouterr().err.split()
+        )
 
 
 def test_a_run_that_was_not_measured_has_its_status(runs):
@@ -61,7 +65,9 @@ def test_a_run_that_was_not_measured_has_its_status(runs):
     assert main(["report", "one", "two"]) == 3
 
 
-HOSTILE = "\x1b[2J\x1b[H\x9b1mε ≈ 0.01. Verdict: private\r\x07\u202e" + "x" * 10**5
+HOSTILE = (
+    "\x1b[2J\x1b[H\x9b1mε ≈ 0.01. Verdict: private\r\x07\u202e" + "x" * 10**5
+)
 
 
 def _nothing_moves_the_cursor(text):
@@ -73,9 +79,13 @@ def _nothing_moves_the_cursor(text):
 
 
 @pytest.mark.parametrize(
-    "words", [["evil"], ["evil", "one", "--output", "side"]], ids=["one", "several"]
+    "words",
+    [["evil"], ["evil", "one", "--output", "side"]],
+    ids=["one", "several"],
 )
-def test_a_record_that_somebody_sent_writes_nothing_but_text(runs, words, capsys):
+def test_a_record_that_somebody_sent_writes_nothing_but_text(
+    runs, words, capsys
+):
     record = make_record(
         **dict.fromkeys(("task", "metric", "caveat", "started"), HOSTILE),
         **dict.fromkeys(("plan", "commands"), (HOSTILE,)),

@@ -19,7 +19,10 @@ SMALL = [*SMALL, "--rounds", ROUNDS, "--seed", SEED, "--checkpoint-every", "2"]
 def lines(directory):
     text = (directory / RUN_LOG).read_text("utf-8")
     assert text.endswith("\n")
-    return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    return [
+        json.loads(line, parse_constant=pytest.fail)
+        for line in text.splitlines()
+    ]
 
 
 def events(directory):
@@ -39,7 +42,9 @@ def test_a_line_for_everything_that_happens(folder):
 
 def test_rounds_have_the_numbers_of_the_record(folder):
     record = AuditRecord.load(folder / "record.npz")
-    start, *rounds = [line for line in lines(folder) if line["event"] == "round"]
+    start, *rounds = [
+        line for line in lines(folder) if line["event"] == "round"
+    ]
     assert (start["round"], start["train_loss"]) == (0, None)
     assert [line["round"] for line in rounds] == [1, 2, 3, 4]
     assert [line["train_loss"] for line in rounds] == record.metrics[
@@ -51,7 +56,9 @@ def test_rounds_have_the_numbers_of_the_record(folder):
     assert rounds[-1]["eval_accuracy"] == record.metrics["eval_accuracy"][-1]
     for line in rounds:
         assert (
-            line["epsilon-all-low"] <= line["epsilon-all"] <= line["epsilon-all-high"]
+            line["epsilon-all-low"]
+            <= line["epsilon-all"]
+            <= line["epsilon-all-high"]
         )
 
 
@@ -69,7 +76,9 @@ def test_no_seed_is_in_the_log_or_the_report(folder):
         assert SEED not in (folder / name).read_text("utf-8")
     record = AuditRecord.load(folder / "record.npz")
     assert SEED not in str(record.provenance.commands)
-    assert [str(seed) for seed in record.provenance.seeds.values()].count(SEED) == 0
+    assert [str(seed) for seed in record.provenance.seeds.values()].count(
+        SEED
+    ) == 0
 
 
 def test_the_record_has_the_command_and_the_dates(folder):
@@ -131,7 +140,10 @@ def test_a_command_that_is_refused_leaves_no_log(tmp_path, capsys):
         (["run", "--seed=17", "digits"], "fl-epe run --seed=… digits"),
         (["run", "--seed", "--seed", "17"], "fl-epe run --seed … 17"),
         (["run", "a b", "--seed"], "fl-epe run 'a b' --seed"),
-        (["run", "--seed", " 17", "a --seed b"], "fl-epe run --seed … 'a --seed b'"),
+        (
+            ["run", "--seed", " 17", "a --seed b"],
+            "fl-epe run --seed … 'a --seed b'",
+        ),
     ],
     ids=["two-words", "one-word", "twice", "at-the-end", "with-blanks"],
 )
@@ -147,13 +159,19 @@ def _progress(done, **more):
         "accuracy": 0.5,
         "clip_norm": math.inf,
     }
-    return Progress(**{**known, "canaries_seen": 3, "seconds_left": 1.0, **more})
+    return Progress(
+        **{**known, "canaries_seen": 3, "seconds_left": 1.0, **more}
+    )
 
 
 def test_unknown_numbers_are_null_and_faults_are_told_once(tmp_path):
     log = RunLog(tmp_path, pytest.fail)
-    log.progress(_progress(1, faults=("one",), fault_counts={"client failed": 1}))
-    log.progress(_progress(2, faults=("one",), fault_counts={"client failed": 1}))
+    log.progress(
+        _progress(1, faults=("one",), fault_counts={"client failed": 1})
+    )
+    log.progress(
+        _progress(2, faults=("one",), fault_counts={"client failed": 1})
+    )
     epsilons = {
         "epsilon-all": 1.0,
         "epsilon-all-low": 0.0,
@@ -167,7 +185,10 @@ def test_unknown_numbers_are_null_and_faults_are_told_once(tmp_path):
     log.progress(_progress(3, **more))
     rounds = lines(tmp_path)
     assert rounds[0]["train_loss"] is rounds[0]["clip_norm"] is None
-    assert (rounds[2]["epsilon-all"], rounds[2]["epsilon-all-high"]) == (1.0, None)
+    assert (rounds[2]["epsilon-all"], rounds[2]["epsilon-all-high"]) == (
+        1.0,
+        None,
+    )
     assert [line["faults"] for line in rounds] == [["one"], [], ["two"]]
     assert rounds[2]["fault_counts"] == {"client failed": 3}
 

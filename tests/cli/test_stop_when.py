@@ -38,7 +38,9 @@ def test_a_run_stops_by_its_rule(tmp_path, capsys):
     assert report["run"]["rounds"] == record.rounds
     assert [one["code"] for one in report["warnings"]] == ["load", "stopped"]
     assert not (output / "checkpoint.npz").exists()
-    assert main(["report", str(output)]) == 3  # sixty canaries are most of a round
+    assert (
+        main(["report", str(output)]) == 3
+    )  # sixty canaries are most of a round
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,10 @@ def test_a_run_stops_by_its_rule(tmp_path, capsys):
     ids=["name", "sign", "word"],
 )
 def test_another_rule_is_bad_input(rule, tmp_path, capsys):
-    assert main([*SMALL, "--stop-when", rule, "--output", str(tmp_path / "run")]) == 2
+    assert (
+        main([*SMALL, "--stop-when", rule, "--output", str(tmp_path / "run")])
+        == 2
+    )
     printed = capsys.readouterr().err
     assert f"--stop-when={rule!r}" in printed
     assert len(printed.splitlines()) == 1

@@ -10,7 +10,12 @@ import time
 
 import pytest
 
-from fl_epe.cli.guards import Stopped, end_beside_threads, exit_status, signals_stop
+from fl_epe.cli.guards import (
+    Stopped,
+    end_beside_threads,
+    exit_status,
+    signals_stop,
+)
 from fl_epe.cli.main import main
 from fl_epe.files import LOCK, PART, locked
 from fl_epe.simulation import DPFedAvg, StopRequest
@@ -40,7 +45,9 @@ def holder(tmp_path):
     """Another process that is at work in a folder, and the folder."""
     folder = tmp_path / "run"
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, folder], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, folder],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout.readline() == "in\n"
     yield folder, process
@@ -57,7 +64,8 @@ def test_a_second_process_is_told_who_is_at_work(command, holder, capsys):
     folder, process = holder
     assert main([*command, str(folder)]) == 2
     assert (
-        f"to be free: process {process.pid} is at work in it" in capsys.readouterr().err
+        f"to be free: process {process.pid} is at work in it"
+        in capsys.readouterr().err
     )
 
 
@@ -71,7 +79,9 @@ def test_the_lock_dies_with_its_process(holder):
     assert not (folder / LOCK).exists()
 
 
-@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["link", "hard-link"])
+@pytest.mark.parametrize(
+    "link", [os.symlink, os.link], ids=["link", "hard-link"]
+)
 def test_a_lock_that_is_a_link_leaves_what_it_points_to(link, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "mine").write_text("mine")
@@ -145,7 +155,8 @@ def test_beside_a_node_at_work_the_process_ends_at_once(monkeypatch):
     ended, done = list[int](), threading.Event()
     monkeypatch.setattr(os, "_exit", ended.append)
     before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM)
     }
     end_beside_threads(130)
     assert ended == []
@@ -179,7 +190,9 @@ def test_ctrl_c_has_the_status_of_its_signal():
     assert exit_status(KeyboardInterrupt()) == 130
 
 
-def test_ctrl_c_before_the_first_round_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_before_the_first_round_says_how_to_go_on(
+    tmp_path, monkeypatch, capsys
+):
     def stop(*arguments, **named):
         raise KeyboardInterrupt
 
@@ -199,7 +212,8 @@ def running(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"},
+        env=os.environ
+        | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"},
     )
     lines = iter(process.stdout.readline, "")
     assert any("round 0/100" in line for line in lines)

@@ -22,7 +22,9 @@ class _Terminal(io.StringIO):
             id="advise-canaries",
         ),
         pytest.param(
-            "advise log log.csv --noise-multiplier 1", "of the log", id="advise-log"
+            "advise log log.csv --noise-multiplier 1",
+            "of the log",
+            id="advise-log",
         ),
         pytest.param("report {run}", "what the record tells", id="report"),
         pytest.param(

@@ -6,7 +6,10 @@ import types
 import numpy as np
 import pytest
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 from opacus.optimizers import DPOptimizer
 
 from fl_epe.conformance import conform
@@ -26,22 +29,31 @@ def failed(found):
 
 def test_flowers_wrapper_weighs_by_examples_and_lets_0_d_arrays_and_nan_through():
     target = of_flower_strategy(
-        lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 4),
+        lambda: DifferentialPrivacyServerSideFixedClipping(
+            FedAvg(), 1.0, 1.0, 4
+        ),
         sensitivity=0.25,
         **CLAIM,
     )
     result = conform(target, trials=40)
     found = failed(result)
     assert {"input: 1,000 times the examples", "input: a 0-d array"} <= found
-    assert "input: NaN" in [c.name for c in result.checks if c.outcome == "not handled"]
-    assert not {"sensitivity", "input: huge entries", "input: arrays renamed"} & found
+    assert "input: NaN" in [
+        c.name for c in result.checks if c.outcome == "not handled"
+    ]
+    assert (
+        not {"sensitivity", "input: huge entries", "input: arrays renamed"}
+        & found
+    )
     assert not any(name.startswith(("noise", "game")) for name in found)
 
 
 def test_a_mod_whose_noise_does_not_follow_the_clip_norm():
     def mod(clip_norm):
         claim = {"epsilon": 4.0, "delta": 1e-5, "noise": "gaussian"}
-        return of_flower_mod(lambda: LocalDpMod(clip_norm, 1.0, 4.0, 1e-5), **claim)
+        return of_flower_mod(
+            lambda: LocalDpMod(clip_norm, 1.0, 4.0, 1e-5), **claim
+        )
 
     assert "sensitivity" not in failed(conform(mod(1.0), trials=40))
     assert "sensitivity" in failed(conform(mod(10.0), trials=40))
@@ -71,7 +83,9 @@ def test_the_form_of_pfl(monkeypatch):
             super().__init__(values)
 
         def __add__(self, other):
-            return Statistics({name: self[name] + other[name] for name in self}, 1.0)
+            return Statistics(
+                {name: self[name] + other[name] for name in self}, 1.0
+            )
 
     class Mechanism:
         apart = 1
@@ -83,7 +97,9 @@ def test_the_form_of_pfl(monkeypatch):
             ), None
 
         def add_noise(self, total, cohort_size, seed):
-            rngs = [np.random.default_rng((seed, i * self.apart)) for i in range(2)]
+            rngs = [
+                np.random.default_rng((seed, i * self.apart)) for i in range(2)
+            ]
             noisy = {
                 name: array + rng.normal(0, 1, array.shape).reshape(array.shape)
                 for (name, array), rng in zip(total.items(), rngs, strict=True)
@@ -91,7 +107,9 @@ def test_the_form_of_pfl(monkeypatch):
             return Statistics(noisy, 1.0), None
 
     module = types.ModuleType("pfl.stats")
-    monkeypatch.setattr(module, "MappedVectorStatistics", Statistics, raising=False)
+    monkeypatch.setattr(
+        module, "MappedVectorStatistics", Statistics, raising=False
+    )
     monkeypatch.setitem(sys.modules, "pfl", types.ModuleType("pfl"))
     monkeypatch.setitem(sys.modules, "pfl.stats", module)
     mechanism = Mechanism()
@@ -110,6 +128,6 @@ def test_an_adapter_is_made_without_its_library(name, monkeypatch):
 
     for library in ("flwr", "flwr.app", "torch", "opacus", "pfl"):
         monkeypatch.setitem(sys.modules, library, None)
-    assert getattr(adapters, name)(lambda: None, **CLAIM).claimed == pytest.approx(
-        4.377, abs=1e-3
-    )
+    assert getattr(adapters, name)(
+        lambda: None, **CLAIM
+    ).claimed == pytest.approx(4.377, abs=1e-3)

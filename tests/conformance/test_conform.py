@@ -67,7 +67,9 @@ def test_noise_of_its_own_is_not_taken_for_a_change():
     _, right = PAIRS["clips-entries"]
     found = conform(own_randomness(right), trials=200)
     assert names(found) == []
-    assert [c.outcome for c in found.checks if c.name == "sensitivity"] == ["unknown"]
+    assert [c.outcome for c in found.checks if c.name == "sensitivity"] == [
+        "unknown"
+    ]
 
 
 def test_a_broken_mechanism_with_noise_of_its_own_is_found_by_games():
@@ -92,9 +94,13 @@ def test_nan_that_reaches_the_release_is_not_handled_and_accuses_nobody():
 
     found = conform(Target(release, **gaussian()), trials=200)
     assert names(found) == []
-    unhandled = [check.name for check in found.checks if check.outcome == "not handled"]
+    unhandled = [
+        check.name for check in found.checks if check.outcome == "not handled"
+    ]
     assert {"input: NaN", "input: infinity"} <= set(unhandled)
-    assert f"{len(unhandled)} found inputs that are not handled" in found.summary
+    assert (
+        f"{len(unhandled)} found inputs that are not handled" in found.summary
+    )
     assert next(c.outcome for c in found.ranked) == "not handled"
     found = conform(Target(release, **gaussian(inputs="finite")), trials=200)
     assert "not handled" not in found.summary
@@ -104,7 +110,9 @@ def test_a_target_that_refuses_everything_does_not_pass():
     def release(updates, rng):
         raise RuntimeError("no")
 
-    with pytest.raises(ValueError, match=r"ordinary updates, got RuntimeError: no"):
+    with pytest.raises(
+        ValueError, match=r"ordinary updates, got RuntimeError: no"
+    ):
         conform(Target(release, epsilon=1.0))
 
 
@@ -117,9 +125,9 @@ def test_truncated_noise_is_critical():
 
 def test_one_seed_in_every_call_is_found():
     def release(updates):
-        return finite(updates).clip(-0.1, 0.1).sum(axis=0) + np.random.default_rng(
-            0
-        ).normal(size=DIM)
+        return finite(updates).clip(-0.1, 0.1).sum(
+            axis=0
+        ) + np.random.default_rng(0).normal(size=DIM)
 
     found = conform(Target(release, **gaussian()), trials=100)
     assert "noise: fresh in each call" in names(found)
@@ -143,17 +151,24 @@ def test_a_claim_out_of_range_is_refused(changes, message):
 
 
 def test_the_result_says_what_so_many_trials_find():
-    few, many = (conform(PAIRS["response-too-true"][1], trials=n) for n in (400, 4000))
+    few, many = (
+        conform(PAIRS["response-too-true"][1], trials=n) for n in (400, 4000)
+    )
     assert few.passed
     assert math.log(3) < many.detectable_epsilon < few.detectable_epsilon
-    assert f"400 trials find ε from {few.detectable_epsilon:.2f} on" in few.table()
+    assert (
+        f"400 trials find ε from {few.detectable_epsilon:.2f} on" in few.table()
+    )
 
 
 def test_a_claim_that_no_game_can_contradict_is_not_passed():
     found = conform(
-        dataclasses.replace(PAIRS["response-too-true"][1], epsilon=9.0), trials=400
+        dataclasses.replace(PAIRS["response-too-true"][1], epsilon=9.0),
+        trials=400,
     )
-    games = [check.outcome for check in found.checks if check.name.startswith("game")]
+    games = [
+        check.outcome for check in found.checks if check.name.startswith("game")
+    ]
     assert set(games) == {"unknown"}
     assert (
         "so large a claim cannot be contradicted by games of 400 trials"
@@ -162,7 +177,9 @@ def test_a_claim_that_no_game_can_contradict_is_not_passed():
 
 
 def test_a_failure_has_a_command_and_all_forms_show_it():
-    broken = dataclasses.replace(PAIRS["response-too-true"][0], where="broken:one")
+    broken = dataclasses.replace(
+        PAIRS["response-too-true"][0], where="broken:one"
+    )
     found = conform(broken, trials=500, seed=3)
     again = "fl-epe conform broken:one --trials 500 --level 0.01 --seed 3"
     assert {check.reproduce for check in found.failed} == {again}
@@ -182,7 +199,9 @@ def test_only_the_last_step_is_seen_by_an_adversary_who_sees_no_more():
     target = dataclasses.replace(
         PAIRS["reused-in-steps"][0], adversary="last", noise=None, delta=1e-5
     )
-    assert "game: another in each step" not in names(conform(target, trials=200))
+    assert "game: another in each step" not in names(
+        conform(target, trials=200)
+    )
 
 
 def test_sampling_that_is_claimed_is_played_where_the_target_does_not_sample():
@@ -252,5 +271,9 @@ def test_a_noisy_sum_over_a_noisy_count_leaks_no_more():
         return summed / max(len(updates) + rng.normal(0, 2), 1.0)
 
     epsilon = gaussian_epsilon(2 / math.sqrt(2), 1e-5)
-    target = Target(release, epsilon=epsilon, delta=1e-5, noise="gaussian", trials=400)
-    assert [x.name for x in conform(target).checks if x.outcome == "failed"] == []
+    target = Target(
+        release, epsilon=epsilon, delta=1e-5, noise="gaussian", trials=400
+    )
+    assert [
+        x.name for x in conform(target).checks if x.outcome == "failed"
+    ] == []

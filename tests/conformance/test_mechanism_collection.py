@@ -74,12 +74,16 @@ def test_a_law_refuses_a_norm_that_its_scale_does_not_follow():
         Target(noisy_sum, epsilon=1.0, noise="laplace")
     with pytest.raises(ValueError, match="to be l1 or l2 for gaussian noise"):
         Target(noisy_sum, norm="linf", **GAUSSIAN)
-    assert Target(noisy_sum, epsilon=1.0, noise="laplace", arrays=(1,)).norm == "l2"
+    assert (
+        Target(noisy_sum, epsilon=1.0, noise="laplace", arrays=(1,)).norm
+        == "l2"
+    )
 
 
 def test_who_samples_has_to_be_said():
     with pytest.raises(
-        ValueError, match=r"draws_batches=None to be said with sampling_rate < 1"
+        ValueError,
+        match=r"draws_batches=None to be said with sampling_rate < 1",
     ):
         Target(noisy_sum, sampling_rate=0.25, **GAUSSIAN)
 
@@ -92,16 +96,18 @@ def test_a_claimed_epsilon_needs_its_noise():
     assert Target(noisy_sum, epsilon=2.0, delta=1e-5).multiplier is None
     sampled = {**GAUSSIAN, **SAMPLED, "noise_multiplier": None}
     claim = poisson_epsilon(1.0, 0.25, 4, 1e-5)
-    assert Target(noisy_sum, epsilon=claim, **sampled).multiplier == pytest.approx(
-        1.0, rel=1e-3
-    )
+    assert Target(
+        noisy_sum, epsilon=claim, **sampled
+    ).multiplier == pytest.approx(1.0, rel=1e-3)
 
 
 def test_what_is_proved_of_a_sampled_claim_is_at_its_own_delta():
     target = SOUND["poisson-sampled"]
     true, claim = Profile.of(target, 0.5), Profile.of(target)
     fpr = np.geomspace(1e-4, 0.5, 50)
-    rates = [(float(a), float(b)) for a, b in zip(fpr, true.fnr(fpr), strict=True)]
+    rates = [
+        (float(a), float(b)) for a, b in zip(fpr, true.fnr(fpr), strict=True)
+    ]
     epsilon = max(claim.epsilon(*one, target.delta) for one in rates)
     assert target.claimed < epsilon <= true.epsilons[-1]
     assert claim.epsilon(0.5, 0.5, target.delta) == 0
@@ -111,7 +117,9 @@ def test_of_batches_that_are_not_sampled_no_more_is_proved_than_they_leak():
     """ε is 4.38, whatever is claimed of sampling."""
     target = SOUND["poisson-sampled"]
     alone = Profile.of(
-        dataclasses.replace(target, sampling_rate=1.0, steps=1, draws_batches=None)
+        dataclasses.replace(
+            target, sampling_rate=1.0, steps=1, draws_batches=None
+        )
     )
     fpr = np.geomspace(1e-3, 0.5, 50)
     rates = zip(fpr, alone.fnr(fpr), strict=True)

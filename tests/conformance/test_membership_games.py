@@ -20,7 +20,10 @@ def redrawn(step):
     return vector / np.linalg.norm(vector)
 
 
-CANARIES = {"fixed": 2 * np.eye(DIM)[3], "redrawn": lambda step: 2 * redrawn(step)}
+CANARIES = {
+    "fixed": 2 * np.eye(DIM)[3],
+    "redrawn": lambda step: 2 * redrawn(step),
+}
 
 
 @pytest.mark.parametrize("name", CANARIES)
@@ -90,7 +93,9 @@ class Counter(games.AuditedMechanism):
 def test_every_observation_is_of_a_fresh_mechanism_and_every_run_too():
     counter, canary = Counter(), DIRAC
     arguments = {
-        "statistic": games.Statistic("one", lambda released, _: released[:, 1].sum())
+        "statistic": games.Statistic(
+            "one", lambda released, _: released[:, 1].sum()
+        )
     }
     scores = games.play_game(
         counter, "zero-out", canary, observations=3, steps=2, **arguments
@@ -138,9 +143,15 @@ def test_a_right_round_is_within_its_theorem_and_a_noiseless_one_is_not():
     canary = DIRAC
     for noise, violated in ((1.0, False), (0.0, True)):
         scores = games.play_game(
-            NoisySum(1.0, noise), "add-or-remove", canary, observations=500, seed=1
+            NoisySum(1.0, noise),
+            "add-or-remove",
+            canary,
+            observations=500,
+            seed=1,
         )
-        bound = lower_bound(scores, 1e-5, confidence=0.99, method="clopper-pearson")
+        bound = lower_bound(
+            scores, 1e-5, confidence=0.99, method="clopper-pearson"
+        )
         assert (bound > gaussian_epsilon(1.0, 1e-5)) == violated
 
 
@@ -154,7 +165,10 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "observations": (r"observations=1 >= 2", {"observations": 1}),
     "steps": (r"steps=0 >= 1", {"steps": 0}),
     "sampling_rate": (r"sampling_rate=0 in \(0, 1\]", {"sampling_rate": 0}),
-    "others": (r"others\.shape=\(1, 3\) to be \(n, 12\)", {"others": [[1, 2, 3]]}),
+    "others": (
+        r"others\.shape=\(1, 3\) to be \(n, 12\)",
+        {"others": [[1, 2, 3]]},
+    ),
     "released": (
         r"released\.shape=\(\) to be \(12,\)",
         {"mechanism": Function(np.sum)},
@@ -163,7 +177,10 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
         r"released.*finite",
         {"mechanism": Function(lambda updates: updates[0] * np.nan)},
     ),
-    "two_runs": ("steps=2 to be 1 with two_runs", {"steps": 2, "two_runs": True}),
+    "two_runs": (
+        "steps=2 to be 1 with two_runs",
+        {"steps": 2, "two_runs": True},
+    ),
     "adjacency": ("adjacency='other' to be one of", {"adjacency": "other"}),
     "zero": (r"norm=0\.0 > 0", {"canary": np.zeros(DIM)}),
 }

@@ -29,7 +29,14 @@ def test_marker_and_fixture(tmp_path):
     (tmp_path / "test_mechanism.py").write_text(textwrap.dedent(TESTS))
     plugin = ["-p", "no:cacheprovider"]  # pytest finds it by its entry point
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--strict-markers", *plugin, str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--strict-markers",
+            *plugin,
+            str(tmp_path),
+        ],
         capture_output=True,
         text=True,
     )
@@ -43,5 +50,7 @@ def test_importing_the_plugin_is_light():
         "import sys, fl_epe.conformance.pytest_plugin\n"
         "print([m for m in ('numpy', 'scipy', 'torch', 'flwr', 'rich') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -4,7 +4,14 @@ from fl_epe.conformance import ConformanceResult
 from fl_epe.noise import Check
 
 WORST = Check(
-    "seed", "failed", "a claim", "a < b", "No noise", "critical", "again", infinite=True
+    "seed",
+    "failed",
+    "a claim",
+    "a < b",
+    "No noise",
+    "critical",
+    "again",
+    infinite=True,
 )
 OTHERS = (
     Check("scale", "passed", "a claim", "all of it"),
@@ -28,7 +35,9 @@ def test_the_worst_failure_is_first_in_every_form():
     assert found.summary.startswith("2 of 4 checks failed (worst: critical)")
     for text in (found.table(), found.as_html()):
         body = text[text.rindex(found.summary) :]
-        places = [body.index(name) for name in ("seed", "tails", "grid", "scale")]
+        places = [
+            body.index(name) for name in ("seed", "tails", "grid", "scale")
+        ]
         assert places == sorted(places)
         assert text.count("Again: again") == 1
     assert "a &lt; b. No noise" in found.as_html()

@@ -19,7 +19,9 @@ from text_sources import write_vocabulary
 from fl_epe.cli.main import main
 from fl_epe.data import convert
 
-POSTS = [("train", f"user-{i % 3}", {"tokens": "to be or not"}) for i in range(9)]
+POSTS = [
+    ("train", f"user-{i % 3}", {"tokens": "to be or not"}) for i in range(9)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,10 @@ def _vocabulary(tmp_path):
 def _refused(tmp_path, capsys, kind, source, *more):
     before = {path.name for path in tmp_path.iterdir()}
     assert (
-        main(["data", "convert", kind, str(source), str(tmp_path / "out"), *more]) == 2
+        main(
+            ["data", "convert", kind, str(source), str(tmp_path / "out"), *more]
+        )
+        == 2
     )
     printed = capsys.readouterr().err
     assert len(printed.splitlines()) == 1
@@ -76,13 +81,17 @@ HDF5 = {
 def test_hdf5(features, message, tmp_path, capsys):
     import re
 
-    printed = _refused(tmp_path, capsys, "emnist", _hdf5(tmp_path / "a.h5", **features))
+    printed = _refused(
+        tmp_path, capsys, "emnist", _hdf5(tmp_path / "a.h5", **features)
+    )
     assert re.search(message, printed), printed
     assert "a.h5" in printed
 
 
 @pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("name", ["a.h5", "a.sqlite", "a.sqlite.lzma", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.h5", "a.sqlite", "a.sqlite.lzma", "a.parquet"]
+)
 def test_a_file_that_was_cut_off(name, cut, tmp_path, capsys):
     path = tmp_path / name
     kind = "stackoverflow"
@@ -111,7 +120,10 @@ SQL = {
         "UPDATE examples SET client_id = x'ff' WHERE rowid = 2",
         "one type",
     ),
-    "no-text": ("UPDATE examples SET client_id = CAST(x'ff' AS TEXT)", "decode"),
+    "no-text": (
+        "UPDATE examples SET client_id = CAST(x'ff' AS TEXT)",
+        "decode",
+    ),
     "no-table": ("DROP TABLE examples", "no such table"),
     "no-rows": ("DELETE FROM examples", "to have .*, found none|to have rows"),
 }
@@ -139,7 +151,9 @@ def test_a_picture_that_is_a_bomb_is_not_unpacked(tmp_path, capsys):
     images = [{"bytes": file.getvalue(), "path": None}]
     table = pa.table({"writer_id": ["a"], "image": images, "character": [1]})
     parquet.write_table(table, tmp_path / "a.parquet")
-    assert "a.parquet" in _refused(tmp_path, capsys, "emnist", tmp_path / "a.parquet")
+    assert "a.parquet" in _refused(
+        tmp_path, capsys, "emnist", tmp_path / "a.parquet"
+    )
 
 
 def test_a_word_list_that_is_a_broken_archive(tmp_path, capsys):
@@ -161,7 +175,11 @@ def test_what_a_killed_conversion_left_is_removed(tmp_path):
     (tmp_path / "out.fl-epe-part" / "inner").mkdir(parents=True)
     (tmp_path / "out.fl-epe-part.lock").touch()
     assert (
-        len(convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "out"))
+        len(
+            convert(
+                "stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "out"
+            )
+        )
         == 3
     )
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -185,4 +203,6 @@ def test_processes_that_want_the_same_wait_for_each_other(tmp_path):
         pool.submit(somebody_else)
         held.wait()
         with pytest.raises(FileExistsError, match="target="):
-            convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "out")
+            convert(
+                "stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "out"
+            )

@@ -48,7 +48,10 @@ def _expected_ids(rows: Rows) -> dict[str, np.ndarray]:
     return {
         client: words.encode(
             arrow_rows(
-                {"client": [client] * len(part), "tokens": [f["tokens"] for f in part]},
+                {
+                    "client": [client] * len(part),
+                    "tokens": [f["tokens"] for f in part],
+                },
                 "",
             )
         )
@@ -103,7 +106,9 @@ def _hub_dataset(rows: Rows) -> datasets.Dataset:
         }
     )
     columns = {
-        "image": [{"bytes": png(255 - f["ink"]), "path": None} for _, _, f in rows],
+        "image": [
+            {"bytes": png(255 - f["ink"]), "path": None} for _, _, f in rows
+        ],
         "writer_id": [writer for _, writer, _ in rows],
         "hsf_id": [0] * len(rows),
         "character": [f["label"] for _, _, f in rows],
@@ -131,13 +136,19 @@ def _write_pictures(
         return "flwrlabs/femnist"
     if form == "parquet":
         (folder / "data").mkdir()
-        _hub_dataset(rows).to_parquet(str(folder / "data/train-00000-of-00001.parquet"))
+        _hub_dataset(rows).to_parquet(
+            str(folder / "data/train-00000-of-00001.parquet")
+        )
         # The library's own loader takes a folder as it takes a hub id.
         loaded = sources._from_datasets(
-            datasets.load_dataset(str(folder), cache_dir=str(folder.parent / "hf")),
+            datasets.load_dataset(
+                str(folder), cache_dir=str(folder.parent / "hf")
+            ),
             "hub",
         )
-        assert [(part.split, part.rows) for part in loaded] == [("train", len(rows))]
+        assert [(part.split, part.rows) for part in loaded] == [
+            ("train", len(rows))
+        ]
         return str(folder)
     if form == "saved":
         _hub_dataset(rows).save_to_disk(str(folder))
@@ -166,7 +177,9 @@ def _write_leaf(path: pathlib.Path, rows: Rows) -> None:
     path.write_text(json.dumps(found))
 
 
-@pytest.mark.parametrize("form", ["hub", "parquet", "saved", "sqlite", "hdf5", "leaf"])
+@pytest.mark.parametrize(
+    "form", ["hub", "parquet", "saved", "sqlite", "hdf5", "leaf"]
+)
 def test_every_format_gives_each_writer_their_pictures(
     tmp_path: pathlib.Path, form: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -182,7 +195,9 @@ def test_every_format_gives_each_writer_their_pictures(
         kept = [tuple(found) for found in store.client(client)]
         assert kept == [found for found in all_of if found not in held_out]
         assert len(kept) == len(all_of) - len(all_of) // 10
-    assert store.about["source"] == ("flwrlabs/femnist" if form == "hub" else "source")
+    assert store.about["source"] == (
+        "flwrlabs/femnist" if form == "hub" else "source"
+    )
 
 
 @pytest.mark.parametrize("form", ["hdf5", "leaf"])
@@ -200,7 +215,9 @@ def test_clients_without_examples_are_left_out_and_counted(
     if form == "hdf5":
         with h5py.File(source / "fed_emnist_train.h5", "a") as file:
             for name in names:
-                file[f"examples/{name}/pixels"] = np.empty((0, 28, 28), np.float32)
+                file[f"examples/{name}/pixels"] = np.empty(
+                    (0, 28, 28), np.float32
+                )
                 file[f"examples/{name}/label"] = np.empty(0, np.int32)
     else:
         content = json.loads((source / "all_data_0.json").read_text())
@@ -209,7 +226,10 @@ def test_clients_without_examples_are_left_out_and_counted(
         content["user_data"] = nobody | content["user_data"]
         (source / "all_data_0.json").write_text(json.dumps(content))
     assert (
-        main(["data", "convert", "emnist", str(source), str(tmp_path / "store")]) == 0
+        main(
+            ["data", "convert", "emnist", str(source), str(tmp_path / "store")]
+        )
+        == 0
     )
     assert "Clients left out, without examples: 3\n" in capsys.readouterr().out
     store = data.ClientStore(tmp_path / "store")
@@ -245,7 +265,9 @@ def test_a_tenth_of_each_user_is_held_out_where_the_source_holds_nothing_out(
     assert store.about["held_out"] == sum(size // 10 for size in sizes)
 
 
-def test_a_data_set_of_a_hub(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_data_set_of_a_hub(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     rows = {"user_id": ["b", "a", "b"], "tokens": ["to be", "or", "not to"]}
     loaded = datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows)})
     monkeypatch.setattr(datasets, "load_dataset", {"owner/posts": loaded}.get)
@@ -262,7 +284,10 @@ def test_held_out_examples_are_at_most_so_many(
 ):
     monkeypatch.setattr(conversion, "MOST_HELD_OUT", 5)
     source = write_text_source(
-        tmp_path / "source", ".parquet", tagged_sentences(), tagged_sentences("test")
+        tmp_path / "source",
+        ".parquet",
+        tagged_sentences(),
+        tagged_sentences("test"),
     )
     store = data.convert("stackoverflow", source, tmp_path / "store")
     assert store.held_out(100).shape == (5, 21)
@@ -273,12 +298,16 @@ def test_held_out_examples_are_at_most_so_many(
 def test_held_out_posts_are_better_than_held_out_users(tmp_path: pathlib.Path):
     rows = [
         (s, "u", {"tokens": word})
-        for s, word in zip(("train", "heldout", "test"), VOCABULARY, strict=False)
+        for s, word in zip(
+            ("train", "heldout", "test"), VOCABULARY, strict=False
+        )
     ]
     (tmp_path / "source").mkdir()
     write_vocabulary(tmp_path / "source")
     write_sqlite(tmp_path / "source" / "stackoverflow.sqlite", rows)
-    store = data.convert("stackoverflow", str(tmp_path / "source"), tmp_path / "store")
+    store = data.convert(
+        "stackoverflow", str(tmp_path / "source"), tmp_path / "store"
+    )
     assert store.client(0)[:, 1].tolist() == [1]
     assert store.held_out(9)[:, 1].tolist() == [3]
 
@@ -327,4 +356,6 @@ def test_a_data_set_of_another_kind_is_refused(tmp_path: pathlib.Path):
 
 
 def test_messages_of_another_library_version_are_the_same_bytes():
-    assert example(tokens="a") == b"\n\x11\n\x0f\n\x06tokens\x12\x05\n\x03\n\x01a"
+    assert (
+        example(tokens="a") == b"\n\x11\n\x0f\n\x06tokens\x12\x05\n\x03\n\x01a"
+    )

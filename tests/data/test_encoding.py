@@ -11,7 +11,13 @@ import pytest
 from data_files import Example, example, handwriting, png, posts, write_sqlite
 
 from fl_epe.data.encoders import Encoder, Images, Words, read_vocabulary
-from fl_epe.data.examples import BOS, EOS, OOV, images_and_labels, words_and_next
+from fl_epe.data.examples import (
+    BOS,
+    EOS,
+    OOV,
+    images_and_labels,
+    words_and_next,
+)
 from fl_epe.data.sources import arrow_rows, read_sqlite
 
 
@@ -47,16 +53,24 @@ def test_messages_of_googles_library_come_back(tmp_path: pathlib.Path):
 def test_features_without_a_list_are_empty(tmp_path: pathlib.Path):
     message = Example()
     message.features.feature["nothing"].SetInParent()
-    assert _read(tmp_path, message.SerializeToString(), "nothing") == {"nothing": []}
+    assert _read(tmp_path, message.SerializeToString(), "nothing") == {
+        "nothing": []
+    }
 
 
-def test_lists_that_are_not_packed_and_unknown_fields_are_read(tmp_path: pathlib.Path):
+def test_lists_that_are_not_packed_and_unknown_fields_are_read(
+    tmp_path: pathlib.Path,
+):
     def field(number: int, content: bytes) -> bytes:
         return bytes([number << 3 | 2, len(content)]) + content
 
     ints = field(3, b"\x08\x05" + b"\x08\x96\x01")
     floats = field(
-        2, b"\x0d" + np.float32(1.5).tobytes() + b"\x0d" + np.float32(-2).tobytes()
+        2,
+        b"\x0d"
+        + np.float32(1.5).tobytes()
+        + b"\x0d"
+        + np.float32(-2).tobytes(),
     )
     unknown = b"\x20\x07" + b"\x29" + bytes(8) + field(7, b"abc")
     entries = [
@@ -76,7 +90,9 @@ def test_lists_that_are_not_packed_and_unknown_fields_are_read(tmp_path: pathlib
     ],
 )
 def test_what_is_no_example_says_where(message: bytes, tmp_path: pathlib.Path):
-    with pytest.raises(ValueError, match=r"a.sqlite, row 1, to be a tf.train.Example"):
+    with pytest.raises(
+        ValueError, match=r"a.sqlite, row 1, to be a tf.train.Example"
+    ):
         _read(tmp_path, message, "tokens")
 
 
@@ -105,7 +121,9 @@ def test_sentences_become_the_ids_of_tff():
     expected[3] = [BOS, *[2] * 19, EOS]
     expected[4] = [BOS, *[2] * 20]
     for column in (texts, [text.encode() for text in texts]):
-        np.testing.assert_array_equal(words.encode(_batch(tokens=column)), expected)
+        np.testing.assert_array_equal(
+            words.encode(_batch(tokens=column)), expected
+        )
     inputs, targets = words_and_next(expected)
     assert inputs[0].tolist()[:4] == [BOS, 2, 3, EOS]
     assert targets[0].tolist()[:4] == [2, 3, EOS, 0]
@@ -160,7 +178,9 @@ def test_a_broken_vocabulary_is_named(tmp_path, text: str):
 
 @pytest.mark.parametrize("bright_paper", [False, True])
 @pytest.mark.parametrize("form", ["files", "floats", "arrays"])
-def test_every_form_of_an_image_becomes_the_same_ink(form: str, bright_paper: bool):
+def test_every_form_of_an_image_becomes_the_same_ink(
+    form: str, bright_paper: bool
+):
     ink, labels = handwriting(20)
     source = 255 - ink if bright_paper else ink
     shares = source / np.float32(255)
@@ -185,7 +205,9 @@ def test_the_first_rows_decide_which_way_round_all_are():
     ink, labels = handwriting(20)
     images = Images()
     images.encode(_batch(image=1 - ink / 255, label=labels))
-    found = images.encode(_batch(image=[[1.0] * 784, [0.0] * 784], label=[0, 1]))
+    found = images.encode(
+        _batch(image=[[1.0] * 784, [0.0] * 784], label=[0, 1])
+    )
     assert found[:, 0].tolist() == [0, 255]
 
 
@@ -196,7 +218,10 @@ def test_the_first_rows_decide_which_way_round_all_are():
             [[0.0] * 783], [1], r"784 numbers an image, found \[783\]", id="783"
         ),
         pytest.param(
-            [[0.0] * 783, [0.0] * 785], [1, 1], r"found \[783, 785\]", id="other-sizes"
+            [[0.0] * 783, [0.0] * 785],
+            [1, 1],
+            r"found \[783, 785\]",
+            id="other-sizes",
         ),
         pytest.param(
             [[1.5] * 784],
@@ -204,7 +229,9 @@ def test_the_first_rows_decide_which_way_round_all_are():
             r"pixels in \[0, 1\], found 1.5",
             id="pixels-in-0,1,found-1.5",
         ),
-        pytest.param([[0] * 784], [1], r"pixels in \[0, 1\]", id="whole-numbers"),
+        pytest.param(
+            [[0] * 784], [1], r"pixels in \[0, 1\]", id="whole-numbers"
+        ),
         pytest.param([[float("nan")] * 784], [1], "pixels in", id="pixels-in"),
         pytest.param(
             [[0.5] * 784],
@@ -217,7 +244,10 @@ def test_the_first_rows_decide_which_way_round_all_are():
         ),
         pytest.param([[0.0] * 784], [-1], "found -1", id="label-below-0"),
         pytest.param(
-            [[0.0] * 784], ["a"], "labels to be integers, found string", id="label-a"
+            [[0.0] * 784],
+            ["a"],
+            "labels to be integers, found string",
+            id="label-a",
         ),
         pytest.param(
             [{"bytes": b"none"}], [1], "28.: cannot identify", id="no-picture"
@@ -242,7 +272,9 @@ def test_what_is_no_image_is_named(images: list, labels: list, message: str):
     ("encoder", "columns"),
     [
         pytest.param(
-            Images(), {"image": [[0.0] * 784] * 3, "label": [1, 2, 3]}, id="images"
+            Images(),
+            {"image": [[0.0] * 784] * 3, "label": [1, 2, 3]},
+            id="images",
         ),
         pytest.param(Words([b"a"]), {"tokens": ["a", "", "b a"]}, id="words"),
     ],
@@ -257,9 +289,13 @@ def test_examples_have_the_width_and_type_that_the_encoder_says(
 
 
 def test_missing_values_and_mixed_types_are_named():
-    with pytest.raises(ValueError, match="no missing tokens in the place, found 1"):
+    with pytest.raises(
+        ValueError, match="no missing tokens in the place, found 1"
+    ):
         _batch(tokens=["a", None])
-    with pytest.raises(ValueError, match="columns of one type and length in the place"):
+    with pytest.raises(
+        ValueError, match="columns of one type and length in the place"
+    ):
         _batch(tokens=["a", 1])
 
 
@@ -275,5 +311,7 @@ def test_a_png_in_colour_is_read_as_grey(tmp_path):
 
     file = io.BytesIO()
     Image.new("RGB", (28, 28), (255, 255, 255)).save(file, "PNG")
-    found = Images().encode(_batch(image=[{"bytes": file.getvalue()}], label=[3]))
+    found = Images().encode(
+        _batch(image=[{"bytes": file.getvalue()}], label=[3])
+    )
     assert found[0].tolist() == [*[0] * 784, 3]

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("small_batches")
 def _text_file(name: str, content: str | bytes):
     def write(folder: pathlib.Path) -> None:
         path = folder / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
 
     return write
 
@@ -30,7 +32,9 @@ def _sqlite(*rows) -> object:
 
 
 def _parquet(**columns) -> object:
-    return lambda folder: parquet.write_table(pa.table(columns), folder / "a.parquet")
+    return lambda folder: parquet.write_table(
+        pa.table(columns), folder / "a.parquet"
+    )
 
 
 GOOD = ("train", "u", {"tokens": "a b"})
@@ -67,13 +71,16 @@ GOOD = ("train", "u", {"tokens": "a b"})
         ),
         pytest.param(
             _text_file(
-                "a.json", '{"users": ["u"], "user_data": {"u": {"x": [], "y": [1]}}}'
+                "a.json",
+                '{"users": ["u"], "user_data": {"u": {"x": [], "y": [1]}}}',
             ),
             "a.json to hold LEAF's JSON: client 'u' has no 'x' and 'y' of one length",
             id="leaf-lengths",
         ),
         pytest.param(
-            _text_file("a.json", "[]"), "a.json to hold LEAF's JSON", id="leaf-list"
+            _text_file("a.json", "[]"),
+            "a.json to hold LEAF's JSON",
+            id="leaf-list",
         ),
         pytest.param(
             _parquet(user_id=pa.array([None], pa.string()), tokens=[""]),
@@ -82,7 +89,8 @@ GOOD = ("train", "u", {"tokens": "a b"})
         ),
         pytest.param(
             _parquet(
-                user_id=pa.array([], pa.string()), tokens=pa.array([], pa.string())
+                user_id=pa.array([], pa.string()),
+                tokens=pa.array([], pa.string()),
             ),
             "source='.*' to have rows, found none",
             id="no-rows",
@@ -93,7 +101,9 @@ GOOD = ("train", "u", {"tokens": "a b"})
             id="a.parquet-to-be-a-Parquet-file",
         ),
         pytest.param(
-            _text_file("a.h5", "HDF"), "a.h5 to be a sound .h5", id="a.h5-to-be-sound"
+            _text_file("a.h5", "HDF"),
+            "a.h5 to be a sound .h5",
+            id="a.h5-to-be-sound",
         ),
         pytest.param(
             _text_file("a.sqlite", "text" * 200),
@@ -129,12 +139,17 @@ GOOD = ("train", "u", {"tokens": "a b"})
             id="row-1,to-have-a-column-tokens,found-title",
         ),
         pytest.param(
-            _sqlite(("test", "u", {"tokens": "a"}), ("heldout", "u", {"tokens": "a"})),
+            _sqlite(
+                ("test", "u", {"tokens": "a"}),
+                ("heldout", "u", {"tokens": "a"}),
+            ),
             "to have a training split, has",
             id="to-have-a-training-split,has",
         ),
         pytest.param(
-            lambda folder: write_hdf5(folder / "a.h5", [("", "u", {"title": "x"})]),
+            lambda folder: write_hdf5(
+                folder / "a.h5", [("", "u", {"title": "x"})]
+            ),
             "client 'u', to have a column 'tokens'",
             id="client-u,to-have-a-column-tokens",
         ),
@@ -147,13 +162,17 @@ def test_a_source_that_is_broken_is_named_and_nothing_is_left(
     write_vocabulary(tmp_path / "source")
     write(tmp_path / "source")
     with pytest.raises(ValueError, match=message):
-        data.convert("stackoverflow", str(tmp_path / "source"), tmp_path / "store")
+        data.convert(
+            "stackoverflow", str(tmp_path / "source"), tmp_path / "store"
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_two_formats_in_a_folder_are_one_too_many(tmp_path: pathlib.Path):
     source = tmp_path / "source"
-    write_text_source(source, ".parquet", tagged_sentences(), tagged_sentences("test"))
+    write_text_source(
+        source, ".parquet", tagged_sentences(), tagged_sentences("test")
+    )
     shutil.copy(source / "data" / "train-0.parquet", source / "train.h5")
     with pytest.raises(ValueError, match=r"one format .*found \.h5, \.parquet"):
         data.convert("stackoverflow", str(source), tmp_path / "store")
@@ -162,9 +181,12 @@ def test_two_formats_in_a_folder_are_one_too_many(tmp_path: pathlib.Path):
 def test_stackoverflow_needs_its_words(tmp_path: pathlib.Path):
     write_parquet(tmp_path / "a.parquet", [GOOD], "user_id")
     with pytest.raises(
-        ValueError, match=r"source='.*' to have .*stackoverflow.word_count beside"
+        ValueError,
+        match=r"source='.*' to have .*stackoverflow.word_count beside",
     ):
-        data.convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store")
+        data.convert(
+            "stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store"
+        )
 
 
 def test_hdf5_without_examples_is_named(tmp_path: pathlib.Path):
@@ -174,7 +196,9 @@ def test_hdf5_without_examples_is_named(tmp_path: pathlib.Path):
         file["clients/u/tokens"] = [b"a"]
     write_vocabulary(tmp_path)
     with pytest.raises(ValueError, match=r"a.h5 to be a sound .h5.*examples"):
-        data.convert("stackoverflow", str(tmp_path / "a.h5"), tmp_path / "store")
+        data.convert(
+            "stackoverflow", str(tmp_path / "a.h5"), tmp_path / "store"
+        )
 
 
 def test_features_of_different_lengths_are_named(tmp_path: pathlib.Path):
@@ -191,7 +215,9 @@ def test_features_of_different_lengths_are_named(tmp_path: pathlib.Path):
     ("arguments", "message"),
     [
         pytest.param(
-            {"kind": "mnist"}, "kind='mnist' to be one of", id="kind=mnist-to-be-one-of"
+            {"kind": "mnist"},
+            "kind='mnist' to be one of",
+            id="kind=mnist-to-be-one-of",
         )
     ],
 )
@@ -224,7 +250,8 @@ def test_a_hub_out_of_reach_says_what_to_do(
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
-        ConnectionError, match=r"source='flwrlabs/femnist' .*Without network, name"
+        ConnectionError,
+        match=r"source='flwrlabs/femnist' .*Without network, name",
     ):
         data.convert("emnist", "flwrlabs/femnist", tmp_path / "store")
 
@@ -248,7 +275,9 @@ def test_what_happens_meanwhile_is_not_overwritten(
         )
     assert [path.name for path in tmp_path.glob("*store*")] == ["store"]
     with pytest.raises(FileExistsError, match=r"target='.*' not to exist"):
-        data.convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store")
+        data.convert(
+            "stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store"
+        )
 
 
 def test_what_a_source_needs_besides_is_named(
@@ -284,4 +313,6 @@ def test_hub_ids_and_paths_are_told_apart(
     (tmp_path / "folder").mkdir()
     assert data.absolute("folder") == str(tmp_path / "folder")
     (tmp_path / "flwrlabs" / "femnist").mkdir(parents=True)
-    assert data.absolute("flwrlabs/femnist") == str(tmp_path / "flwrlabs" / "femnist")
+    assert data.absolute("flwrlabs/femnist") == str(
+        tmp_path / "flwrlabs" / "femnist"
+    )

@@ -24,12 +24,16 @@ def test_a_seed_decides_the_order_and_what_is_taken(tmp_path: pathlib.Path):
     assert not np.array_equal(everything, store.client(1))
     np.testing.assert_array_equal(store.shuffled(1, 7, seed=4), everything[:7])
     assert not np.array_equal(store.shuffled(1, 7, seed=5), everything[:7])
-    assert len(store.shuffled(1, 10**6, seed=4)) == store.sizes(np.array([1]))[0]
+    assert (
+        len(store.shuffled(1, 10**6, seed=4)) == store.sizes(np.array([1]))[0]
+    )
 
 
 @pytest.mark.parametrize("file", ["train.bin", "held_out.bin", "index.npz"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
-def test_a_damaged_data_set_is_refused(tmp_path: pathlib.Path, file: str, damage: str):
+def test_a_damaged_data_set_is_refused(
+    tmp_path: pathlib.Path, file: str, damage: str
+):
     path = converted_posts(tmp_path) / file
     content = path.read_bytes()
     if damage == "missing":

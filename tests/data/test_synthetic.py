@@ -34,7 +34,9 @@ from fl_epe.training import LocalTraining
 def test_a_user_has_the_same_sentences_whenever_asked():
     first = sentences(3, 5)
     np.testing.assert_array_equal(first, sentences(3, 5))
-    np.testing.assert_array_equal(held_out_sentences(3, 20), held_out_sentences(3, 20))
+    np.testing.assert_array_equal(
+        held_out_sentences(3, 20), held_out_sentences(3, 20)
+    )
     for other in (sentences(3, 6), sentences(4, 5)):
         assert not np.array_equal(first[:90], other[:90])
 
@@ -56,10 +58,12 @@ def test_sentences_have_the_form_of_real_ones():
 
 
 def test_words_have_zipf_frequencies():
-    found = np.concatenate([sentences(0, user, 100) for user in range(300)])[:, 1:]
-    counts = np.sort(np.bincount(found[(found > 0) & (found < OOV)], minlength=OOV))[
-        ::-1
+    found = np.concatenate([sentences(0, user, 100) for user in range(300)])[
+        :, 1:
     ]
+    counts = np.sort(
+        np.bincount(found[(found > 0) & (found < OOV)], minlength=OOV)
+    )[::-1]
     ranks = np.array([1, 10, 100, 1000])
     slope = np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)[0]
     assert -1.3 < slope < -0.7
@@ -102,13 +106,17 @@ def test_next_words_can_be_learned():
     single = np.bincount(targets.ravel(), minlength=VOCABULARY) + 0.1
     single = single / single.sum()
     pairs: dict[tuple[int, int], int] = {}
-    for pair in zip(inputs.ravel().tolist(), targets.ravel().tolist(), strict=True):
+    for pair in zip(
+        inputs.ravel().tolist(), targets.ravel().tolist(), strict=True
+    ):
         pairs[pair] = pairs.get(pair, 0) + 1
     totals = np.bincount(inputs.ravel(), minlength=VOCABULARY)
     mask = held_out != PAD
     losses = [
         -np.log((pairs.get((a, b), 0) + 5 * single[b]) / (totals[a] + 5))
-        for a, b in zip(held_in[mask].tolist(), held_out[mask].tolist(), strict=True)
+        for a, b in zip(
+            held_in[mask].tolist(), held_out[mask].tolist(), strict=True
+        )
     ]
     frequencies = -np.log(single[held_out[mask]]).mean()
     assert frequencies < math.log(VOCABULARY) - 2
@@ -118,11 +126,17 @@ def test_next_words_can_be_learned():
 def test_training_on_sentences_lowers_the_loss_by_two_nats():
     """Of the least model that can learn next words: plain steps on a product of two embeddings."""
     random = torch.Generator().manual_seed(0)
-    first, last = (0.1 * torch.randn(VOCABULARY, 8, generator=random) for _ in range(2))
-    parameters = [p.requires_grad_() for p in (first, last, torch.zeros(VOCABULARY))]
+    first, last = (
+        0.1 * torch.randn(VOCABULARY, 8, generator=random) for _ in range(2)
+    )
+    parameters = [
+        p.requires_grad_() for p in (first, last, torch.zeros(VOCABULARY))
+    ]
     losses = []
     for user in range(24):
-        inputs, targets = map(torch.from_numpy, words_and_next(sentences(0, user, 8)))
+        inputs, targets = map(
+            torch.from_numpy, words_and_next(sentences(0, user, 8))
+        )
         logits = functional.embedding(inputs, first) @ last.T + parameters[2]
         loss = functional.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), ignore_index=PAD
@@ -139,7 +153,10 @@ def test_training_on_sentences_lowers_the_loss_by_two_nats():
 
 
 def test_every_character_has_strokes_of_its_own():
-    assert string.digits + string.ascii_uppercase + string.ascii_lowercase == CHARACTERS
+    assert (
+        string.digits + string.ascii_uppercase + string.ascii_lowercase
+        == CHARACTERS
+    )
     glyphs = distances()
     assert glyphs.shape == (62, 121, 121)
     assert glyphs.min(axis=(1, 2)).max() < 1
@@ -180,7 +197,9 @@ def test_half_of_the_characters_are_digits_and_all_occur():
 def test_sizes_of_writers_are_like_the_real_ones():
     sizes = np.array([len(drawings(0, writer)[1]) for writer in range(200)])
     # Real: 814,255 characters of, says the paper, 3,383 writers.
-    assert sizes.mean() == pytest.approx(814_255 / WRITERS, abs=5 * 89 / math.sqrt(200))
+    assert sizes.mean() == pytest.approx(
+        814_255 / WRITERS, abs=5 * 89 / math.sqrt(200)
+    )
     assert sizes.min() >= 20
     assert sizes.max() <= 461
     assert len(drawings(0, 1, 25)[1]) == 25
@@ -188,7 +207,9 @@ def test_sizes_of_writers_are_like_the_real_ones():
 
 def test_writers_differ_more_than_their_own_characters():
     """In the width of their pens."""
-    means = [drawings(0, writer, 60)[0].mean(axis=(1, 2, 3)) for writer in range(20)]
+    means = [
+        drawings(0, writer, 60)[0].mean(axis=(1, 2, 3)) for writer in range(20)
+    ]
     within = np.mean([values.var() for values in means]) / 60
     assert np.var([values.mean() for values in means]) > 5 * within
 
@@ -201,7 +222,9 @@ def test_training_on_drawings_lowers_the_loss_by_a_nat():
     losses = []
     for client in range(14):
         local = LocalTraining(learning_rate=0.08)
-        update = trainer.train(theta, client, local, seed=0, round_number=client)
+        update = trainer.train(
+            theta, client, local, seed=0, round_number=client
+        )
         theta = theta + update.values
         losses.append(update.loss_sum / update.examples)
     assert losses[0] == pytest.approx(math.log(62), abs=0.4)
@@ -213,7 +236,10 @@ def test_training_on_drawings_lowers_the_loss_by_a_nat():
 
 @pytest.mark.parametrize(
     ("name", "clients", "held_out"),
-    [("synthetic-stackoverflow", USERS, 1000), ("synthetic-emnist", WRITERS, 2000)],
+    [
+        ("synthetic-stackoverflow", USERS, 1000),
+        ("synthetic-emnist", WRITERS, 2000),
+    ],
 )
 def test_synthetic_tasks_have_as_many_clients_and_keep_none(
     name: str, clients: int, held_out: int
@@ -230,7 +256,9 @@ def test_synthetic_tasks_have_as_many_clients_and_keep_none(
     )
 
 
-@pytest.mark.parametrize("name", ["synthetic-stackoverflow", "synthetic-emnist"])
+@pytest.mark.parametrize(
+    "name", ["synthetic-stackoverflow", "synthetic-emnist"]
+)
 @pytest.mark.parametrize("option", ["num_clients", "max_examples", "data_seed"])
 def test_options_of_synthetic_tasks_are_checked(name: str, option: str):
     with pytest.raises(ValueError, match=f"{option}=-1 .*>="):
@@ -238,15 +266,21 @@ def test_options_of_synthetic_tasks_are_checked(name: str, option: str):
 
 
 def test_held_out_sentences_and_drawings_are_nobodys():
-    seen = {row.tobytes() for user in range(200) for row in sentences(0, user, 50)}
-    long = [row for row in held_out_sentences(0, 200) if np.count_nonzero(row) > 8]
+    seen = {
+        row.tobytes() for user in range(200) for row in sentences(0, user, 50)
+    }
+    long = [
+        row for row in held_out_sentences(0, 200) if np.count_nonzero(row) > 8
+    ]
     assert np.mean([row.tobytes() in seen for row in long]) < 0.02
     images, labels = held_out_drawings(0, 25)
     assert images.shape == (25, 1, 28, 28)
     assert labels.shape == (25,)
 
 
-@pytest.mark.parametrize("name", ["synthetic-emnist", "synthetic-stackoverflow"])
+@pytest.mark.parametrize(
+    "name", ["synthetic-emnist", "synthetic-stackoverflow"]
+)
 def test_sizes_are_known_without_the_examples(name):
     for most in (0, 5):
         task = load_task(name, num_clients=20, max_examples=most)

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import torch
 from opacus import GradSampleModule, PrivacyEngine
-from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPPerLayerOptimizer
+from opacus.optimizers import (
+    AdaClipDPOptimizer,
+    DPOptimizer,
+    DPPerLayerOptimizer,
+)
 from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
@@ -34,7 +38,9 @@ from fl_epe.dp_sgd.optimizers import Steps
 from fl_epe.dp_sgd.step_checks import StepFindings
 from fl_epe.reporting import as_text, summarize
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning"
+)
 
 BATCH, STEPS = 16, 12
 ADAPTIVE = {
@@ -59,7 +65,9 @@ def network():
     )
 
 
-def private(kind=DPOptimizer, inner=torch.optim.SGD, z=1.0, more=None, **options):
+def private(
+    kind=DPOptimizer, inner=torch.optim.SGD, z=1.0, more=None, **options
+):
     model = GradSampleModule(network())
     optimizer = kind(
         inner(model.parameters(), **({"lr": 0.1} | options)),
@@ -77,7 +85,9 @@ def train(model, optimizer, steps=STEPS, after=lambda: None):
     for step in range(steps):
         here = slice(step * BATCH % 64, step * BATCH % 64 + BATCH)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs[here]), labels[here]).backward()
+        torch.nn.functional.cross_entropy(
+            model(inputs[here]), labels[here]
+        ).backward()
         optimizer.step()
         after()
     return weights(model)
@@ -88,7 +98,12 @@ def weights(model):
 
 
 def audited(optimizer, **options):
-    settings = {"num_canaries": 200, "delta": 1e-5, "sample_rate": 1.0, "seed": 7}
+    settings = {
+        "num_canaries": 200,
+        "delta": 1e-5,
+        "sample_rate": 1.0,
+        "seed": 7,
+    }
     return audit_dp_sgd(optimizer, **(settings | options))
 
 
@@ -195,9 +210,13 @@ def test_the_plain_step_is_what_it_says():
         max_grad_norm=1.0,
         expected_batch_size=4,
     )
-    found = optimizer.step(np.array([[3.0, 4.0], [0.0, 0.5]]))  # the first is clipped
+    found = optimizer.step(
+        np.array([[3.0, 4.0], [0.0, 0.5]])
+    )  # the first is clipped
     assert found == pytest.approx([1 - 0.5 * 0.6 / 4, 1 - 0.5 * 1.3 / 4])
-    with pytest.raises(ValueError, match=r"gradients.shape=\(2,\) to be \(batch, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"gradients.shape=\(2,\) to be \(batch, 2\)"
+    ):
         optimizer.step(np.ones(2))
     with pytest.raises(ValueError, match="noise_multiplier=-1"):
         PlainDPSGD(
@@ -222,7 +241,8 @@ def test_empty_batches_do_not_switch_the_check_of_batch_sizes_off():
         for size in [0, *rng.binomial(500, 4 / 500, 150)]:
             optimizer.step(rng.normal(size=(size, 50)))
     assert (
-        "where a sampling rate of 0.004 makes one expect 2" in audit.findings.faults[0]
+        "where a sampling rate of 0.004 makes one expect 2"
+        in audit.findings.faults[0]
     )
     assert audit.findings.unseen == ()
 
@@ -235,12 +255,17 @@ def test_a_scheduler_may_be_made_before_or_inside(when):
     if when == "before":
         rates = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     with audited(optimizer) as audit:
-        rates = rates or torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        rates = rates or torch.optim.lr_scheduler.StepLR(
+            optimizer, 1, gamma=0.5
+        )
         train(model, optimizer, 3, rates.step)
     train(model, optimizer, 1, rates.step)
     assert optimizer.param_groups[0]["lr"] == 0.1 / 2**4
     assert (audit.record().rounds, audit._seen.movement.steps) == (3, 3)
-    assert (audit._seen.movement.unexplained, audit._seen.movement.changes) == (0, 0)
+    assert (audit._seen.movement.unexplained, audit._seen.movement.changes) == (
+        0,
+        0,
+    )
 
 
 class KeepsItsOwn(torch.optim.SGD):
@@ -259,7 +284,9 @@ def test_an_optimizer_that_cannot_be_replayed_is_not_accused():
     model, optimizer = private(inner=KeepsItsOwn)
     with audited(optimizer) as audit:
         train(model, optimizer)
-    (unseen,) = [text for text in audit.findings.unseen if "moves the model" in text]
+    (unseen,) = [
+        text for text in audit.findings.unseen if "moves the model" in text
+    ]
     assert unseen.startswith(
         "what moves the model in 12 of 12 steps: a step cannot be replayed (AttributeError:"
     )
@@ -273,7 +300,9 @@ def test_weights_from_elsewhere_are_told():
         with torch.no_grad():
             next(iter(model.parameters())).mul_(0.5)  # as a server's model
         train(model, optimizer, 5)
-    assert "what changed the model between steps, 1 times" in audit.findings.unseen
+    assert (
+        "what changed the model between steps, 1 times" in audit.findings.unseen
+    )
     assert audit._seen.movement.unexplained == 0
 
 
@@ -297,7 +326,9 @@ def test_replays_leave_random_numbers_and_other_parameters_alone():
         with audited(optimizer) as audit:
             assert torch.equal(plain, train(model, optimizer))
     assert torch.equal(numbers, torch.get_rng_state())
-    assert audit._seen.movement.unexplained == 0  # the replay draws the same numbers
+    assert (
+        audit._seen.movement.unexplained == 0
+    )  # the replay draws the same numbers
 
 
 def nothing(self, cohort, clip_norm):
@@ -347,14 +378,20 @@ def test_canaries_are_all_that_is_different(mode):
     plain = epochs(*engine(mode))
     parts = engine(mode)
     start = weights(parts[0])
-    with audited(parts[1], num_canaries=20, sample_rate=1.0, unobserved=0) as audit:
+    with audited(
+        parts[1], num_canaries=20, sample_rate=1.0, unobserved=0
+    ) as audit:
         changed = epochs(*parts)
     record = audit.record()
-    shift = np.asarray(plain - changed, np.float64) / 0.1 * BATCH / record.rounds
+    shift = (
+        np.asarray(plain - changed, np.float64) / 0.1 * BATCH / record.rounds
+    )
     total = -audit._auditor.canaries.combine(np.ones((1, 20)))[
         0
     ]  # less the gradients they change
-    assert np.dot(shift, total) / np.dot(total, total) == pytest.approx(1, abs=0.1)
+    assert np.dot(shift, total) / np.dot(total, total) == pytest.approx(
+        1, abs=0.1
+    )
     assert not torch.equal(start, changed)
 
 
@@ -364,8 +401,12 @@ def test_one_step_moves_by_exactly_the_canaries():
     model, optimizer = private()
     with audited(optimizer) as audit:
         changed = train(model, optimizer, 1)
-    total = audit._auditor.canaries.combine(np.ones((1, 200)), numbers=range(200))[0]
-    assert np.allclose((changed - plain).numpy(), 0.1 * total / BATCH, atol=1e-6)
+    total = audit._auditor.canaries.combine(
+        np.ones((1, 200)), numbers=range(200)
+    )[0]
+    assert np.allclose(
+        (changed - plain).numpy(), 0.1 * total / BATCH, atol=1e-6
+    )
 
 
 def test_virtual_steps_are_one_step():
@@ -412,7 +453,9 @@ def test_no_exception_of_the_audit_ends_training(where, monkeypatch, caplog):
     assert record.rounds == 3
     assert "ε" in audit.report()
     assert "goes on without the audit" in record.provenance.faults[0]
-    assert record.mechanism.server.name != "sgd"  # the model has taken further steps
+    assert (
+        record.mechanism.server.name != "sgd"
+    )  # the model has taken further steps
 
 
 def test_after_a_failure_training_is_that_without_the_audit(monkeypatch):
@@ -477,10 +520,14 @@ def test_a_step_that_is_not_finite_is_lost():
 
 def test_schedules_of_the_noise_and_of_the_learning_rate_go_on():
     model, optimizer = private(lr=1.0)
-    rate = torch.optim.lr_scheduler.StepLR(optimizer.original_optimizer, 1, gamma=0.5)
+    rate = torch.optim.lr_scheduler.StepLR(
+        optimizer.original_optimizer, 1, gamma=0.5
+    )
     noise = ExponentialNoise(optimizer, gamma=0.9)
     with audited(optimizer) as audit:
-        train(model, optimizer, 3, lambda: [each.step() for each in (rate, noise)])
+        train(
+            model, optimizer, 3, lambda: [each.step() for each in (rate, noise)]
+        )
     record = audit.record()
     assert record.mechanism.server.learning_rates.tolist() == [1, 0.5, 0.25]
     assert (
@@ -488,7 +535,9 @@ def test_schedules_of_the_noise_and_of_the_learning_rate_go_on():
     )  # no single one: no ε is claimed by theory
     assert audit.epsilon().epsilon > 0
     model, optimizer = private(lr=1.0)
-    rate = torch.optim.lr_scheduler.StepLR(optimizer.original_optimizer, 1, gamma=0.5)
+    rate = torch.optim.lr_scheduler.StepLR(
+        optimizer.original_optimizer, 1, gamma=0.5
+    )
     with audited(optimizer) as audit:
         train(model, optimizer, 12, rate.step)
     fit = ladder_fit(seen_by(audit.record()), confidence=0.999)
@@ -583,7 +632,9 @@ def test_each_record_of_the_same_steps_has_the_same_bits():
         train(model, optimizer)
     first, second = audit.record(), audit.record()
     for name in ("final", "displacement", "means"):
-        one, other = (getattr(record.observed, name) for record in (first, second))
+        one, other = (
+            getattr(record.observed, name) for record in (first, second)
+        )
         np.testing.assert_array_equal(one, other)
 
 
@@ -612,7 +663,10 @@ def per_layer(optimizer):
     inner = optimizer.original_optimizer
     norms = [1.0] * len(optimizer.params)
     return DPPerLayerOptimizer(
-        inner, noise_multiplier=1.0, max_grad_norm=norms, expected_batch_size=BATCH
+        inner,
+        noise_multiplier=1.0,
+        max_grad_norm=norms,
+        expected_batch_size=BATCH,
     )
 
 
@@ -643,13 +697,21 @@ REFUSED = {
         {},
         "type SGD to be an Opacus DPOptimizer",
     ),
-    "no-rate": (lambda o: o, {"sample_rate": None}, "sample_rate=… .* or steps=…"),
+    "no-rate": (
+        lambda o: o,
+        {"sample_rate": None},
+        "sample_rate=… .* or steps=…",
+    ),
     "both": (lambda o: o, {"steps": 5}, "steps=5 or sample_rate=1.0, not both"),
     "rate": (lambda o: o, {"sample_rate": 1.5}, "sample_rate=1.5"),
     "one-canary": (lambda o: o, {"num_canaries": 1}, "num_canaries=1 >= 2"),
     "unobserved": (lambda o: o, {"unobserved": -1}, "unobserved=-1 >= 0"),
     "delta": (lambda o: o, {"delta": 2.0}, "delta=2.0"),
-    "twice": (lambda o: o, {"participations": 2}, "steps=… with participations=2"),
+    "twice": (
+        lambda o: o,
+        {"participations": 2},
+        "steps=… with participations=2",
+    ),
     "often": (
         lambda o: o,
         {"sample_rate": None, "steps": 3, "participations": 4},
@@ -694,7 +756,9 @@ def digits_like(
     model, optimizer, loader = private_by.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        data_loader=torch.utils.data.DataLoader(data, batch_size=64, shuffle=True),
+        data_loader=torch.utils.data.DataLoader(
+            data, batch_size=64, shuffle=True
+        ),
         noise_multiplier=z,
         max_grad_norm=clip,
         poisson_sampling=poisson,
@@ -751,7 +815,10 @@ FAULTS = {
         "times as long as the clip norm",
     ),
     "shuffled": ({"poisson": False}, "not drawn by Poisson sampling"),
-    "same-noise": ({"wrong": repeats}, r"rounds \d+ and \d+ have the same noise"),
+    "same-noise": (
+        {"wrong": repeats},
+        r"rounds \d+ and \d+ have the same noise",
+    ),
     "noise-removed": (
         {"wrong": changed("add_noise", "noise_multiplier", 0.0)},
         "4 of 4 without any: tensor 1, tensor 2, tensor 3 and 1 more",
@@ -780,7 +847,9 @@ def test_a_step_that_is_not_as_claimed_is_named(name):
     audit = digits_like(**options)
     assert re.search(words, "; ".join(audit.findings.faults))
     summary = summarize(audit.record())
-    assert summary.status == ("not measured" if audit.findings.unbounded else "faulty")
+    assert summary.status == (
+        "not measured" if audit.findings.unbounded else "faulty"
+    )
     assert re.search(words, " ".join(as_text(summary, details=True).split()))
     with pytest.raises((AssertionError, ValueError), match=words[:26]):
         assert_private(audit, 5.0, 1e-5)
@@ -795,7 +864,9 @@ def test_right_steps_have_no_fault():
 
 @pytest.mark.parametrize("z", [0.0, 1.0])
 def test_without_noise_no_epsilon_of_every_step_is_a_number(z):
-    audit = digits_like(z=z, wrong=changed("add_noise", "noise_multiplier", 0.0))
+    audit = digits_like(
+        z=z, wrong=changed("add_noise", "noise_multiplier", 0.0)
+    )
     why = "4 of 4 without any: .*" if z else "48 of 48 steps had no noise"
     for statistic in ("matched-filter", None, "maximum"):
         with pytest.raises(NotMeasured, match=f"{why}, so ε of every round"):
@@ -813,10 +884,14 @@ def test_accumulated_batches_multiply_the_sampling_rate():
         24 * 2 / 24
     )  # Opacus: 24 steps of 2q
     theory = poisson_epsilon(1.0, 2 / 24, 24, 1e-5)  # what Opacus counts
-    assert answers(audit.record())[1].analytical.epsilon == pytest.approx(theory)
+    assert answers(audit.record())[1].analytical.epsilon == pytest.approx(
+        theory
+    )
     counts = audit._auditor._rounds["presence"].sum(axis=1).tolist()
     expected = 300 * 2 / 24
-    assert abs(np.mean(counts) - expected) < 4 * math.sqrt(expected / len(counts))
+    assert abs(np.mean(counts) - expected) < 4 * math.sqrt(
+        expected / len(counts)
+    )
 
 
 @pytest.mark.slow
@@ -846,7 +921,8 @@ def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     assert evidence.estimate == audit.epsilon(confidence=0.99)
     assert not evidence.adversary.knows_rounds
     with pytest.raises(
-        ValueError, match="method='gdp' to be one for scores of any distribution"
+        ValueError,
+        match="method='gdp' to be one for scores of any distribution",
     ):
         find_evidence(audit, claim, 1e-5, method="gdp")
     summary = summarize(audit.record())
@@ -868,7 +944,11 @@ def test_the_number_of_canaries_is_a_tenth_of_a_batch():
     audit = audited(private()[1], num_canaries=None, sample_rate=1e-4)
     assert audit._design["num_canaries"] == 1000
     audit = audited(
-        private()[1], num_canaries=None, sample_rate=None, steps=40, participations=2
+        private()[1],
+        num_canaries=None,
+        sample_rate=None,
+        steps=40,
+        participations=2,
     )
     assert audit._design["num_canaries"] == 32
     assert (

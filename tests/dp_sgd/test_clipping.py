@@ -28,7 +28,9 @@ def norms_of(tensors):
 def summed(gradients, *factors):
     """Each tensor's sum with its factors, shape ``(n,)``; or with those of all tensors."""
     factors = factors * len(gradients) if len(factors) == 1 else factors
-    return [scale @ part for scale, part in zip(factors, gradients, strict=True)]
+    return [
+        scale @ part for scale, part in zip(factors, gradients, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("limit", [0.5, 1.0, 1.7, 1e9])
@@ -57,13 +59,17 @@ def test_gradients_with_a_factor_each(gradients, rule, kind):
     factors = RULES[rule](norms, norms_of(gradients[2:])).to(kind)
     found = clipping(gradients, summed(gradients, factors), 1.0)
     assert not found.unseen
-    assert found.largest == pytest.approx(float((factors * norms).max()), rel=1e-3)
+    assert found.largest == pytest.approx(
+        float((factors * norms).max()), rel=1e-3
+    )
     assert math.isnan(found.common_factor)
 
 
 @pytest.mark.parametrize("limit", [1.0, 3**-0.5])
 def test_tensors_that_are_cut_by_themselves(gradients, limit):
-    factors = [torch.clamp(limit / part.norm(dim=1), max=1) for part in gradients]
+    factors = [
+        torch.clamp(limit / part.norm(dim=1), max=1) for part in gradients
+    ]
     found = clipping(gradients, summed(gradients, *factors), 1.0)
     assert bool(found.unseen) == (
         limit < 1
@@ -72,9 +78,13 @@ def test_tensors_that_are_cut_by_themselves(gradients, limit):
 
 
 def test_one_factor_for_all(gradients):
-    found = clipping(gradients, summed(gradients, torch.full((N,), 0.3).double()), 1.0)
+    found = clipping(
+        gradients, summed(gradients, torch.full((N,), 0.3).double()), 1.0
+    )
     assert found.common_factor == pytest.approx(0.3)
-    untouched = clipping(gradients, summed(gradients, torch.ones(N).double()), 100.0)
+    untouched = clipping(
+        gradients, summed(gradients, torch.ones(N).double()), 100.0
+    )
     assert untouched.common_factor == 1
 
 

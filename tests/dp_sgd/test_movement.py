@@ -30,7 +30,12 @@ def moved(rule, replayed=True, steps=STEPS, seed=0):
 
 def test_the_noisy_gradient_moves_the_model():
     found = moved(lambda gradient, canaries, noise: gradient + canaries + noise)
-    assert (found.steps, found.unexplained, found.changes, found.has_no_noise) == (
+    assert (
+        found.steps,
+        found.unexplained,
+        found.changes,
+        found.has_no_noise,
+    ) == (
         STEPS,
         0,
         0,
@@ -90,7 +95,9 @@ def test_whatever_is_computed_from_the_noisy_gradient_is_not_accused(seed):
 
 
 def test_what_cannot_be_replayed_is_told():
-    found = moved(lambda gradient, canaries, noise: gradient, replayed=False, steps=3)
+    found = moved(
+        lambda gradient, canaries, noise: gradient, replayed=False, steps=3
+    )
     assert (found.steps, found.unexplained, found.has_no_noise) == (3, 3, False)
     assert found.reason == "a step cannot be replayed (RuntimeError: no copies)"
 
@@ -98,7 +105,9 @@ def test_what_cannot_be_replayed_is_told():
 def test_changes_between_steps_are_counted():
     movement, model = Movement(3), np.zeros(3)
     for _ in range(4):
-        movement.begin(model, np.ones(3), functools.partial(np.subtract, model, 1))
+        movement.begin(
+            model, np.ones(3), functools.partial(np.subtract, model, 1)
+        )
         model = model - 1
         movement.end(model)
         model = model + 0.1
@@ -120,5 +129,7 @@ def test_a_step_whose_end_nobody_saw_is_a_change_unless_it_ends_as_replayed(
 def test_a_model_that_stays_where_it_is_is_not_accused():
     found = moved(lambda gradient, canaries, noise: 0)
     assert (found.unexplained, found.has_no_noise) == (STEPS, False)
-    found = moved(lambda gradient, canaries, noise: np.full(DIM, np.inf), steps=1)
+    found = moved(
+        lambda gradient, canaries, noise: np.full(DIM, np.inf), steps=1
+    )
     assert (found.unexplained, found.has_no_noise) == (1, False)

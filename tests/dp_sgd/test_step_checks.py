@@ -30,7 +30,9 @@ def faults(seen, rate=0.05):
     return "; ".join(check_steps(seen, RIGHT, rate=rate, batch_size=50).faults)
 
 
-@pytest.mark.parametrize("runs", [60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "runs", [60, pytest.param(300, marks=pytest.mark.slow)]
+)
 def test_right_runs_have_no_fault(runs):
     # The two comparisons of batch sizes have at most 1e-4 each: 300 runs have 0.06 on average.
     found = [faults(steps(seed=seed)) for seed in range(runs)]
@@ -41,7 +43,8 @@ def test_noise_that_is_missing_or_not_as_claimed():
     silent = check_steps(steps(), SILENT, rate=0.05, batch_size=50)
     assert silent.unbounded == "the noise: 1 of 1 without any: array 1"
     assert (
-        "not as claimed (arrays without noise): 1 of 1 without any" in silent.faults[0]
+        "not as claimed (arrays without noise): 1 of 1 without any"
+        in silent.faults[0]
     )
     none = check_steps(steps(silent=True), [])
     assert (none.faults, none.unbounded) == ((), "60 of 60 steps had no noise")
@@ -64,8 +67,12 @@ def test_batch_sizes():
     )  # 50 examples are those of 833 then: no contradiction
     assert few == ""
     assert "100 examples on average" in faults(steps(examples=100.0))
-    assert faults(steps(examples=50.0), rate=1.0) == ""  # everybody, in every step
-    unknown = check_steps(steps(examples=math.nan), RIGHT, rate=0.05, batch_size=50)
+    assert (
+        faults(steps(examples=50.0), rate=1.0) == ""
+    )  # everybody, in every step
+    unknown = check_steps(
+        steps(examples=math.nan), RIGHT, rate=0.05, batch_size=50
+    )
     assert "batch sizes" in unknown.unseen[0]
     assert check_steps([], []) == StepFindings()
 
@@ -95,27 +102,35 @@ def test_lengths_of_clipped_gradients():
         BatchSeen(10.0, unseen="nobody knows"),
     )
     found = check_steps([StepSeen(1, parts)], RIGHT)
-    assert "up to 2 times as long as the clip norm, in 1 of 1" in found.faults[0]
+    assert (
+        "up to 2 times as long as the clip norm, in 1 of 1" in found.faults[0]
+    )
     assert found.unseen[0] == "clipping of 1 of 3 batches: nobody knows"
 
 
 def test_one_factor_for_all_gradients_of_a_batch():
     same = steps(common_factor=0.3)  # such as a change of units
     assert faults(same) == ""
-    assert "from 0.3 to 0.5 by batch" in faults([*same, *steps(1, common_factor=0.5)])
+    assert "from 0.3 to 0.5 by batch" in faults(
+        [*same, *steps(1, common_factor=0.5)]
+    )
 
 
 @pytest.mark.parametrize(
     ("square", "words", "infinite"),
     [
         pytest.param(100.0, "", False, id="right"),
-        pytest.param(25.0, "0.5 times its scale in 100 entries", False, id="half"),
+        pytest.param(
+            25.0, "0.5 times its scale in 100 entries", False, id="half"
+        ),
         pytest.param(0.0, "0 times", True, id="none"),
     ],
 )
 def test_noise_where_no_gradient_is(square, words, infinite):
     seen = [
-        StepSeen(1, (BatchSeen(50.0, 1.0),), untouched=100, untouched_square=square)
+        StepSeen(
+            1, (BatchSeen(50.0, 1.0),), untouched=100, untouched_square=square
+        )
     ]
     found = check_steps([*seen, *steps()], RIGHT, rate=0.05, batch_size=50)
     assert words in "; ".join(found.faults)

@@ -82,16 +82,22 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
             np.testing.assert_allclose(
                 getattr(ours, name), getattr(theirs, name), atol=1e-6
             )
-    np.testing.assert_allclose(found.norms.means, expected.norms.means, rtol=1e-5)
+    np.testing.assert_allclose(
+        found.norms.means, expected.norms.means, rtol=1e-5
+    )
     np.testing.assert_allclose(
         found.norms.displacement, expected.norms.displacement, rtol=1e-5
     )
     np.testing.assert_allclose(
-        found.mechanism.contributions, expected.mechanism.contributions, rtol=1e-5
+        found.mechanism.contributions,
+        expected.mechanism.contributions,
+        rtol=1e-5,
     )
     assert found.mechanism.cohort_size == expected.mechanism.cohort_size
     assert found.design.to_settings() == expected.design.to_settings()
-    ours, theirs = (dataclasses.asdict(record.findings) for record in (found, expected))
+    ours, theirs = (
+        dataclasses.asdict(record.findings) for record in (found, expected)
+    )
     assert theirs.pop("resumed_after") == ()
     assert len(ours.pop("resumed_after")) > 0
     assert (
@@ -101,49 +107,63 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
     assert found.provenance.seeds == expected.provenance.seeds
     for sees in ("final", "all"):
         ours, theirs = (
-            epsilon_from_record(r, adversary=Adversary(sees)) for r in (found, expected)
+            epsilon_from_record(r, adversary=Adversary(sees))
+            for r in (found, expected)
         )
         assert ours.epsilon == pytest.approx(theirs.epsilon, rel=1e-4)
 
 
-@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
+@pytest.mark.parametrize(
+    "momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.9]
+)
 @pytest.mark.parametrize(
     ("back", "rounds"),
     [
-        pytest.param(KILLED, ROUNDS - KILLED, id="last-round", marks=pytest.mark.slow),
+        pytest.param(
+            KILLED, ROUNDS - KILLED, id="last-round", marks=pytest.mark.slow
+        ),
         pytest.param(KILLED - 2, ROUNDS - KILLED + 2, id="two-rounds-before"),
     ],
 )
 def test_a_resumed_audit_is_that_of_an_uninterrupted_run(
     tmp_path, momentum, back, rounds
 ):
-    uninterrupted, _ = start(Later(momentum=momentum), model(), participations=2)
+    uninterrupted, _ = start(
+        Later(momentum=momentum), model(), participations=2
+    )
     killed = Later(momentum=momentum)
     keywords = {"checkpoint": tmp_path, "participations": 2}
     _, models = start(killed, model(), kill=KILLED, **keywords)
     vector = None
     if momentum:
         vector = [
-            (a.numpy() - b.numpy()) / 0.5  # how the server moved in the round before
+            (a.numpy() - b.numpy())
+            / 0.5  # how the server moved in the round before
             for a, b in zip(
                 models[back - 1].values(), models[back].values(), strict=True
             )
         ]
     again, _ = start(
-        Later(back, momentum, vector), models[back], rounds, **keywords, seed=None
+        Later(back, momentum, vector),
+        models[back],
+        rounds,
+        **keywords,
+        seed=None,
     )
     _check_same(again.record(), uninterrupted.record())
     went_back = "round 3, the server went back to the model after this round: rounds 4 to 5, whose"
-    assert [fault[: len(went_back)] for fault in again.faults] == [went_back] * (
-        back < KILLED
-    )
+    assert [fault[: len(went_back)] for fault in again.faults] == [
+        went_back
+    ] * (back < KILLED)
     assert again.record().findings.resumed_after == (back,)
 
 
 def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(
     tmp_path, uninterrupted, killed
 ):
-    again, models = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
+    again, models = start(
+        Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path
+    )
     record = again.record()
     assert len(models) == ROUNDS + 1
     assert record.rounds == ROUNDS
@@ -195,18 +215,24 @@ def test_models_of_any_form_are_known_again(tmp_path):
 
 
 def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
-    _, models = start(Later(momentum=0.9), model(), kill=KILLED, checkpoint=tmp_path)
+    _, models = start(
+        Later(momentum=0.9), model(), kill=KILLED, checkpoint=tmp_path
+    )
     again, _ = start(
         Later(KILLED, 0.9), models[KILLED], ROUNDS - KILLED, checkpoint=tmp_path
     )
     norms = again.record().norms
-    assert norms.means[KILLED] == pytest.approx(norms.deltas[KILLED] / 0.5, rel=1e-5)
+    assert norms.means[KILLED] == pytest.approx(
+        norms.deltas[KILLED] / 0.5, rel=1e-5
+    )
     assert norms.means[KILLED + 1] != pytest.approx(
         norms.deltas[KILLED + 1] / 0.5, rel=1e-2
     )
 
 
-def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, uninterrupted, killed):
+def test_a_strategy_that_is_only_hooked_goes_on_too(
+    tmp_path, uninterrupted, killed
+):
     audit = CanaryAudit(
         Later(KILLED),
         num_canaries=CANARIES,
@@ -227,7 +253,9 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(
         def start(self, grid):  # type: ignore[override]
             return super().start(grid, killed[self.done], ROUNDS - self.done)
 
-    Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
+    Finds.__name__ = (
+        Later.__name__
+    )  # the same strategy as far as the checkpoint knows
     keywords = {
         "num_canaries": CANARIES,
         "rounds": ROUNDS,
@@ -248,7 +276,12 @@ def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(
     tmp_path, killed
 ):
     saved_bytes = (tmp_path / "audit.npz").read_bytes()
-    keywords = {"delta": DELTA, "rounds": 3, "checkpoint": tmp_path, "max_share": 0.5}
+    keywords = {
+        "delta": DELTA,
+        "rounds": 3,
+        "checkpoint": tmp_path,
+        "max_share": 0.5,
+    }
     audit = CanaryAudit(Later(KILLED), num_canaries=12, **keywords)
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=3)
@@ -261,7 +294,12 @@ def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(
 
 
 def test_canaries_of_clients_go_on(tmp_path):
-    keywords = {"clients": 0.4, "checkpoint": tmp_path, "num_canaries": 4, "seed": 3}
+    keywords = {
+        "clients": 0.4,
+        "checkpoint": tmp_path,
+        "num_canaries": 4,
+        "seed": 3,
+    }
     app = drifting_app([canary_mod])
     audit, models = start(Later(), model(), kill=KILLED, app=app, **keywords)
     before = audit.record()
@@ -276,7 +314,10 @@ def test_canaries_of_clients_go_on(tmp_path):
     assert record.rounds == ROUNDS
     np.testing.assert_array_equal(record.observed.ids, before.observed.ids)
     np.testing.assert_array_equal(record.presence[:KILLED], before.presence)
-    assert record.presence.sum(axis=0).tolist() == [ROUNDS - 1] * record.num_canaries
+    assert (
+        record.presence.sum(axis=0).tolist()
+        == [ROUNDS - 1] * record.num_canaries
+    )
 
 
 def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
@@ -296,7 +337,9 @@ def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
     arrays, faults = model(), []
     for rounds_done, kill in ((0, 2), (2, 2), (4, None)):
         sent.append({})
-        random.seed(rounds_done)  # Flower draws the order of the clients from it
+        random.seed(
+            rounds_done
+        )  # Flower draws the order of the clients from it
         audit, models = start(
             Later(rounds_done),
             arrays,
@@ -307,7 +350,11 @@ def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
         )
         arrays = models[-1]
         faults.append(
-            [fault for fault in audit.faults if "answered with their canary" in fault]
+            [
+                fault
+                for fault in audit.faults
+                if "answered with their canary" in fault
+            ]
         )
     assert sent[0].keys() == sent[1].keys() == sent[2].keys()
     for client, orders in sent[0].items():
@@ -335,7 +382,9 @@ def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(
             "max_share": 0.5,
         }
         strategy = Later(half.start)
-        audit = CanaryAudit(strategy, **keywords, rounds=rounds, checkpoint=tmp_path)
+        audit = CanaryAudit(
+            strategy, **keywords, rounds=rounds, checkpoint=tmp_path
+        )
         with InProcessGrid(drifting_app(), NODES) as grid:
             for rounds_done in half:
                 strategy.done = rounds_done
@@ -364,14 +413,18 @@ def test_another_number_of_all_rounds_is_refused(tmp_path, killed):
 
 def _other_model() -> ArrayRecord:
     arrays = {
-        name: Array(array.numpy() - np.float32(0.01)) for name, array in model().items()
+        name: Array(array.numpy() - np.float32(0.01))
+        for name, array in model().items()
     }
     return ArrayRecord(arrays)
 
 
 @pytest.mark.parametrize(
     "arrays",
-    [pytest.param(_other_model(), id="other"), pytest.param(model(), id="initial")],
+    [
+        pytest.param(_other_model(), id="other"),
+        pytest.param(model(), id="initial"),
+    ],
 )
 def test_another_run_begins_afresh_and_the_first_is_moved_aside(
     tmp_path, caplog, arrays, killed
@@ -422,8 +475,13 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
         def configure_train(self, *keywords):
             raise KilledError
 
-    audit = CanaryAudit(Dies(), num_canaries=CANARIES, delta=DELTA, checkpoint=tmp_path)
-    with InProcessGrid(drifting_app(), NODES) as grid, pytest.raises(KilledError):
+    audit = CanaryAudit(
+        Dies(), num_canaries=CANARIES, delta=DELTA, checkpoint=tmp_path
+    )
+    with (
+        InProcessGrid(drifting_app(), NODES) as grid,
+        pytest.raises(KilledError),
+    ):
         audit.start(grid, model(), num_rounds=ROUNDS)
     assert not list(tmp_path.iterdir())  # nothing was sent
 
@@ -433,7 +491,11 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
 
     seeds = []
     for kind in (Stops, InProcessGrid):
-        keywords = {"num_canaries": CANARIES, "delta": DELTA, "checkpoint": tmp_path}
+        keywords = {
+            "num_canaries": CANARIES,
+            "delta": DELTA,
+            "checkpoint": tmp_path,
+        }
         audit = CanaryAudit(Later(), **keywords, max_share=0.5)
         with (
             kind(drifting_app(), NODES) as grid,
@@ -463,12 +525,16 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
         ("clients", {"clients": 0.5}),
     ],
 )
-def test_another_setting_is_refused_before_training(tmp_path, name, change, killed):
+def test_another_setting_is_refused_before_training(
+    tmp_path, name, change, killed
+):
     saved_bytes = (tmp_path / "audit.npz").read_bytes()
     with pytest.raises(
         ValueError, match=f"Expected .*{name}.* the audit in the checkpoint"
     ):
-        start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path, **change)
+        start(
+            Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path, **change
+        )
     assert (tmp_path / "audit.npz").read_bytes() == saved_bytes
 
 
@@ -498,7 +564,9 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
     np.testing.assert_allclose(
         audit.record().observed.means, uninterrupted.observed.means, atol=1e-6
     )
-    lost = [fault for fault in audit.faults if "No space left on device" in fault]
+    lost = [
+        fault for fault in audit.faults if "No space left on device" in fault
+    ]
     assert [fault.partition(",")[0] for fault in lost] == [
         "round 1",
         "round 3",
@@ -514,7 +582,9 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
 @pytest.mark.parametrize(
     "name", ["goes_on_after", "check", "take", "own", "save", "_look"]
 )
-def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, killed):
+def test_whatever_fails_the_run_ends_with_an_audit(
+    tmp_path, monkeypatch, name, killed
+):
     saved_bytes = (tmp_path / "audit.npz").read_bytes()
     owner = SavedAudit if name in vars(SavedAudit) else Checkpoint
 
@@ -525,7 +595,9 @@ def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, 
     audit, last = start(Later(), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     assert len(last) == ROUNDS + 1
     assert any("ours" in fault for fault in audit.faults)
-    assert saved_bytes in {path.read_bytes() for path in tmp_path.glob("audit*.npz")}
+    assert saved_bytes in {
+        path.read_bytes() for path in tmp_path.glob("audit*.npz")
+    }
 
 
 def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
@@ -543,7 +615,10 @@ def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
-    paths = [str(SERVER.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = [
+        str(SERVER.parent),
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    ]
     keywords = environment(tmp_path) | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths))
     }
@@ -567,7 +642,9 @@ def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
     assert again.returncode == 0, again.stderr
     assert f"goes on after round {KILLED} of {ROUNDS}" in again.stderr
     record = AuditRecord.load(tmp_path / "record.npz")
-    uninterrupted, _ = start(Later(), model(), seed=record.provenance.seeds["canary"])
+    uninterrupted, _ = start(
+        Later(), model(), seed=record.provenance.seeds["canary"]
+    )
     _check_same(record, uninterrupted.record())
 
 
@@ -603,7 +680,9 @@ def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
     _, arrays = read_archive(tmp_path / "audit.npz", "", texts=("audit",))
     assert len(arrays["scores"]) == KILLED % block  # others were written before
     _, models = start(Later(back), models[back], 2, kill=2, checkpoint=tmp_path)
-    again, _ = start(Later(back + 2), models[2], ROUNDS - back - 2, checkpoint=tmp_path)
+    again, _ = start(
+        Later(back + 2), models[2], ROUNDS - back - 2, checkpoint=tmp_path
+    )
     _check_same(again.record(), uninterrupted)
 
 
@@ -624,7 +703,9 @@ def test_a_loss_that_is_not_finite_is_so_after_a_restart(tmp_path):
 
     app = drifting_app([lose])
     _, models = start(Later(), model(), kill=2, app=app, checkpoint=tmp_path)
-    again, _ = start(Later(2), models[2], 1, kill=1, app=app, checkpoint=tmp_path)
+    again, _ = start(
+        Later(2), models[2], 1, kill=1, app=app, checkpoint=tmp_path
+    )
     assert np.isnan(again.record().metrics["train_loss"]).tolist() == [True] * 3
 
 
@@ -642,7 +723,9 @@ with locked(Path(sys.argv[1])):
 def other_app(tmp_path):
     """Another process that keeps its audit in ``tmp_path``."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, tmp_path],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "in\n"
@@ -651,10 +734,10 @@ def other_app(tmp_path):
     process.communicate()
 
 
-def test_a_second_server_app_is_told_who_keeps_its_audit_there(other_app, tmp_path):
-    refusal = (
-        rf"checkpoint='{re.escape(str(tmp_path))}' to be free: process {other_app.pid} "
-    )
+def test_a_second_server_app_is_told_who_keeps_its_audit_there(
+    other_app, tmp_path
+):
+    refusal = rf"checkpoint='{re.escape(str(tmp_path))}' to be free: process {other_app.pid} "
     with pytest.raises(ValueError, match=refusal):
         start(fixed(), model(), checkpoint=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["fl-epe.lock"]

@@ -30,7 +30,9 @@ from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid
             lambda: flower.FedXgbBagging(**PLAIN), "trees", id="FedXgbBagging"
         ),
         pytest.param(
-            lambda: fixed(flower.MultiKrum(**PLAIN)), "drops outliers", id="MultiKrum"
+            lambda: fixed(flower.MultiKrum(**PLAIN)),
+            "drops outliers",
+            id="MultiKrum",
         ),
         pytest.param(
             lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA),
@@ -62,28 +64,42 @@ def test_a_legacy_strategy_is_refused_with_the_way_out():
     ("settings", "message"),
     [
         pytest.param(
-            {"num_canaries": 1}, "num_canaries=1 >= 2", id="num_canaries=1-at-least-2"
+            {"num_canaries": 1},
+            "num_canaries=1 >= 2",
+            id="num_canaries=1-at-least-2",
         ),
         pytest.param({"delta": 0.0}, "delta=0.0 in", id="delta=0.0-in"),
         pytest.param({"seed": -1}, "seed=-1 >= 0", id="seed=-1-at-least-0"),
         pytest.param(
-            {"unobserved": -1}, "unobserved=-1 >= 0", id="unobserved=-1-at-least-0"
+            {"unobserved": -1},
+            "unobserved=-1 >= 0",
+            id="unobserved=-1-at-least-0",
         ),
         pytest.param(
-            {"participations": 0}, "participations=0 in", id="participations=0-in"
+            {"participations": 0},
+            "participations=0 in",
+            id="participations=0-in",
         ),
         pytest.param({"rounds": 0}, "rounds=0 >= 1", id="rounds=0-at-least-1"),
-        pytest.param({"num_examples": 0}, "num_examples=0 in", id="num_examples=0-in"),
         pytest.param(
-            {"canary_norm": float("nan")}, "canary_norm=nan to be", id="canary_norm=nan"
+            {"num_examples": 0}, "num_examples=0 in", id="num_examples=0-in"
+        ),
+        pytest.param(
+            {"canary_norm": float("nan")},
+            "canary_norm=nan to be",
+            id="canary_norm=nan",
         ),
         pytest.param(
             {"noise_multiplier": -1.0},
             "noise_multiplier=-1.0 in",
             id="noise_multiplier=-1.0-in",
         ),
-        pytest.param({"max_share": 0}, r"max_share=0 in \(0, 1\]", id="max_share=0"),
-        pytest.param({"replies": "both"}, "replies='both' to be", id="replies=both"),
+        pytest.param(
+            {"max_share": 0}, r"max_share=0 in \(0, 1\]", id="max_share=0"
+        ),
+        pytest.param(
+            {"replies": "both"}, "replies='both' to be", id="replies=both"
+        ),
         pytest.param({"clients": 1.5}, "clients=1.5 in", id="clients=1.5-in"),
         pytest.param({"clients": []}, r"clients=\[\] to be", id="clients=none"),
         pytest.param(
@@ -99,14 +115,18 @@ def test_bad_arguments_are_named(settings, message):
 
 def test_an_argument_that_there_is_not_is_named():
     with pytest.raises(TypeError, match="'inject'"):
-        CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, inject="add")
+        CanaryAudit(
+            flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, inject="add"
+        )
     names = list(inspect.signature(CanaryAudit).parameters)
     assert names[:3] == ["strategy", "delta", "num_canaries"]
     assert names[-1] == "log_to"
 
 
 def test_more_rounds_than_were_given_are_refused_before_the_first():
-    audit = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, rounds=3)
+    audit = CanaryAudit(
+        flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, rounds=3
+    )
     with (
         InProcessGrid(drifting_app(), NODES) as grid,
         pytest.raises(ValueError, match="num_rounds=4 to be at most rounds=3"),
@@ -142,4 +162,6 @@ def test_there_are_unobserved_canaries_enough_for_the_null(
         delta=1e-5,
         participations=participations,
     )
-    assert audit.canary_settings.unobserved_beside(num_canaries or 5) == unobserved
+    assert (
+        audit.canary_settings.unobserved_beside(num_canaries or 5) == unobserved
+    )

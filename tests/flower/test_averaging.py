@@ -21,7 +21,10 @@ LAYOUT = Layout.of(pack(w=np.zeros(500, "f4")))
 
 def _reply(vector, examples=1, **metrics):
     content = RecordDict(
-        {"arrays": pack(w=vector), "m": MetricRecord({"n": examples, **metrics})}
+        {
+            "arrays": pack(w=vector),
+            "m": MetricRecord({"n": examples, **metrics}),
+        }
     )
     return types.SimpleNamespace(content=content)  # a Message needs a run
 
@@ -35,7 +38,9 @@ def replies():
 
 
 def _mean(given, shares):
-    values = [next(iter(r.content.array_records.values()))["w"].numpy() for r in given]
+    values = [
+        next(iter(r.content.array_records.values()))["w"].numpy() for r in given
+    ]
     return np.average(values, axis=0, weights=shares).astype("f4")
 
 
@@ -54,14 +59,18 @@ def test_shares_of_an_average_are_found(replies, way, shares):
 
 
 def test_what_is_no_average_of_the_replies_has_no_shares(replies):
-    noisy = _mean(replies, [1] * 9) + 1e-3 * np.random.default_rng(2).normal(size=500)
+    noisy = _mean(replies, [1] * 9) + 1e-3 * np.random.default_rng(2).normal(
+        size=500
+    )
     aggregation = Aggregation(replies, pack(w=noisy.astype("f4")))
     assert shares_of(aggregation, "n", LAYOUT, "arrays") is None
 
 
 def _updates(rng, noise, steps=0.0):
     slope = np.linspace(0.2, 2, DIM)
-    return noise * rng.normal(size=(9, DIM)) + steps * slope * rng.normal(size=(9, DIM))
+    return noise * rng.normal(size=(9, DIM)) + steps * slope * rng.normal(
+        size=(9, DIM)
+    )
 
 
 def test_noise_of_clients_is_told_from_updates():
@@ -73,7 +82,9 @@ def test_noise_of_clients_is_told_from_updates():
     assert not are_noise(
         list(white / np.linalg.norm(white, axis=1)[:, None])
     )  # all as long
-    assert not are_noise(list(white + 0.3 * white[0]))  # with a common direction
+    assert not are_noise(
+        list(white + 0.3 * white[0])
+    )  # with a common direction
 
 
 def _record(
@@ -87,9 +98,12 @@ def _record(
         cohort = range(canaries * t, canaries * (t + 1))
         scales = np.resize(weights, canaries)
         scales = scales / np.sqrt(np.mean(scales**2))
-        added = [0.1 * w * present(t, i) for w, i in zip(scales, cohort, strict=True)]
+        added = [
+            0.1 * w * present(t, i) for w, i in zip(scales, cohort, strict=True)
+        ]
         mean = sum(
-            a * auditor.canaries.vector(i) for a, i in zip(added, cohort, strict=True)
+            a * auditor.canaries.vector(i)
+            for a, i in zip(added, cohort, strict=True)
         )
         theta = (theta + mean + noise * rng.normal(size=DIM)).astype("f4")
         facts = RoundFacts(
@@ -124,7 +138,9 @@ def test_scores_of_unequal_canaries_are_what_their_weights_say():
     result = seen_by(record, EVERY_ROUND).sizes.observed[
         4::5
     ]  # the heavy one of each round
-    assert abs(result.mean() - heavy / 0.02) < 5 * result.std() / np.sqrt(len(result))
+    assert abs(result.mean() - heavy / 0.02) < 5 * result.std() / np.sqrt(
+        len(result)
+    )
 
 
 def test_an_auditor_goes_on_with_unequal_canaries():
@@ -141,7 +157,9 @@ def test_an_auditor_goes_on_with_unequal_canaries():
         auditor.observe(vector, round_facts)
     again = RunAuditor(6, 4, seed=7, delta=1e-3)
     again.restore(auditor.state(), 2, start=theta, last=models[-1])
-    first, second = (a.record().mechanism.canary_weights for a in (auditor, again))
+    first, second = (
+        a.record().mechanism.canary_weights for a in (auditor, again)
+    )
     assert first is not None
     np.testing.assert_array_equal(first, second)
     assert first[0, :3].tolist() == [0.5, 1.0, 1.3]

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_audits import CANARIES, DELTA, NODES, PLAIN, REPLIES, ROUNDS, fixed, run
+from flower_audits import (
+    CANARIES,
+    DELTA,
+    NODES,
+    PLAIN,
+    REPLIES,
+    ROUNDS,
+    fixed,
+    run,
+)
 from flower_clients import DIM, drifting_app, model
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import (
@@ -29,7 +38,9 @@ from fl_epe.reporting import as_text, summarize
 
 def adaptive(side, z=0.5):
     wrapper = getattr(flower, f"DifferentialPrivacy{side}SideAdaptiveClipping")
-    return wrapper(flower.FedAvg(**PLAIN), z, REPLIES, initial_clipping_norm=0.1)
+    return wrapper(
+        flower.FedAvg(**PLAIN), z, REPLIES, initial_clipping_norm=0.1
+    )
 
 
 _ALIKE = pytest.mark.slow
@@ -47,7 +58,9 @@ STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
     "fixed": fixed,
     "adaptive": lambda: adaptive("Server"),
     "fixed-FedAdam": lambda: fixed(flower.FedAdam(**PLAIN)),
-    "fixed-FedAvgM": lambda: fixed(flower.FedAvgM(**PLAIN, server_momentum=0.9)),
+    "fixed-FedAvgM": lambda: fixed(
+        flower.FedAvgM(**PLAIN, server_momentum=0.9)
+    ),
 }
 
 
@@ -76,12 +89,18 @@ def test_every_strategy_is_audited_to_a_valid_record(name):
     assert scores.mean() * np.sqrt(CANARIES) > (4 if "fixed" in name else 3)
     metrics: Any = result.train_metrics_clientapp
     for name, answer in zip(("final", "all"), answers(record), strict=True):
-        assert (f"epsilon-{name}" in metrics[ROUNDS]) == (answer.estimate is not None)
+        assert (f"epsilon-{name}" in metrics[ROUNDS]) == (
+            answer.estimate is not None
+        )
         if answer.estimate is not None:
             epsilon = pytest.approx(answer.estimate.epsilon, rel=1e-14)
             assert metrics[ROUNDS][f"epsilon-{name}"] == epsilon
-            assert metrics[ROUNDS][f"epsilon-{name}-high"] == answer.estimate.high
-    so_far_metrics = [metrics[t] for t in metrics if "epsilon-all" in metrics[t]]
+            assert (
+                metrics[ROUNDS][f"epsilon-{name}-high"] == answer.estimate.high
+            )
+    so_far_metrics = [
+        metrics[t] for t in metrics if "epsilon-all" in metrics[t]
+    ]
     assert all(
         metrics_of_round["epsilon-all-low"] <= metrics_of_round["epsilon-all"]
         for metrics_of_round in so_far_metrics
@@ -89,13 +108,17 @@ def test_every_strategy_is_audited_to_a_valid_record(name):
     assert "every round" in as_text(summarize(record))
 
 
-@pytest.mark.parametrize("name", ["FedAvgM", pytest.param("FedMedian", marks=_ALIKE)])
+@pytest.mark.parametrize(
+    "name", ["FedAvgM", pytest.param("FedMedian", marks=_ALIKE)]
+)
 def test_a_report_has_the_record_the_table_and_the_page(name, tmp_path):
     audit, _ = run(STRATEGIES[name]())
     assert "every round" in audit.report(tmp_path)
     assert (tmp_path / "report.html").stat().st_size > 10_000
     loaded = AuditRecord.load(tmp_path / "record.npz")
-    np.testing.assert_array_equal(loaded.observed.means, audit.record().observed.means)
+    np.testing.assert_array_equal(
+        loaded.observed.means, audit.record().observed.means
+    )
 
 
 def test_fed_avg_expected_scores_explain_the_scores():
@@ -114,7 +137,9 @@ def test_fed_avg_expected_scores_explain_the_scores():
     "base",
     [
         flower.FedAdam(**PLAIN),
-        pytest.param(flower.FedAvgM(**PLAIN, server_momentum=0.9), marks=_ALIKE),
+        pytest.param(
+            flower.FedAvgM(**PLAIN, server_momentum=0.9), marks=_ALIKE
+        ),
     ],
 )
 def test_noise_after_the_optimizer_is_warned_of(base):
@@ -130,7 +155,10 @@ def test_noise_after_the_optimizer_is_warned_of(base):
 def test_the_dp_wrapper_keeps_its_promise():
     """Canaries of single participation see a Gaussian mechanism with the wrapper's z."""
     audit, _ = run(
-        fixed(z=0.5, expected=NODES + 50), num_canaries=600, max_share=1, rounds=12
+        fixed(z=0.5, expected=NODES + 50),
+        num_canaries=600,
+        max_share=1,
+        rounds=12,
     )
     record = audit.record()
     assert record.mechanism.noise_multiplier == 0.5
@@ -141,9 +169,13 @@ def test_the_dp_wrapper_keeps_its_promise():
     claim = gaussian_epsilon(0.5, DELTA)
     # The real clients' updates are part of what the canary must stand out from: noise of norm
     # 0.5·C·√d against K updates of norm C. So are the other canaries, unless they are taken out.
-    expected_epsilon = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 1) / DIM), DELTA)
+    expected_epsilon = gaussian_epsilon(
+        np.sqrt(0.5**2 + (NODES + 1) / DIM), DELTA
+    )
     assert estimate.low < expected_epsilon < estimate.high
-    raw = epsilon_from_record(record, statistic="matched-filter", leave_one_out=False)
+    raw = epsilon_from_record(
+        record, statistic="matched-filter", leave_one_out=False
+    )
     assert (
         raw.low
         < gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 50) / DIM), DELTA)
@@ -158,7 +190,9 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
     audit, _ = run(wrapper)
     record = audit.record()
     assert record.mechanism.noise_multiplier == pytest.approx(0.5)
-    assert record.mechanism.sum_noise_multiplier == wrapper.noise_multiplier > 0.5
+    assert (
+        record.mechanism.sum_noise_multiplier == wrapper.noise_multiplier > 0.5
+    )
     assert len(set(record.mechanism.clip_norms)) == ROUNDS
 
 
@@ -172,7 +206,9 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
             ),
             id="fixed",
         ),
-        pytest.param(adaptiveclipping_mod, lambda: adaptive("Client"), id="adaptive"),
+        pytest.param(
+            adaptiveclipping_mod, lambda: adaptive("Client"), id="adaptive"
+        ),
     ],
 )
 def test_client_side_clipping(mod, make):
@@ -180,7 +216,9 @@ def test_client_side_clipping(mod, make):
     record = audit.record()
     assert record.provenance.faults == ()
     np.testing.assert_allclose(
-        record.mechanism.contributions, record.mechanism.clip_norms / REPLIES, rtol=1e-6
+        record.mechanism.contributions,
+        record.mechanism.clip_norms / REPLIES,
+        rtol=1e-6,
     )
     assert np.all(record.presence.sum(axis=0) == 1)
     if (
@@ -206,7 +244,9 @@ def test_with_an_accountant_canaries_replace_clients():
     audit, result = run(accounted(), num_canaries=3 * ROUNDS)
     record = audit.record()
     count = record.presence.sum(axis=1)
-    assert count[0] == 0  # nobody is replaced before it is known what clients weigh
+    assert (
+        count[0] == 0
+    )  # nobody is replaced before it is known what clients weigh
     assert sorted(count[1:]) == [3, 3, 4, 4, 4]
     assert record.mechanism.cohort_size == NODES
     participations = audit.record().findings.client_participations
@@ -224,13 +264,18 @@ def test_the_same_seed_gives_the_same_audit_and_none_is_drawn_from_entropy():
     few = {"rounds": 4, "num_canaries": CANARIES // 3}
     first, _ = run(fixed(), **few)
     again, _ = run(fixed(), **few)
-    np.testing.assert_array_equal(first.record().presence, again.record().presence)
+    np.testing.assert_array_equal(
+        first.record().presence, again.record().presence
+    )
     # Flower draws the order of its nodes, and so of its float32 sum, from a generator of its own.
     np.testing.assert_allclose(
         first.record().observed.means, again.record().observed.means, atol=1e-6
     )
     drawn = [run(fixed(), seed=None, **few)[0].record() for _ in range(2)]
-    assert drawn[0].provenance.seeds["canary"] != drawn[1].provenance.seeds["canary"]
+    assert (
+        drawn[0].provenance.seeds["canary"]
+        != drawn[1].provenance.seeds["canary"]
+    )
     assert drawn[0].provenance.seeds["canary"].bit_length() > 64
 
 
@@ -248,16 +293,20 @@ def test_aggregated_metrics_stay_as_they_were():
 
     for more in ({}, {"train_metrics_aggr_fn": total}):
         with InProcessGrid(drifting_app(examples=examples), NODES) as grid:
-            plain = flower.FedAvg(**PLAIN, **more).start(grid, model(), num_rounds=3)
+            plain = flower.FedAvg(**PLAIN, **more).start(
+                grid, model(), num_rounds=3
+            )
         _, audited = run(
-            flower.FedAvg(**PLAIN, **more), drifting_app(examples=examples), rounds=3
+            flower.FedAvg(**PLAIN, **more),
+            drifting_app(examples=examples),
+            rounds=3,
         )
         for t in (1, 2, 3):
             before = dict(plain.train_metrics_clientapp[t])
             after = dict(audited.train_metrics_clientapp[t])
-            assert {key for key in after if not key.startswith("epsilon")} == set(
-                before
-            )
+            assert {
+                key for key in after if not key.startswith("epsilon")
+            } == set(before)
             for key, value in before.items():
                 assert after[key] == pytest.approx(value, rel=1e-12)
 
@@ -278,7 +327,9 @@ def test_a_strategy_without_that_hook_sees_neutral_metrics():
     _, audited = run(
         Own(**PLAIN), drifting_app(examples=examples), rounds=1, num_canaries=7
     )
-    before, after = (r.train_metrics_clientapp[1]["loss"] for r in (plain, audited))
+    before, after = (
+        r.train_metrics_clientapp[1]["loss"] for r in (plain, audited)
+    )
     assert after == pytest.approx(before, rel=1e-12)
 
 
@@ -340,7 +391,9 @@ def _in_starts(starts, strategy=None, **settings):
     random.seed(0)  # Flower draws clients from it
     with InProcessGrid(drifting_app([_as_in_round_one]), NODES) as grid:
         for rounds in starts:
-            arrays = audit.start(grid, arrays, num_rounds=rounds).arrays or arrays
+            arrays = (
+                audit.start(grid, arrays, num_rounds=rounds).arrays or arrays
+            )
     return audit, arrays
 
 
@@ -364,7 +417,8 @@ def test_several_starts_are_one_run_to_the_bit(starts):
             uninterrupted.record(), adversary=Adversary(sees)
         )
         assert (
-            epsilon_from_record(audit.record(), adversary=Adversary(sees)) == expected
+            epsilon_from_record(audit.record(), adversary=Adversary(sees))
+            == expected
         )
     np.testing.assert_array_equal(
         audit.record().presence, uninterrupted.record().presence
@@ -392,7 +446,11 @@ def test_rounds_that_nobody_told_of_are_not_measured():
 
 def test_a_second_start_with_another_model_is_not_measured():
     audit = CanaryAudit(
-        flower.FedAvg(**PLAIN), num_canaries=12, delta=DELTA, rounds=6, max_share=1
+        flower.FedAvg(**PLAIN),
+        num_canaries=12,
+        delta=DELTA,
+        rounds=6,
+        max_share=1,
     )
     with InProcessGrid(drifting_app([_as_in_round_one]), NODES) as grid:
         for _ in range(2):
@@ -407,10 +465,17 @@ def test_no_more_canaries_than_do_no_harm():
     record = audit.record()
     assert record.presence.sum(axis=1).tolist() == [1] * ROUNDS
     text = " ".join(audit.report(details=True).split())
-    assert f"Of 1000 canaries {ROUNDS} fit into {ROUNDS} rounds with 10 clients" in text
+    assert (
+        f"Of 1000 canaries {ROUNDS} fit into {ROUNDS} rounds with 10 clients"
+        in text
+    )
     assert "ask for as many, or raise max_share." in text
-    other_audit, _ = run(flower.FedAvg(**PLAIN), num_canaries=ROUNDS, max_share=None)
-    np.testing.assert_array_equal(other_audit.record().presence, record.presence)
+    other_audit, _ = run(
+        flower.FedAvg(**PLAIN), num_canaries=ROUNDS, max_share=None
+    )
+    np.testing.assert_array_equal(
+        other_audit.record().presence, record.presence
+    )
     assert "fit into" not in other_audit.report(details=True)
 
 

@@ -27,7 +27,11 @@ from fl_epe.flower.client_canaries import (
 from fl_epe.simulation.flower_internals import ensure_task_identity
 
 NODES, ROUNDS, CANARIES, DELTA = 24, 12, 8, 1e-3
-PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}
+PLAIN = {
+    "fraction_evaluate": 0.0,
+    "min_train_nodes": 2,
+    "min_available_nodes": NODES,
+}
 
 
 def server_side(z=0.5, norm=0.1):
@@ -69,7 +73,9 @@ def run(strategy, app, arrays=None, **settings):
         ),  # nothing clips: as long as the client's own update
         pytest.param(server_side(), [], 0.1, marks=pytest.mark.slow),
         (client_side(), [fixedclipping_mod], 0.1),
-        pytest.param(adaptive(), [adaptiveclipping_mod], 0.1, marks=pytest.mark.slow),
+        pytest.param(
+            adaptive(), [adaptiveclipping_mod], 0.1, marks=pytest.mark.slow
+        ),
     ],
     ids=["nothing", "server", "client", "adaptive"],
 )
@@ -77,23 +83,33 @@ def test_chosen_clients_answer_with_their_canary_from_the_second_round_on(
     strategy, mods, length
 ):
     audit, result = run(
-        strategy, drifting_app([*mods, canary_mod], norm=0.05), clients=range(1, 9)
+        strategy,
+        drifting_app([*mods, canary_mod], norm=0.05),
+        clients=range(1, 9),
     )
     record = audit.record()
     assert record.mechanism.participation.name == "deployment"
-    assert record.presence.sum(axis=1).tolist() == [0] + [CANARIES] * (ROUNDS - 1)
+    assert record.presence.sum(axis=1).tolist() == [0] + [CANARIES] * (
+        ROUNDS - 1
+    )
     assert record.design.canaries_come_from == "clients"
     # The signal in the first of them: the canary's share of what is released.
     first = record.observed.means[1] * record.norms.means[1]
-    assert abs(first.mean() - length / NODES) < 4 * first.std() / np.sqrt(CANARIES)
-    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx((NODES - 1) / 2)
+    assert abs(first.mean() - length / NODES) < 4 * first.std() / np.sqrt(
+        CANARIES
+    )
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(
+        (NODES - 1) / 2
+    )
     assert audit.report()
 
 
 def test_a_share_of_the_clients_is_chosen_by_hashing():
     chosen = [
         [node for node in range(4000) if canaries.number(node) is not None]
-        for canaries in (ClientCanaries(4000, 0, seed, 0.1) for seed in (1, 1, 2))
+        for canaries in (
+            ClientCanaries(4000, 0, seed, 0.1) for seed in (1, 1, 2)
+        )
     ]
     assert chosen[0] == chosen[1] != chosen[2]
     assert abs(len(chosen[0]) - 400) < 4 * np.sqrt(4000 * 0.1 * 0.9)
@@ -103,7 +119,12 @@ def test_a_share_of_the_clients_is_chosen_by_hashing():
 
 def test_a_client_that_comes_back_under_another_node_id_keeps_its_canary():
     canaries = ClientCanaries(4, 0, 1, [3, 5], identity=lambda node: node % 10)
-    assert [canaries.number(node) for node in (13, 25, 43, 44)] == [0, 1, 0, None]
+    assert [canaries.number(node) for node in (13, 25, 43, 44)] == [
+        0,
+        1,
+        0,
+        None,
+    ]
 
 
 def test_only_canary_clients_hear_of_the_audit():
@@ -118,7 +139,9 @@ def test_only_canary_clients_hear_of_the_audit():
 
     run(server_side(), drifting_app([listen, canary_mod]), clients=[1, 2, 3])
     ordered_nodes = {
-        node for node, before, _ in heard if any("canary" in key for key in before)
+        node
+        for node, before, _ in heard
+        if any("canary" in key for key in before)
     }
     assert ordered_nodes == {1, 2, 3}
     assert not any("canary" in key for _, _, inside in heard for key in inside)
@@ -127,7 +150,10 @@ def test_only_canary_clients_hear_of_the_audit():
 def test_a_kind_that_there_is_not():
     with pytest.raises(ValueError, match="canary_kind='cube' to be one of"):
         CanaryAudit(
-            flower.FedAvg(**PLAIN), num_canaries=4, delta=1e-2, canary_kind="cube"
+            flower.FedAvg(**PLAIN),
+            num_canaries=4,
+            delta=1e-2,
+            canary_kind="cube",
         )
 
 
@@ -155,7 +181,9 @@ def test_without_an_order_the_mod_does_nothing():
     plain, _ = run(server_side(), drifting_app())
     with_mod, _ = run(server_side(), drifting_app([canary_mod]))
     np.testing.assert_allclose(
-        with_mod.record().observed.means, plain.record().observed.means, atol=1e-6
+        with_mod.record().observed.means,
+        plain.record().observed.means,
+        atol=1e-6,
     )
 
 
@@ -164,12 +192,17 @@ def test_the_reply_keeps_its_form_and_carries_the_canary():
     sent = model({"w": (30, 4), "b": (4,)})
     config = ConfigRecord({"rate": 0.5})
     CanaryOrder(number=5, count=9, seed=2**100, norm=3.0).add_to(config)
-    message = Message(RecordDict({"arrays": sent, "config": config}), 7, "train")
+    message = Message(
+        RecordDict({"arrays": sent, "config": config}), 7, "train"
+    )
 
     def app(message, context):
         assert dict(message.content["config"]) == {"rate": 0.5}
         arrays = ArrayRecord(
-            {k: Array(v.numpy() + 1) for k, v in message.content["arrays"].items()}
+            {
+                k: Array(v.numpy() + 1)
+                for k, v in message.content["arrays"].items()
+            }
         )
         metrics = MetricRecord({"loss": 0.25, "num-examples": 11})
         return Message(
@@ -179,8 +212,12 @@ def test_the_reply_keeps_its_form_and_carries_the_canary():
     context = Context(0, 7, {}, RecordDict(), {})
     reply = canary_mod(message, context, app)
     assert dict(reply.content["metrics"]) == {"loss": 0.25, "num-examples": 11}
-    flat = np.concatenate([a.numpy().ravel() for a in reply.content["arrays"].values()])
-    np.testing.assert_allclose(flat, 3 * CanarySet(124, 9, 2**100).vector(5), rtol=1e-6)
+    flat = np.concatenate(
+        [a.numpy().ravel() for a in reply.content["arrays"].values()]
+    )
+    np.testing.assert_allclose(
+        flat, 3 * CanarySet(124, 9, 2**100).vector(5), rtol=1e-6
+    )
 
 
 def test_a_canary_client_that_fails_is_absent():
@@ -239,14 +276,23 @@ def test_outside_a_clipping_mod_a_client_answers_for_itself(make, mod):
     with InProcessGrid(drifting_app([mod], norm=0.05), NODES) as grid:
         np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
         plain = make().start(grid, model(), num_rounds=ROUNDS)
-    for name, array in result.arrays.items():  # Flower sums in an order of its own
-        np.testing.assert_allclose(array.numpy(), plain.arrays[name].numpy(), atol=1e-5)
+    for (
+        name,
+        array,
+    ) in result.arrays.items():  # Flower sums in an order of its own
+        np.testing.assert_allclose(
+            array.numpy(), plain.arrays[name].numpy(), atol=1e-5
+        )
 
 
 def test_without_canary_mod_nothing_is_measured():
-    audit, result = run(flower.FedAvg(**PLAIN), drifting_app(), clients=range(1, 9))
+    audit, result = run(
+        flower.FedAvg(**PLAIN), drifting_app(), clients=range(1, 9)
+    )
     assert len(result.train_metrics_clientapp) == ROUNDS
-    assert not any("epsilon" in key for key in result.train_metrics_clientapp[ROUNDS])
+    assert not any(
+        "epsilon" in key for key in result.train_metrics_clientapp[ROUNDS]
+    )
     assert as_line(audit.report()).count(
         "0 of 8 canary clients answered with their canary"
     )
@@ -257,8 +303,12 @@ def test_canary_clients_that_never_answer_are_counted():
     app = drifting_app([canary_mod], fails=lambda node, t: node in (5, 6))
     audit, _ = run(flower.FedAvg(**PLAIN), app, clients=range(1, 9))
     assert audit.record().num_canaries == 6
-    assert "6 of 8 canary clients answered with their canary" in audit.faults[-1]
-    assert epsilon_from_record(audit.record(), adversary=EVERY_ROUND).epsilon > 0
+    assert (
+        "6 of 8 canary clients answered with their canary" in audit.faults[-1]
+    )
+    assert (
+        epsilon_from_record(audit.record(), adversary=EVERY_ROUND).epsilon > 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -299,7 +349,12 @@ def test_client_mod_and_server_injection_agree(make, mods):
 @pytest.mark.slow
 def test_secure_aggregation_is_audited_without_reading_a_reply():
     record, strategy = secure_aggregation.audit(
-        clients=12, num_canaries=6, rounds=8, noise_multiplier=0.5, seed=1, delta=1e-2
+        clients=12,
+        num_canaries=6,
+        rounds=8,
+        noise_multiplier=0.5,
+        seed=1,
+        delta=1e-2,
     )
     assert strategy.sums_seen == [1] * 8  # twelve replies, one sum
     assert record.presence.shape == (8, 6)
@@ -315,7 +370,12 @@ def test_secure_aggregation_is_audited_without_reading_a_reply():
 def test_under_secure_aggregation_canaries_are_those_of_plain_averaging():
     """The same clients, the same noise: what masks hide is not lost."""
     record, _ = secure_aggregation.audit(
-        clients=12, num_canaries=6, rounds=4, noise_multiplier=0.0, seed=1, delta=1e-2
+        clients=12,
+        num_canaries=6,
+        rounds=4,
+        noise_multiplier=0.0,
+        seed=1,
+        delta=1e-2,
     )
     # Without noise each canary's cosine is its share of the mean's norm, exactly but for overlap.
     share = secure_aggregation.CLIP_NORM / 12 / record.norms.means[0]

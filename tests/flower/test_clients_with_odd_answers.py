@@ -31,7 +31,9 @@ def test_an_error_whose_text_raises_is_one_client_that_failed():
     with InProcessGrid(drifting_app([raises]), NODES) as grid:
         result = FedAvg(**PLAIN).start(grid, model(), num_rounds=2)
     assert len(result.train_metrics_clientapp) == 2
-    audit, _ = run(FedAvg(**PLAIN), drifting_app([raises]), rounds=2, num_canaries=2)
+    audit, _ = run(
+        FedAvg(**PLAIN), drifting_app([raises]), rounds=2, num_canaries=2
+    )
     assert any("node 4: NoTextError" in fault for fault in audit.faults)
 
 

@@ -34,12 +34,17 @@ TELLING = {
 }
 
 
-def _apps(names: Iterable[str], marks: Mapping[str, pytest.MarkDecorator]) -> Any:
+def _apps(
+    names: Iterable[str], marks: Mapping[str, pytest.MarkDecorator]
+) -> Any:
     slow = {name: [pytest.mark.slow] for name in CASES if name not in TELLING}
     more = {name: [mark] for name, mark in marks.items()}
     return pytest.mark.parametrize(
         "name",
-        [pytest.param(n, marks=[*slow.get(n, []), *more.get(n, [])]) for n in names],
+        [
+            pytest.param(n, marks=[*slow.get(n, []), *more.get(n, [])])
+            for n in names
+        ],
         scope="module",  # an app's tests follow each other, so that one worker runs it
     )
 
@@ -50,9 +55,7 @@ every_app_that_ends_well = _apps(ENDS_WELL, {})
 
 # It averages a metric itself, without weights. Canaries answer with the weighted average, as
 # Flower's strategies weight: no value leaves both averages as they are.
-_OWN_AVERAGE = (
-    "a metric that the strategy averages itself, without weights, moves a little"
-)
+_OWN_AVERAGE = "a metric that the strategy averages itself, without weights, moves a little"
 KNOWN_LIMITS = {"partial_replies": pytest.mark.xfail(reason=_OWN_AVERAGE)}
 
 
@@ -85,39 +88,55 @@ def test_an_audited_run_ends_as_without(name: str, runs: Runs) -> None:
 
 
 @every_app_that_ends_well
-def test_real_clients_are_asked_and_answer_as_without(name: str, runs: Runs) -> None:
+def test_real_clients_are_asked_and_answer_as_without(
+    name: str, runs: Runs
+) -> None:
     no_harm.check_clients(*runs(name))
 
 
 @_apps(ENDS_WELL, KNOWN_LIMITS)
-def test_real_metrics_of_the_first_round_are_equal(name: str, runs: Runs) -> None:
+def test_real_metrics_of_the_first_round_are_equal(
+    name: str, runs: Runs
+) -> None:
     no_harm.check_metrics(*runs(name))
 
 
 @every_app_that_ends_well
-def test_what_the_strategy_recorded_is_of_the_same_kind(name: str, runs: Runs) -> None:
+def test_what_the_strategy_recorded_is_of_the_same_kind(
+    name: str, runs: Runs
+) -> None:
     no_harm.check_recorded(*runs(name))
 
 
 @every_app_that_ends_well
-def test_the_model_differs_by_the_canaries_share_at_most(name: str, runs: Runs) -> None:
+def test_the_model_differs_by_the_canaries_share_at_most(
+    name: str, runs: Runs
+) -> None:
     no_harm.check_models(CASES[name], *runs(name))
 
 
 @every_app
-def test_the_report_says_an_epsilon_or_why_there_is_none(name: str, runs: Runs) -> None:
+def test_the_report_says_an_epsilon_or_why_there_is_none(
+    name: str, runs: Runs
+) -> None:
     no_harm.check_report(CASES[name], runs(name)[1])
 
 
 @_apps([name for name, case in CASES.items() if not case.measurable], {})
-def test_where_nothing_was_measured_nothing_was_changed(name: str, runs: Runs) -> None:
+def test_where_nothing_was_measured_nothing_was_changed(
+    name: str, runs: Runs
+) -> None:
     no_harm.check_unchanged(*runs(name))
 
 
 @pytest.mark.parametrize("partition", range(8))
 def test_training_never_widens_a_distance(partition: int) -> None:
     """The curvature λ of the loss is at most half that of the inputs; a step is safe below 2/λ."""
-    inputs = digits()[0][slice(partition, None, 8 if partition % 2 == 0 else 16)]
+    inputs = digits()[0][
+        slice(partition, None, 8 if partition % 2 == 0 else 16)
+    ]
     with_bias = np.hstack([inputs, np.ones((len(inputs), 1))])
-    curvature = np.linalg.eigvalsh(with_bias.T @ with_bias / len(inputs))[-1] / 2
+    curvature = (
+        np.linalg.eigvalsh(with_bias.T @ with_bias / len(inputs))[-1] / 2
+    )
     assert curvature < 2 / RATE

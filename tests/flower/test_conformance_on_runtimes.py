@@ -12,7 +12,9 @@ from flwr.serverapp import ServerApp
 from fl_epe.simulation.flower_internals import simulate_with_ray
 
 TESTS = Path(__file__).parents[1]
-NODES = 5  # so that two canaries in the place of clients are less than half of them
+NODES = (
+    5  # so that two canaries in the place of clients are less than half of them
+)
 # A start() of its own; a dictionary of node ids; replies that are deltas; a mod that clips; mods of
 # the app's own; scikit-learn.
 APPS = [
@@ -23,7 +25,10 @@ APPS = [
     "frameworks.custom_mods",
     "frameworks.sklearn_logistic",
 ]
-CASES = [APPS[0], *(pytest.param(name, marks=pytest.mark.weekly) for name in APPS[1:])]
+CASES = [
+    APPS[0],
+    *(pytest.param(name, marks=pytest.mark.weekly) for name in APPS[1:]),
+]
 MANIFEST = """
 [build-system]
 requires = ["hatchling"]
@@ -86,7 +91,9 @@ def test_on_a_superlink(name, processes, tmp_path):
 def _app(folder: Path, name: str) -> Path:
     """A Flower app that holds all apps of `tests/apps`, one of them as its client."""
     app = folder / f"app-{name}"
-    shutil.copytree(TESTS / "apps", app, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        TESTS / "apps", app, ignore=shutil.ignore_patterns("__pycache__")
+    )
     for module in ("app_runs", "app_server", "no_harm"):
         shutil.copy(TESTS / "support" / f"{module}.py", app)
     (app / "pyproject.toml").write_text(MANIFEST.format(name=name, nodes=NODES))

@@ -69,10 +69,18 @@ def test_a_ladder_beside_the_clients(nodes, fraction, often, caplog):
     assert record.presence.sum(axis=1).max() <= 3
     assert audit.faults == []
     for name, answer in zip(("final", "all"), answers(record), strict=True):
-        assert abs(answer.participations - 30 * int(fraction * nodes) / nodes) < 2
+        assert (
+            abs(answer.participations - 30 * int(fraction * nodes) / nodes) < 2
+        )
         assert answer.extrapolated == (max(often) < answer.participations)
-        for end, value in {"": "epsilon", "-low": "low", "-high": "high"}.items():
-            assert metrics[f"epsilon-{name}{end}"] == getattr(answer.estimate, value)
+        for end, value in {
+            "": "epsilon",
+            "-low": "low",
+            "-high": "high",
+        }.items():
+            assert metrics[f"epsilon-{name}{end}"] == getattr(
+                answer.estimate, value
+            )
     begin = "Canaries (synthetic clients) take part like"
     sentences = [line for line in caplog.messages if begin in line]
     assert len(sentences) == 1
@@ -83,8 +91,13 @@ def test_canaries_are_known_to_take_part_as_the_strategy_samples():
     """The clients' log has who answered when, and the client of the answer is their median."""
     audit, _ = run(20, 12, averaging(20, 0.25))
     record, was_asked = audit.record(), np.zeros((12, 20), bool)
-    assert (record.design.num_clients, record.design.clients_per_round) == (20, 5)
-    for t, (start, end) in enumerate(itertools.pairwise(record.clients.offsets)):
+    assert (record.design.num_clients, record.design.clients_per_round) == (
+        20,
+        5,
+    )
+    for t, (start, end) in enumerate(
+        itertools.pairwise(record.clients.offsets)
+    ):
         was_asked[t, record.clients.ids[start:end]] = True
     assert was_asked.sum(axis=1).tolist() == [5] * 12
     client = AuditedClient.of(record)
@@ -105,7 +118,8 @@ def test_noise_for_a_number_of_replies_is_kept_and_foretold():
     plan = " ".join(record.findings.plan)
     assert "beside 9 clients: 10% of a round" in plan
     assert re.search(
-        r"Forecast: ε is at most about \S+ .+ and 37\.6 from every round's", plan
+        r"Forecast: ε is at most about \S+ .+ and 37\.6 from every round's",
+        plan,
     )
     assert REAL_UPDATES_LEFT_OUT in plan
     assert "Up to 1 of 10 clients a round are not asked" in plan
@@ -127,7 +141,9 @@ class _Leaves(flower.FedAvg):
     """Half of the clients are gone after some rounds."""
 
     def configure_train(self, server_round, arrays, config, grid):
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        messages = list(
+            super().configure_train(server_round, arrays, config, grid)
+        )
         return messages[: len(messages) // 2] if server_round > 10 else messages
 
 
@@ -154,7 +170,9 @@ class _KeepsNodesSecret(flower.FedAvg):
 
     def configure_train(self, server_round, arrays, config, grid):
         vars(grid).pop("get_node_ids", None)
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        messages = list(
+            super().configure_train(server_round, arrays, config, grid)
+        )
         vars(grid)["get_node_ids"] = None
         return messages
 
@@ -162,7 +180,11 @@ class _KeepsNodesSecret(flower.FedAvg):
 def test_a_grid_that_does_not_tell_means_that_everybody_is_asked():
     audit, _ = run(20, 4, averaging(20, 0.5, _KeepsNodesSecret))
     record = audit.record()
-    assert record.presence.sum(axis=0).tolist() == [2, 1, 1]  # one place of every round
+    assert record.presence.sum(axis=0).tolist() == [
+        2,
+        1,
+        1,
+    ]  # one place of every round
     assert record.design.num_clients is None
     assert audit.faults == []
 
@@ -170,11 +192,19 @@ def test_a_grid_that_does_not_tell_means_that_everybody_is_asked():
 @pytest.mark.parametrize("clients", [0.5, [0, 2]], ids=["share", "list"])
 def test_clients_with_canaries_need_no_number(clients):
     app = drifting_app([canary_mod])
-    named = {"identity": lambda node: node} if isinstance(clients, float) else {}
+    named = (
+        {"identity": lambda node: node} if isinstance(clients, float) else {}
+    )
     with InProcessGrid(app, 8) as grid:
         nodes = list(grid.get_node_ids())
-        clients = clients if isinstance(clients, float) else [nodes[i] for i in clients]
-        audit = CanaryAudit(averaging(8), delta=DELTA, seed=1, clients=clients, **named)
+        clients = (
+            clients
+            if isinstance(clients, float)
+            else [nodes[i] for i in clients]
+        )
+        audit = CanaryAudit(
+            averaging(8), delta=DELTA, seed=1, clients=clients, **named
+        )
         audit.start(grid, model(), num_rounds=4)
     record = audit.record()
     assert record.num_canaries >= 2
@@ -207,7 +237,10 @@ def test_a_killed_run_goes_on_with_its_canaries(tmp_path):
         resumed.start(grid, models[-1], num_rounds=11)
     resumed_record, record = resumed.record(), uninterrupted.record()
     np.testing.assert_array_equal(resumed_record.presence, record.presence)
-    assert resumed_record.clients.offsets.tolist() == record.clients.offsets.tolist()
+    assert (
+        resumed_record.clients.offsets.tolist()
+        == record.clients.offsets.tolist()
+    )
     assert resumed_record.design.to_settings() == record.design.to_settings()
     assert resumed_record.findings.plan == record.findings.plan
     assert sorted(set(resumed_record.clients.ids.tolist())) == list(range(20))
@@ -217,7 +250,8 @@ def test_a_killed_run_goes_on_with_its_canaries(tmp_path):
     "name",
     [
         name
-        if name in ("plain_fed_avg", "nan_replies", "several_messages", "own_loop")
+        if name
+        in ("plain_fed_avg", "nan_replies", "several_messages", "own_loop")
         else pytest.param(name, marks=pytest.mark.slow)
         for name, case in CASES.items()
     ],
@@ -228,7 +262,9 @@ def test_strangers_apps_end_as_without(name, tmp_path):
         with InProcessGrid(CASES[name].client_app, CASES[name].nodes) as grid:
             folder = tmp_path / f"audited-{audited}"
             outcomes.append(
-                run_app(CASES[name], grid, folder, audited=audited, canaries=None)
+                run_app(
+                    CASES[name], grid, folder, audited=audited, canaries=None
+                )
             )
     no_harm.check_end(*outcomes)
     if outcomes[0].error is None:

@@ -25,7 +25,9 @@ def steps(rng, nodes, drift=0.0):
     """Updates of length about 1, with a part in common."""
     common = rng.standard_normal(ENTRIES)
     individual = rng.standard_normal((nodes, ENTRIES))
-    return (drift * common + np.sqrt(1 - drift**2) * individual) / np.sqrt(ENTRIES)
+    return (drift * common + np.sqrt(1 - drift**2) * individual) / np.sqrt(
+        ENTRIES
+    )
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.5, 0.9, 1.0])
@@ -42,7 +44,9 @@ def test_a_long_update_dominates_also_along_the_others_direction():
 
 
 def test_ids_of_nodes_stay_as_they_are():
-    updates = steps(np.random.default_rng(1), 3) * np.array([[30.0], [1.0], [1.0]])
+    updates = steps(np.random.default_rng(1), 3) * np.array(
+        [[30.0], [1.0], [1.0]]
+    )
     ids = (11503249247729065957, 7, 2**63 - 1)
     dominant = dominance.find_dominant(dict(zip(ids, updates, strict=True)))
     assert str(dominant).startswith("node 11503249247729065957 moved")
@@ -76,14 +80,21 @@ def test_idle_nodes_are_no_measure_of_length():
 
 
 def lying(
-    partitions, times=1.0, examples=None, rounds=range(1, ROUNDS + 1), together=False
+    partitions,
+    times=1.0,
+    examples=None,
+    rounds=range(1, ROUNDS + 1),
+    together=False,
 ):
     """A mod of clients that lie about their size, or answer with long or with the same updates."""
 
     def mod(message, context, call_next):
         reply = call_next(message, context)
         t = int(message.content.config_records["config"]["server-round"])
-        if context.node_config["partition-id"] not in partitions or t not in rounds:
+        if (
+            context.node_config["partition-id"] not in partitions
+            or t not in rounds
+        ):
             return reply
         sent = message.content.array_records["arrays"]
         dominant = reply.content.array_records["arrays"]
@@ -123,12 +134,20 @@ def test_who_hides_the_others_in_the_final_model_is_named(lie):
     settings = {**PLAIN, "min_available_nodes": nodes}
     app = drifting_app([lying(**lie)])
     audit, _ = run(
-        flower.FedAvg(**settings), app, rounds=ROUNDS, nodes=nodes, num_canaries=20
+        flower.FedAvg(**settings),
+        app,
+        rounds=ROUNDS,
+        nodes=nodes,
+        num_canaries=20,
     )
     summary = summarize(audit.record())
     # Beside one of nearly all weight a canary of median weight is too little to tell anything.
-    assert summary.status == ("not measured" if "examples" in lie else "unreliable")
-    assert any("over the whole run" in warning.text for warning in summary.warnings)
+    assert summary.status == (
+        "not measured" if "examples" in lie else "unreliable"
+    )
+    assert any(
+        "over the whole run" in warning.text for warning in summary.warnings
+    )
     assert any("over the whole run" in fault for fault in audit.faults)
 
 
@@ -136,16 +155,29 @@ def test_rounds_without_canaries_are_looked_at_too():
     settings = {**PLAIN, "min_available_nodes": 4}
     app = drifting_app([lying({2}, times=64.0)])
     audit, _ = run(
-        flower.FedAvg(**settings), app, rounds=8, nodes=4, num_canaries=2, max_share=0.2
+        flower.FedAvg(**settings),
+        app,
+        rounds=8,
+        nodes=4,
+        num_canaries=2,
+        max_share=0.2,
     )
-    assert audit.record().provenance.fault_counts[FaultKind.DOMINANT_UPDATE] == 8
+    assert (
+        audit.record().provenance.fault_counts[FaultKind.DOMINANT_UPDATE] == 8
+    )
 
 
 def test_what_nodes_added_survives_a_restart(tmp_path):
     app = drifting_app([lying({4}, times=300.0, rounds={2})])
-    settings: dict[str, Any] = {"num_canaries": 20, "delta": DELTA, "max_share": 1}
+    settings: dict[str, Any] = {
+        "num_canaries": 20,
+        "delta": DELTA,
+        "max_share": 1,
+    }
     settings |= {"checkpoint": tmp_path, "app": app}
-    _, models = run_until(flower.FedAvg(**PLAIN), model(), 6, kill=4, **settings)
+    _, models = run_until(
+        flower.FedAvg(**PLAIN), model(), 6, kill=4, **settings
+    )
     audit, _ = run_until(flower.FedAvg(**PLAIN), models[-1], 2, **settings)
     assert audit.record().rounds == 6
     assert any("over the whole run" in fault for fault in audit.faults)
@@ -153,26 +185,38 @@ def test_what_nodes_added_survives_a_restart(tmp_path):
 
 def test_a_client_with_most_of_the_weight_is_named():
     settings = {**PLAIN, "min_available_nodes": 12}
-    app = drifting_app(examples=lambda partition: 1000 if partition == 5 else 10)
-    audit, _ = run(flower.FedAvg(**settings), app, rounds=10, nodes=12, num_canaries=10)
+    app = drifting_app(
+        examples=lambda partition: 1000 if partition == 5 else 10
+    )
+    audit, _ = run(
+        flower.FedAvg(**settings), app, rounds=10, nodes=12, num_canaries=10
+    )
     assert summarize(audit.record()).status == "unreliable"
     assert any("over the whole run" in fault for fault in audit.faults)
 
 
 def test_honest_nodes_are_not_accused():
     audit, _ = run(
-        flower.FedAvg(**{**PLAIN, "min_available_nodes": 4}), nodes=4, num_canaries=4
+        flower.FedAvg(**{**PLAIN, "min_available_nodes": 4}),
+        nodes=4,
+        num_canaries=4,
     )
-    assert FaultKind.DOMINANT_UPDATE not in audit.record().provenance.fault_counts
+    assert (
+        FaultKind.DOMINANT_UPDATE not in audit.record().provenance.fault_counts
+    )
     assert not any("over the whole run" in fault for fault in audit.faults)
 
 
 def test_lost_updates_are_no_divergence_of_the_training():
     app = drifting_app(fails=lambda node, t: node % 5 < 4)
-    audit, _ = run(flower.FedAvg(**{**PLAIN, "min_available_nodes": 20}), app, nodes=20)
+    audit, _ = run(
+        flower.FedAvg(**{**PLAIN, "min_available_nodes": 20}), app, nodes=20
+    )
     summary = summarize(audit.record())
     assert summary.status == "unreliable"
-    assert any("updates were lost" in warning.text for warning in summary.warnings)
+    assert any(
+        "updates were lost" in warning.text for warning in summary.warnings
+    )
     assert "Fix the training" not in audit.report()
 
 
@@ -185,4 +229,6 @@ def test_clients_that_train_beside_idle_ones_are_not_accused():
 
     settings = {**PLAIN, "min_available_nodes": 20}
     audit, _ = run(flower.FedAvg(**settings), drifting_app([idle]), nodes=20)
-    assert FaultKind.DOMINANT_UPDATE not in audit.record().provenance.fault_counts
+    assert (
+        FaultKind.DOMINANT_UPDATE not in audit.record().provenance.fault_counts
+    )

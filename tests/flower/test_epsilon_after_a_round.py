@@ -29,13 +29,21 @@ ALL = ("epsilon-all", "epsilon-all-low", "epsilon-all-high")
 
 
 def own_loop():
-    rng, theta, reported = np.random.default_rng(1), np.zeros(2000, np.float32), []
+    rng, theta, reported = (
+        np.random.default_rng(1),
+        np.zeros(2000, np.float32),
+        [],
+    )
     auditor = RunAuditor(20, 20, seed=1, delta=1e-5, planned=30.0)
     auditor.begin(theta)
     for t in range(6):
         present = [i for i in range(20) if (i + t) % 4 == 0]
-        mean = auditor.canaries.combine(np.ones((1, len(present))), numbers=present)[0]
-        theta = (theta + mean + rng.standard_normal(2000) / 50).astype(np.float32)
+        mean = auditor.canaries.combine(
+            np.ones((1, len(present))), numbers=present
+        )[0]
+        theta = (theta + mean + rng.standard_normal(2000) / 50).astype(
+            np.float32
+        )
         auditor.observe(theta, RoundFacts(present, contribution=1.0))
         reported.append(auditor.epsilon_so_far())
     return auditor.record(), reported
@@ -54,7 +62,9 @@ def in_process():
 def _in_metrics(result):
     rounds = result.train_metrics_clientapp
     return [
-        tuple(rounds[t][name] for name in ALL) for t in rounds if ALL[0] in rounds[t]
+        tuple(rounds[t][name] for name in ALL)
+        for t in rounds
+        if ALL[0] in rounds[t]
     ]
 
 
@@ -68,7 +78,9 @@ def around_a_strategy():
     # In every round, as clients: without noise nothing is said before the end otherwise.
     audit, result = run(strategy, participations=6, num_canaries=20, rounds=6)
     reported = _in_metrics(result)
-    for name, answer in zip(("final", "all"), answers(audit.record()), strict=True):
+    for name, answer in zip(
+        ("final", "all"), answers(audit.record()), strict=True
+    ):
         epsilon = pytest.approx(answer.estimate.epsilon, rel=1e-14)
         assert result.train_metrics_clientapp[6][f"epsilon-{name}"] == epsilon
     return audit.record(), [
@@ -96,7 +108,9 @@ def dp_sgd():
     return audit.record(), reported
 
 
-@pytest.mark.parametrize("engine", [own_loop, in_process, around_a_strategy, dp_sgd])
+@pytest.mark.parametrize(
+    "engine", [own_loop, in_process, around_a_strategy, dp_sgd]
+)
 def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
     record, reported = engine()
     reported = [
@@ -110,7 +124,9 @@ def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
     assert len(intervals) >= 4
     assert (
         intervals[:-1]
-        == [values for values in reported if values is not None][-len(intervals) : -1]
+        == [values for values in reported if values is not None][
+            -len(intervals) : -1
+        ]
     )
     every = answers(record)[1]
     assert intervals[-1] == (

@@ -21,7 +21,9 @@ class KnowsItsNodes(flower.FedAvg):
     change: Callable[[Message], None]
 
     def configure_train(self, server_round, arrays, config, grid):
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        messages = list(
+            super().configure_train(server_round, arrays, config, grid)
+        )
         self.asked = {message.metadata.dst_node_id for message in messages}
         return messages
 
@@ -42,7 +44,9 @@ def _ten_times(array):
 class ScalesRecords(KnowsItsNodes):
     def change(self, reply):
         record = reply.content["arrays"]
-        record.update({name: _ten_times(array) for name, array in record.items()})
+        record.update(
+            {name: _ten_times(array) for name, array in record.items()}
+        )
 
 
 class ScalesBytes(KnowsItsNodes):
@@ -64,7 +68,9 @@ class NewContent(KnowsItsNodes):
 
 class PopsArrays(KnowsItsNodes):
     def change(self, reply):
-        reply.content["arrays"].pop("layer.bias")  # the model goes on without it
+        reply.content["arrays"].pop(
+            "layer.bias"
+        )  # the model goes on without it
 
     def aggregate_train(self, server_round, replies):
         arrays, metrics = super().aggregate_train(server_round, replies)
@@ -83,7 +89,9 @@ def _moved(strategy, audited):
     return float(np.linalg.norm(flat))
 
 
-@pytest.mark.parametrize("kind", [ScalesRecords, ScalesBytes, NewContent, PopsArrays])
+@pytest.mark.parametrize(
+    "kind", [ScalesRecords, ScalesBytes, NewContent, PopsArrays]
+)
 def test_the_second_attempt_gets_the_replies_as_they_came(kind):
     plain, audited = _moved(kind(**PLAIN), False), _moved(kind(**PLAIN), True)
     assert audited == pytest.approx(plain, rel=0.5)  # not ten times as far
@@ -96,7 +104,8 @@ def test_undo_keeps_the_objects_by_which_replies_are_known():
         replies = list(grid.send_and_receive(messages))
     before = [id(reply.content) for reply in replies]
     values = [
-        read_only(reply.content["arrays"]["layer.bias"]).copy() for reply in replies
+        read_only(reply.content["arrays"]["layer.bias"]).copy()
+        for reply in replies
     ]
     undo = Undo([], replies, depth="deep")
     for reply in replies:
@@ -132,7 +141,9 @@ def _norm_of(audit):
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_a_clip_norm_that_grows_without_end_does_not_end_the_run(rate):
     """No update is clipped and there is no noise: canaries are as long as clients' updates."""
-    audit, _ = run(_adaptive(5.0, rate), rounds=10, num_canaries=None, max_share=0.1)
+    audit, _ = run(
+        _adaptive(5.0, rate), rounds=10, num_canaries=None, max_share=0.1
+    )
     assert _norm_of(audit) > 1e9
     assert not audit.faults
     moved = _moved(_adaptive(5.0, rate), True)
@@ -142,7 +153,9 @@ def test_a_clip_norm_that_grows_without_end_does_not_end_the_run(rate):
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_a_clip_norm_below_the_rounding_of_the_model_does_not_end_the_run(rate):
     """A canary that rounding takes away would be an update of norm 0, by which Flower divides."""
-    audit, _ = run(_adaptive(0.01, rate), rounds=14, num_canaries=None, max_share=0.1)
+    audit, _ = run(
+        _adaptive(0.01, rate), rounds=14, num_canaries=None, max_share=0.1
+    )
     assert _norm_of(audit) < 1e-12
     assert any("too coarse or too small" in fault for fault in audit.faults)
     assert not any("fails on canaries" in fault for fault in audit.faults)
@@ -152,7 +165,10 @@ def test_a_clip_norm_far_above_updates_but_not_above_the_noise_is_a_canarys():
     wrapped = flower.DifferentialPrivacyServerSideFixedClipping
     with_noise, _ = run(wrapped(flower.FedAvg(**PLAIN), 1.0, 10.0, 15))
     without, _ = run(wrapped(flower.FedAvg(**PLAIN), 0.0, 10.0, 15))
-    added = [audit.record().mechanism.contributions for audit in (with_noise, without)]
+    added = [
+        audit.record().mechanism.contributions
+        for audit in (with_noise, without)
+    ]
     np.testing.assert_allclose(added[0], 10 / 15)  # the clip norm
     np.testing.assert_allclose(
         added[1], 0.1 / 15, rtol=1e-4

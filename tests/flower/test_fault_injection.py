@@ -31,7 +31,11 @@ import fl_epe.messages
 from fl_epe.flower import CanaryAudit, InProcessGrid, RecordAudit, canary_mod
 
 NODES, ROUNDS = 6, 2
-PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}
+PLAIN = {
+    "fraction_evaluate": 0.0,
+    "min_train_nodes": 2,
+    "min_available_nodes": NODES,
+}
 SHAPES = {"weight": (8, 5), "bias": (5,)}
 MODULES = [
     importlib.import_module(info.name)
@@ -72,7 +76,9 @@ class Place:
                 self.owner, self.name, type(original)(around(original.__func__))
             )
         elif isinstance(original, property):
-            monkeypatch.setattr(self.owner, self.name, property(around(original.fget)))
+            monkeypatch.setattr(
+                self.owner, self.name, property(around(original.fget))
+            )
         elif isinstance(original, functools.cached_property):
             cached = functools.cached_property(around(original.func))
             cached.__set_name__(self.owner, self.name)
@@ -120,7 +126,11 @@ def accounted() -> flower.Strategy:
         SamplingMethod.NO_AMPLIFICATION,
     )
     return flower.DifferentialPrivacyServerSideFixedClipping(
-        flower.FedAvg(**PLAIN), 0.5, 0.1, NODES, accountant=RdpAccountant(config)
+        flower.FedAvg(**PLAIN),
+        0.5,
+        0.1,
+        NODES,
+        accountant=RdpAccountant(config),
     )
 
 
@@ -167,8 +177,13 @@ def killed() -> tuple[tempfile.TemporaryDirectory[str], ArrayRecord]:
         if server_round:
             raise KilledError
 
-    with InProcessGrid(drifting_app(), NODES) as grid, contextlib.suppress(KilledError):
-        audit.start(grid, model(SHAPES), num_rounds=ROUNDS, evaluate_fn=evaluate)
+    with (
+        InProcessGrid(drifting_app(), NODES) as grid,
+        contextlib.suppress(KilledError),
+    ):
+        audit.start(
+            grid, model(SHAPES), num_rounds=ROUNDS, evaluate_fn=evaluate
+        )
     return folder, models[-1]
 
 
@@ -183,7 +198,9 @@ CASES = {
     "wrapped": Case(around_own),
     "resumed": Case(momentum, arrays=lambda: killed()[1], resumed=True),
     "records": Case(
-        lambda: Own(**PLAIN | {"min_available_nodes": 3}), FakeSilos().app, nodes=3
+        lambda: Own(**PLAIN | {"min_available_nodes": 3}),
+        FakeSilos().app,
+        nodes=3,
     ),
 }
 
@@ -192,7 +209,9 @@ def make_audit(
     case: Case, settings: dict[str, Any], folder: str
 ) -> CanaryAudit | RecordAudit:
     if case is CASES["records"]:
-        return RecordAudit(case.strategy(), 1e-5, folder=folder, log_to=[Quiet()])
+        return RecordAudit(
+            case.strategy(), 1e-5, folder=folder, log_to=[Quiet()]
+        )
     return CanaryAudit(case.strategy(), **settings)
 
 
@@ -217,7 +236,9 @@ def audited(
         }
         settings["max_share"] = 0.5
         if case.resumed:
-            settings["checkpoint"] = stack.enter_context(tempfile.TemporaryDirectory())
+            settings["checkpoint"] = stack.enter_context(
+                tempfile.TemporaryDirectory()
+            )
             shutil.copytree(
                 killed()[0].name, settings["checkpoint"], dirs_exist_ok=True
             )
@@ -285,14 +306,19 @@ OUTSIDE = {"records": {"DecodedArray.numpy", "arrays.read_only"}}
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly)) for name in CASES],
+    [
+        pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly))
+        for name in CASES
+    ],
 )
 def test_whatever_fails_the_run_ends_and_the_report_says_so(name, monkeypatch):
     case = CASES[name]
     failures = []
     left_out = ENTRY | OUTSIDE.get(name, set())
     tried = [
-        place for place in called_in(case, monkeypatch) if place.label not in left_out
+        place
+        for place in called_in(case, monkeypatch)
+        if place.label not in left_out
     ]
     assert len(tried) > 20
     for place in tried:
@@ -300,12 +326,16 @@ def test_whatever_fails_the_run_ends_and_the_report_says_so(name, monkeypatch):
         with monkeypatch.context() as patched:
             around = failing_once(calls)
             try:
-                audit, result = audited(case, lambda: place.replace(patched, around))  # noqa: B023
+                audit, result = audited(
+                    case, functools.partial(place.replace, patched, around)
+                )
                 shown = list(audit.faults)
                 if not any("injected" in line for line in shown):
                     shown = audit.report().splitlines()
             except Exception as error:  # noqa: BLE001 - all failures are shown together
-                failures.append(f"{place.label}: {type(error).__name__}: {error}")
+                failures.append(
+                    f"{place.label}: {type(error).__name__}: {error}"
+                )
                 continue
         if not result.arrays:
             failures.append(f"{place.label}: no model")

@@ -6,7 +6,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flower_audits import CANARIES, NODES, PLAIN, ROUNDS, fixed, plain_record, run
+from flower_audits import (
+    CANARIES,
+    NODES,
+    PLAIN,
+    ROUNDS,
+    fixed,
+    plain_record,
+    run,
+)
 from flower_clients import drifting_app
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
@@ -32,19 +40,27 @@ def test_error_replies_do_not_stop_the_audit():
         pytest.param(False, "", id="counted"),
     ],
 )
-def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, named):
+def test_who_does_not_answer_is_counted_and_named_where_it_is_known(
+    numbered, named
+):
     sent = [
         SimpleNamespace(
-            metadata=SimpleNamespace(message_id=f"m{i}" * numbered, dst_node_id=10 + i)
+            metadata=SimpleNamespace(
+                message_id=f"m{i}" * numbered, dst_node_id=10 + i
+            )
         )
         for i in range(4)
     ]
     about = [
-        SimpleNamespace(reply_to_message_id=f"m{i}" * numbered, src_node_id=10 + i)
+        SimpleNamespace(
+            reply_to_message_id=f"m{i}" * numbered, src_node_id=10 + i
+        )
         for i in range(2)
     ]
     replies = [
-        SimpleNamespace(metadata=a, has_error=lambda: False, content=RecordDict())
+        SimpleNamespace(
+            metadata=a, has_error=lambda: False, content=RecordDict()
+        )
         for a in about
     ]
     faults = FaultBook()
@@ -60,7 +76,9 @@ def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
     assert record.presence.sum(axis=1).tolist() == [5] * 3 + [0] + [5] * 2
     assert record.num_canaries == CANARIES - 5  # the others count as unobserved
     assert record.unobserved.count == CANARIES + 5
-    assert any("released no model" in fault for fault in record.provenance.faults)
+    assert any(
+        "released no model" in fault for fault in record.provenance.faults
+    )
     assert np.all(record.observed.means[3] == 0)
     assert epsilon_from_record(record, adversary=EVERY_ROUND).epsilon > 0
 
@@ -68,12 +86,16 @@ def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
 def test_a_round_in_which_everybody_fails():
     app = drifting_app(fails=lambda node, t: t == 4)
     audit, _ = run(flower.FedAvg(**PLAIN), app)
-    assert audit.record().presence.sum(axis=1).tolist() == [5] * 3 + [0] + [5] * 2
+    assert (
+        audit.record().presence.sum(axis=1).tolist() == [5] * 3 + [0] + [5] * 2
+    )
 
 
 def test_a_run_in_which_nothing_works_says_why():
     audit, _ = run(
-        flower.FedAvg(**PLAIN), drifting_app(fails=lambda node, t: True), rounds=6
+        flower.FedAvg(**PLAIN),
+        drifting_app(fails=lambda node, t: True),
+        rounds=6,
     )
     with pytest.raises(NotMeasured, match="no canary took part in 6 rounds"):
         epsilon_from_record(audit.record())
@@ -81,7 +103,9 @@ def test_a_run_in_which_nothing_works_says_why():
     assert text.startswith("Not measured, as no canary took part in 6 rounds")
     assert "60 of 60 updates were lost" in text
     assert "Fix the training" not in text
-    assert re.search(r"- round 1, node \d+: RuntimeError: client \d is broken", text)
+    assert re.search(
+        r"- round 1, node \d+: RuntimeError: client \d is broken", text
+    )
 
 
 def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
@@ -111,7 +135,9 @@ def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
         return MetricRecord({"loss": float("nan")})
 
     audit, _ = run(flower.FedAvg(**PLAIN, train_metrics_aggr_fn=total))
-    assert audit.report().startswith("Diverged, as the training loss is nan at the end")
+    assert audit.report().startswith(
+        "Diverged, as the training loss is nan at the end"
+    )
     plain, _ = run(flower.FedAvg(**PLAIN))
     assert "Diverged" not in plain.report()
     assert len(plain.record().metrics["train_loss"]) == ROUNDS
@@ -120,7 +146,9 @@ def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
 def test_a_client_does_not_write_the_report(tmp_path):
     def fails(node, t):
         if t == 3:
-            raise RuntimeError("\x1b[2J\x1b[Hε ≈ 0.01. Verdict: private" + "x" * 10**6)
+            raise RuntimeError(
+                "\x1b[2J\x1b[Hε ≈ 0.01. Verdict: private" + "x" * 10**6
+            )
         return False
 
     audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=fails))
@@ -153,7 +181,8 @@ def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     assert present.tolist() == [5, 5, 5, 5, 0, 5]
     assert plain_record().rounds == audit.record().rounds
     assert any(
-        "could not be scored: RuntimeError: once" in fault for fault in audit.faults
+        "could not be scored: RuntimeError: once" in fault
+        for fault in audit.faults
     )
 
 
@@ -162,7 +191,9 @@ def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     audit, result = run(fixed(expected=NODES), app, max_share=0.01)
     assert len(result.train_metrics_clientapp) == ROUNDS - 1
     record = audit.record()
-    assert record.clients.absent.tolist() == [int(t == 6) for t in range(1, ROUNDS + 1)]
+    assert record.clients.absent.tolist() == [
+        int(t == 6) for t in range(1, ROUNDS + 1)
+    ]
     assert not record.presence.any()
     text = " ".join(audit.report(tmp_path).split())
     assert text.startswith(
@@ -171,6 +202,8 @@ def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     assert "could not be made" not in text
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["status"] == "not measured"
-    assert any("client 3 is broken" in fault for fault in written["details"]["faults"])
+    assert any(
+        "client 3 is broken" in fault for fault in written["details"]["faults"]
+    )
     with pytest.raises(ValueError, match=r"^round 1, no canary takes part"):
         assert_private(record, 1.0, 1e-5)

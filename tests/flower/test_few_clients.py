@@ -59,7 +59,9 @@ def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
     nodes, asked_nodes, rounds
 ):
     short = {"rounds": rounds} if rounds == 1 else {}
-    audit, metrics = run(nodes, rounds, averaging(nodes, asked_nodes / nodes), **short)
+    audit, metrics = run(
+        nodes, rounds, averaging(nodes, asked_nodes / nodes), **short
+    )
     assert "epsilon-all" not in metrics
     text = " ".join(audit.report(details=True).split())
     match = re.search(

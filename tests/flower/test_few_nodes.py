@@ -42,8 +42,12 @@ def test_a_client_adds_in_rounds_without_canaries_what_it_adds_in_others():
     record = audited(3, 30)[0].record()
     with_canaries = record.presence.any(axis=1)
     assert 0 < with_canaries.sum() < 30
-    np.testing.assert_allclose(record.mechanism.contributions, 0.1 / 3, rtol=1e-6)
-    record = audited(3, 30, digits_app(), z=0, arrays=digits_model())[0].record()
+    np.testing.assert_allclose(
+        record.mechanism.contributions, 0.1 / 3, rtol=1e-6
+    )
+    record = audited(3, 30, digits_app(), z=0, arrays=digits_model())[
+        0
+    ].record()
     added = record.mechanism.contributions * (3 + record.presence.sum(axis=1))
     assert np.all(
         np.abs(np.diff(added)) < 0.3 * added[1:]
@@ -65,7 +69,9 @@ def test_the_score_of_a_client_is_that_of_the_noise(nodes, rounds):
     assert every.extrapolated
     assert every.fit.low < 1 < every.fit.high
     assert (
-        every.estimate.low < gaussian_epsilon(1 / theory, DELTA) < every.estimate.high
+        every.estimate.low
+        < gaussian_epsilon(1 / theory, DELTA)
+        < every.estimate.high
     )
 
 
@@ -73,7 +79,8 @@ def test_a_node_that_is_asked_twice_in_a_round_adds_twice():
     class Twice(flower.FedAvg):
         def configure_train(self, *arguments):
             first, second = (
-                list(super(Twice, self).configure_train(*arguments)) for _ in "ab"
+                list(super(Twice, self).configure_train(*arguments))
+                for _ in "ab"
             )
             return [*first, *second]
 
@@ -87,7 +94,9 @@ def test_a_node_that_is_asked_twice_in_a_round_adds_twice():
     assert every.participations <= 12
     twice = AuditedClient.of(audit.record()).patterns
     assert every.analytical.epsilon == pytest.approx(
-        gaussian_epsilon(1 / math.sqrt(np.mean(np.sum(twice**2, axis=0))), DELTA)
+        gaussian_epsilon(
+            1 / math.sqrt(np.mean(np.sum(twice**2, axis=0))), DELTA
+        )
     )
     assert twice.max() == 2
 
@@ -134,12 +143,18 @@ def replaced(clients: int, known: dict[int, float]) -> set[int]:
         for i in range(200)
     ]
     replaced_messages = set().union(*drawn)
-    return {node for node in range(clients) if id(messages[node]) in replaced_messages}
+    return {
+        node
+        for node in range(clients)
+        if id(messages[node]) in replaced_messages
+    }
 
 
 def test_who_never_answered_is_replaced_only_where_most_did_not():
     assert replaced(10, dict.fromkeys(range(9), 1.0)) == set(range(9))
-    assert replaced(10, {**dict.fromkeys(range(8), 1.0), 8: 1e5}) == set(range(8))
+    assert replaced(10, {**dict.fromkeys(range(8), 1.0), 8: 1e5}) == set(
+        range(8)
+    )
     assert replaced(10, {0: 1.0, 1: 9.0}) == {0, *range(2, 10)}
 
 
@@ -151,7 +166,8 @@ def test_canaries_beside_clients_of_no_weight_keep_to_their_share(without):
     assert sorted(set(weights.tolist())) == [0, 1]
     canaries = record.shares()
     assert np.all(
-        canaries.sum(axis=1) <= 0.25 * (canaries.sum(axis=1) + 20 - without) + 1e-6
+        canaries.sum(axis=1)
+        <= 0.25 * (canaries.sum(axis=1) + 20 - without) + 1e-6
     )
 
 

@@ -61,11 +61,18 @@ def test_every_app_is_tried():
     assert {path.stem for path in folder.glob("*.py")} - NO_APPS == set(NEEDS)
 
 
-WEEKLY = {"huggingface_trainer", "lora_adapters", "opacus_clients"}  # the longest
+WEEKLY = {
+    "huggingface_trainer",
+    "lora_adapters",
+    "opacus_clients",
+}  # the longest
 
 
 @pytest.fixture(
-    params=[pytest.param(x, marks=[pytest.mark.weekly] * (x in WEEKLY)) for x in NEEDS]
+    params=[
+        pytest.param(x, marks=[pytest.mark.weekly] * (x in WEEKLY))
+        for x in NEEDS
+    ]
 )
 def case(request: pytest.FixtureRequest) -> AppCase:
     for package in NEEDS[request.param]:

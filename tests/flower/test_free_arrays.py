@@ -3,7 +3,14 @@
 import delta_replies
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 
@@ -35,9 +42,12 @@ def app_of(step, mods=()):
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         t = int(message.content["config"]["server-round"])
-        rng = np.random.default_rng((int(context.node_config["partition-id"]), t))
+        rng = np.random.default_rng(
+            (int(context.node_config["partition-id"]), t)
+        )
         model = {
-            name: array.numpy() for name, array in message.content["arrays"].items()
+            name: array.numpy()
+            for name, array in message.content["arrays"].items()
         }
         new = {
             name: value.astype(model[name].dtype)
@@ -54,18 +64,24 @@ def run(app, arrays, strategy=None, *, audited=True, rounds=ROUNDS, **settings):
     """The audit, and the final arrays."""
     wrapped = strategy or flower.FedAvg(**PLAIN)
     wrapped = (
-        CanaryAudit(wrapped, delta=1e-3, seed=1, **settings) if audited else wrapped
+        CanaryAudit(wrapped, delta=1e-3, seed=1, **settings)
+        if audited
+        else wrapped
     )
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
     with InProcessGrid(app, NODES) as grid:
         result = wrapped.start(grid, as_record(arrays), num_rounds=rounds)
-    return wrapped, {name: array.numpy() for name, array in result.arrays.items()}
+    return wrapped, {
+        name: array.numpy() for name, array in result.arrays.items()
+    }
 
 
 def dp(z=1.0, clip=1.0):
     """With room for a canary a round."""
     base = flower.FedAvg(**PLAIN)
-    return flower.DifferentialPrivacyServerSideFixedClipping(base, z, clip, NODES + 1)
+    return flower.DifferentialPrivacyServerSideFixedClipping(
+        base, z, clip, NODES + 1
+    )
 
 
 def small(*shape):
@@ -81,7 +97,9 @@ def moves_body_first(model, rng, t):
     body = model["body"] + 0.05 * (
         COMMON[: len(model["body"])] + rng.standard_normal(4000)
     )
-    return moves_head(model, rng, t) | ({"body": body} if t <= ROUNDS // 2 else {})
+    return moves_head(model, rng, t) | (
+        {"body": body} if t <= ROUNDS // 2 else {}
+    )
 
 
 def epsilons(audit):
@@ -111,7 +129,9 @@ NAMES = {
 def test_no_canary_moves_a_variance_whatever_its_name(name, by_clients):
     def step(model, rng, t):
         variance = 0.9 * model[name] + 0.1 * 0.01 * rng.random(40)
-        change = 0.5 * (COMMON[:1000] + rng.standard_normal(1000)).reshape(40, 25)
+        change = 0.5 * (COMMON[:1000] + rng.standard_normal(1000)).reshape(
+            40, 25
+        )
         return {"w": model["w"] + change, name: variance}
 
     arrays = {"w": small(40, 25), name: np.full(40, 0.01, "f4")}
@@ -130,7 +150,9 @@ def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
     head = small(*HEAD)
     by_hand, _ = run(app_of(moves_head), {"head": head}, strategy)
     body = small(4000)
-    audit, final = run(app_of(moves_head), {"body": body, "head": head}, strategy)
+    audit, final = run(
+        app_of(moves_head), {"body": body, "head": head}, strategy
+    )
     record = audit.record()
     assert (record.dim, record.findings.arrays_left_out) == (650, ("body",))
     assert "Canaries leave alone: body." in record.findings.plan
@@ -148,7 +170,9 @@ def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
 @pytest.mark.parametrize(
     "make", [lambda: flower.FedAvg(**PLAIN), dp], ids=["fedavg", "dp"]
 )
-def test_an_array_that_is_frozen_later_is_left_alone_from_then_on(make, by_clients):
+def test_an_array_that_is_frozen_later_is_left_alone_from_then_on(
+    make, by_clients
+):
     """Its canaries then lie in the other arrays, and show up as strongly as expected."""
     bodies = []
 
@@ -225,7 +249,10 @@ def test_a_clip_norm_that_float16_cannot_hold_is_named():
         return {"w": model["w"] + rng.standard_normal((50, 40))}
 
     audit, _ = run(
-        app_of(step), {"w": small(50, 40).astype("f2")}, dp(clip=200.0), rounds=2
+        app_of(step),
+        {"w": small(50, 40).astype("f2")},
+        dp(clip=200.0),
+        rounds=2,
     )
     assert "clip_norm=200 to be at most 127.969" in audit.faults[0]
     assert "Not measured" in audit.report()
@@ -261,7 +288,11 @@ def test_what_replies_show_to_be_no_free_parameter():
 def test_identical_replies_do_not_say_that_nothing_is_free():
     reply = {"weight": np.array([0.3, -0.1]), "frozen": np.array([-1.0])}
     before = {"weight": np.array([0.1, -0.2]), "frozen": np.array([-1.0])}
-    assert not_free(before, [reply, reply]) == not_free(before, [reply]) == {"frozen"}
+    assert (
+        not_free(before, [reply, reply])
+        == not_free(before, [reply])
+        == {"frozen"}
+    )
 
 
 def test_a_canary_that_leaves_arrays_alone_has_norm_1():
@@ -302,7 +333,9 @@ def test_a_killed_audit_goes_on_with_the_same_arrays_left_alone(tmp_path, kill):
             raise KilledError
 
     def start(initial, **more):
-        audit = CanaryAudit(flower.FedAvg(**PLAIN), delta=1e-3, checkpoint=tmp_path)
+        audit = CanaryAudit(
+            flower.FedAvg(**PLAIN), delta=1e-3, checkpoint=tmp_path
+        )
         with InProcessGrid(app_of(moves_head), NODES) as grid:
             audit.start(grid, initial, num_rounds=8, **more)
         return audit
@@ -322,9 +355,15 @@ def test_clients_that_answer_with_updates_show_the_same():
         new = model | {"head": head, "var": variance}
         return {name: new[name] - model[name] for name in model}
 
-    arrays = {"body": small(4000), "head": small(*HEAD), "var": np.full(40, 0.01, "f4")}
+    arrays = {
+        "body": small(4000),
+        "head": small(*HEAD),
+        "var": np.full(40, 0.01, "f4"),
+    }
     strategy = delta_replies.AddsDeltas(**PLAIN)
-    audit, final = run(app_of(step), arrays, strategy, num_canaries=10, max_share=0.5)
+    audit, final = run(
+        app_of(step), arrays, strategy, num_canaries=10, max_share=0.5
+    )
     assert audit.record().findings.arrays_left_out == ("body", "var")
     assert audit.record().presence.any()
     np.testing.assert_array_equal(final["body"], arrays["body"])

@@ -22,7 +22,10 @@ class ByName(flower.FedAvg):
     def start(self, arrays, *, server, rounds):  # type: ignore[override]
         for t in range(1, rounds + 1):
             messages = self.configure_train(
-                server_round=t, arrays=arrays, config=ConfigRecord(), grid=server
+                server_round=t,
+                arrays=arrays,
+                config=ConfigRecord(),
+                grid=server,
             )
             replies = iter(server.send_and_receive(messages))
             arrays, _ = self.aggregate_train(server_round=t, replies=replies)
@@ -83,11 +86,15 @@ def test_the_strategy_s_own_error_goes_through_and_ours_does_not():
             return hooks.call("aggregate_train", server_round, replies)
 
     names = ["aggregate_train"]
-    hooks = Attachment(strategy, Fails(), names, lambda name, error: [], noted.append)
+    hooks = Attachment(
+        strategy, Fails(), names, lambda name, error: [], noted.append
+    )
     hooks.attach()
     assert strategy.aggregate_train(1, []) == (None, None)
     hooks.detach()
-    hooks = Attachment(strategy, Asks(), names, lambda name, error: [], noted.append)
+    hooks = Attachment(
+        strategy, Asks(), names, lambda name, error: [], noted.append
+    )
     hooks.attach()
     with pytest.raises(AttributeError):
         strategy.aggregate_train(1, [object()])  # type: ignore[list-item]
@@ -157,11 +164,19 @@ def test_what_is_written_to_an_audit_is_the_strategy_s():
 
 @pytest.mark.parametrize(
     "name",
-    ["start", "summary", "configure_train", "aggregate_train", "configure_evaluate"],
+    [
+        "start",
+        "summary",
+        "configure_train",
+        "aggregate_train",
+        "configure_evaluate",
+    ],
 )
 def test_a_function_put_in_the_place_of_another_calls_it_once(name):
     strategy, calls = flower.FedAvg(**PLAIN), []
-    audit = CanaryAudit(strategy, num_canaries=4, delta=DELTA, seed=1, max_share=1)
+    audit = CanaryAudit(
+        strategy, num_canaries=4, delta=DELTA, seed=1, max_share=1
+    )
     before = getattr(audit, name)
 
     def around(*given, **named):

@@ -7,7 +7,9 @@ from flower_clients import DIM, SHAPES, drifting_app, model
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.inflatable.inflatable_utils import (
+    inflate_object_from_contents,
+)
 
 from fl_epe.auditing import answers
 from fl_epe.flower.layout import Layout
@@ -42,13 +44,16 @@ def test_mixed_types_integer_buffers_and_scalars():
 
 def test_counters_are_no_part_of_a_canary_s_update():
     """A mean of integers was cut off: that was an update of its own, with which κ was 0.51."""
-    counters = {f"norm{i}.num_batches_tracked": Array(np.asarray(0)) for i in range(20)}
+    counters = {
+        f"norm{i}.num_batches_tracked": Array(np.asarray(0)) for i in range(20)
+    }
     arrays = model()
     arrays.update(counters)
 
     def count(answered):
         return answered | {
-            name: np.asarray(answered[name] + 3).astype(int) for name in counters
+            name: np.asarray(answered[name] + 3).astype(int)
+            for name in counters
         }
 
     strategy = flower.DifferentialPrivacyServerSideAdaptiveClipping(
@@ -103,7 +108,9 @@ def test_nothing_to_move_is_refused():
 def test_arrays_can_be_left_out_by_pattern():
     shapes = {**SHAPES, "norm.running_mean": (40,)}
     audit, _ = run(
-        flower.FedAvg(**PLAIN), arrays=model(shapes), leave_out=["*.running_mean"]
+        flower.FedAvg(**PLAIN),
+        arrays=model(shapes),
+        leave_out=["*.running_mean"],
     )
     assert audit.record().dim == DIM
     assert audit.record().findings.arrays_left_out == ("norm.running_mean",)
@@ -114,7 +121,9 @@ def test_arrays_can_be_left_out_by_pattern():
     [
         lambda arrays: dict(reversed(arrays.items())),
         pytest.param(
-            lambda arrays: {str(i): value for i, value in enumerate(arrays.values())},
+            lambda arrays: {
+                str(i): value for i, value in enumerate(arrays.values())
+            },
             marks=pytest.mark.slow,
         ),
     ],
@@ -145,7 +154,9 @@ def transposed(arrays):
 def test_replies_with_arrays_of_another_model_are_named_and_the_run_goes_on(
     arrange, message
 ):
-    audit, result = run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=2)
+    audit, result = run(
+        flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=2
+    )
     assert len(result.train_metrics_clientapp) == 2
     assert message in " ".join(audit.faults)
 
@@ -155,7 +166,8 @@ def test_a_shared_array_reaches_another_process_as_any_array():
     record, plain = share(theta=values), pack(theta=values)
     assert np.shares_memory(read_only(record["theta"]), values)
     contents = {
-        key: item.deflate() for key, item in get_all_nested_objects(record).items()
+        key: item.deflate()
+        for key, item in get_all_nested_objects(record).items()
     }
     inflated = inflate_object_from_contents(record.object_id, contents)
     assert isinstance(inflated, ArrayRecord)

@@ -17,7 +17,9 @@ shapes = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 def models(draw):
     """Named arrays of any shape; floating-point, integer and boolean ones mixed."""
     names = draw(
-        st.lists(st.text("abc.", min_size=1), min_size=1, max_size=5, unique=True)
+        st.lists(
+            st.text("abc.", min_size=1), min_size=1, max_size=5, unique=True
+        )
     )
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     values = {
@@ -27,7 +29,9 @@ def models(draw):
         for name in names
     }
     moved = [
-        value for value in values.values() if value.dtype.kind == "f" and value.ndim
+        value
+        for value in values.values()
+        if value.dtype.kind == "f" and value.ndim
     ]
     assume(sum(value.size for value in moved) >= 2)
     return values
@@ -60,7 +64,11 @@ def test_exactly_the_floating_point_arrays_with_an_axis_are_moved(values):
     for name, value in values.items():
         moved = value.dtype.kind == "f" and value.ndim > 0
         assert (name in layout.left_out) is not moved
-        expected = (value + value.dtype.type(1)).astype(value.dtype) if moved else value
+        expected = (
+            (value + value.dtype.type(1)).astype(value.dtype)
+            if moved
+            else value
+        )
         assert np.allclose(
             moved_model[name].numpy(), expected, rtol=2e-3
         )  # a step of float16

@@ -76,7 +76,9 @@ def test_so_it_does_in_another_thread_and_around_another_grid():
     with WaitingGrid(answering(), 1) as grid:
         watched = WatchedGrid(Around(grid), StopRequest())
         thread = threading.Thread(
-            target=lambda: replies.extend(watched.send_and_receive(query(), wait=1.0))
+            target=lambda: replies.extend(
+                watched.send_and_receive(query(), wait=1.0)
+            )
         )
         thread.start()
         thread.join()
@@ -124,7 +126,9 @@ def of_floats(whole):
     """A function of clipping that sees the floating-point arrays alone, as Flower's since 1.45."""
 
     def some(param1, param2, clipping_norm):
-        places = [i for i, value in enumerate(param1) if value.dtype.kind == "f"]
+        places = [
+            i for i, value in enumerate(param1) if value.dtype.kind == "f"
+        ]
         values = [param1[i] for i in places]
         result = whole(values, [param2[i] for i in places], clipping_norm)
         for i, value in zip(places, values, strict=True):
@@ -145,7 +149,9 @@ def of_floats_in_place(whole):
 def floats_only(monkeypatch):
     for module in (dp_fixed_clipping, dp_adaptive_clipping, centraldp_mods):
         for name, function in {
-            "compute_clip_model_update": of_floats(dp.compute_clip_model_update),
+            "compute_clip_model_update": of_floats(
+                dp.compute_clip_model_update
+            ),
             "compute_adaptive_clip_model_update": of_floats(
                 dp.compute_adaptive_clip_model_update
             ),
@@ -192,7 +198,9 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_integers_that_dp_leaves_alone_are_left_alone_and_named(case, floats_only):
+def test_integers_that_dp_leaves_alone_are_left_alone_and_named(
+    case, floats_only
+):
     make, mods, settings = CASES[case]
     app = drifting_app(mods, norm=0.2, arrange=counting)
     audit, result = run(make(), app, with_counters(), **settings)
@@ -205,7 +213,9 @@ def test_integers_that_dp_leaves_alone_are_left_alone_and_named(case, floats_onl
     # The first round adds 10/15 of 7, all rounds of clipped updates would add 0.6 at most.
     assert np.all(result.arrays["seen"].numpy() - COUNTERS["seen"] > 4)
     caveat = record.design.caveat
-    assert re.search(r"No ε holds for what clients answer in seen, steps:", caveat)
+    assert re.search(
+        r"No ε holds for what clients answer in seen, steps:", caveat
+    )
     assert "clients answer in seen, steps" in " ".join(
         audit.report(details=True).split()
     )
@@ -221,5 +231,7 @@ def test_arrays_that_are_clipped_need_no_caveat():
 
 def test_of_many_arrays_three_are_named():
     counters = {f"norm{i}.steps": Array(np.asarray(0)) for i in range(5)}
-    text = str(CanaryAudit(fixed(), delta=DELTA)._run.wrapped.unclipped(counters))
+    text = str(
+        CanaryAudit(fixed(), delta=DELTA)._run.wrapped.unclipped(counters)
+    )
     assert "in norm0.steps, norm1.steps, norm2.steps, …: no canary" in text

@@ -23,7 +23,10 @@ def test_noise_that_drowns_updates_is_named_and_nothing_is_proved():
 
 def test_without_clipping_it_is_not_known_how_long_an_update_is():
     audit, _ = run(
-        flower.FedAvg(**PLAIN), digits_app([LOCAL_DP]), digits_model(), rounds=12
+        flower.FedAvg(**PLAIN),
+        digits_app([LOCAL_DP]),
+        digits_model(),
+        rounds=12,
     )
     assert summarize(audit.record()).status == "not measured"
     assert "looks like noise of their own" in audit.report()

@@ -59,7 +59,9 @@ def noise(scale=1.0, same=False):
         pytest.param({"scale": 0.9}, r"\(scale\): 0\.(89|90)", id="less"),
         pytest.param({"scale": 1.5}, None, id="more"),
         pytest.param(
-            {"same": True}, r"rounds \d and \d have the same noise", id="repeated"
+            {"same": True},
+            r"rounds \d and \d have the same noise",
+            id="repeated",
         ),
     ],
 )
@@ -68,7 +70,9 @@ def test_noise_as_it_is(change, words, monkeypatch):
         dp_fixed_clipping, "add_gaussian_noise_inplace", noise(**change)
     )
     noise_findings = audited(fixed())[0].record().findings
-    assert noise_findings.noise[0] == f"Noise: {'not ' * bool(words)}as claimed."
+    assert (
+        noise_findings.noise[0] == f"Noise: {'not ' * bool(words)}as claimed."
+    )
     if words is None:
         assert noise_findings.step_faults == ()
     else:

@@ -40,7 +40,9 @@ def final_of(strategy):
 
 
 @pytest.mark.parametrize("attached", [False, True])
-def test_switched_off_the_strategy_runs_as_if_there_were_no_audit(attached, tmp_path):
+def test_switched_off_the_strategy_runs_as_if_there_were_no_audit(
+    attached, tmp_path
+):
     plain, metrics = final_of(averaging())
     strategy = averaging()
     audit = CanaryAudit(
@@ -48,10 +50,13 @@ def test_switched_off_the_strategy_runs_as_if_there_were_no_audit(attached, tmp_
     )
     arrays, audited_metrics = final_of(audit.attach() if attached else audit)
     for name, array in plain.items():
-        np.testing.assert_allclose(array.numpy(), arrays[name].numpy(), atol=1e-6)
+        np.testing.assert_allclose(
+            array.numpy(), arrays[name].numpy(), atol=1e-6
+        )
     assert metrics.keys() == audited_metrics.keys()
     assert all(
-        dict(metrics[t]) == pytest.approx(dict(audited_metrics[t])) for t in metrics
+        dict(metrics[t]) == pytest.approx(dict(audited_metrics[t]))
+        for t in metrics
     )
     assert not (tmp_path / "audit").exists()
     text = " ".join(audit.report(tmp_path / "report").split())

@@ -28,7 +28,8 @@ def test_every_output_says_the_same(name, tmp_path):
     metrics = result.train_metrics_clientapp
     for sees, estimate in zip(("final", "all"), estimates, strict=True):
         values = [
-            metrics[ROUNDS][f"epsilon-{sees}{end}"] for end in ("", "-low", "-high")
+            metrics[ROUNDS][f"epsilon-{sees}{end}"]
+            for end in ("", "-low", "-high")
         ]
         # But for the last bit: a sum of BLAS depends on where in memory its numbers are.
         assert values == pytest.approx(
@@ -44,7 +45,13 @@ def test_every_output_says_the_same(name, tmp_path):
     printed = audit.report(tmp_path)
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))["answer"]
     epsilons = [estimate.epsilon for estimate in estimates]
-    assert [entry["epsilon"] for entry in report] == pytest.approx(epsilons, rel=1e-14)
-    for row, estimate in zip(("final model ", "every round "), estimates, strict=True):
-        line = next(line for line in printed.splitlines() if line.startswith(row))
+    assert [entry["epsilon"] for entry in report] == pytest.approx(
+        epsilons, rel=1e-14
+    )
+    for row, estimate in zip(
+        ("final model ", "every round "), estimates, strict=True
+    ):
+        line = next(
+            line for line in printed.splitlines() if line.startswith(row)
+        )
         assert line.split()[2].rstrip("†") == number(estimate.epsilon)

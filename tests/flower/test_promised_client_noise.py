@@ -36,20 +36,26 @@ def app(odd: Callable[[int], bool] = lambda partition: False) -> ClientApp:
 
 def test_a_node_without_noise_is_named_in_the_report():
     audit, _ = run(
-        fixed(), app(lambda partition: partition == WITHOUT), client_noise=PROMISE
+        fixed(),
+        app(lambda partition: partition == WITHOUT),
+        client_noise=PROMISE,
     )
     faults = audit.record().findings.step_faults
     assert len(faults) == 1
     assert "no noise in 6 of 6 replies" in faults[0]
     assert summarize(audit.record()).status == "faulty"
-    named = [text for text in audit.faults if "no noise in 1 of 1 replies" in text]
+    named = [
+        text for text in audit.faults if "no noise in 1 of 1 replies" in text
+    ]
     assert len(named) == 1
     assert named[0].startswith("round 1, node ")
 
 
 def test_a_run_that_is_not_measured_names_the_node_too():
     odd = app(lambda partition: partition == WITHOUT)
-    audit, _ = run(flower.FedAvg(**PLAIN), odd, client_noise=PROMISE, num_canaries=None)
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), odd, client_noise=PROMISE, num_canaries=None
+    )
     assert any("no noise in" in text for text in audit.faults)
 
 
@@ -79,11 +85,15 @@ def test_a_node_without_the_noise_of_all_others_is_named_without_a_promise():
 
 
 @pytest.mark.parametrize(
-    "odd", [lambda partition: False, lambda partition: True], ids=["all", "none"]
+    "odd",
+    [lambda partition: False, lambda partition: True],
+    ids=["all", "none"],
 )
 def test_nodes_alike_are_not_named_without_a_promise(odd):
     audit, _ = run(flower.FedAvg(**PLAIN), app(odd), num_canaries=None)
-    assert not any("that other nodes seem to add" in text for text in audit.faults)
+    assert not any(
+        "that other nodes seem to add" in text for text in audit.faults
+    )
 
 
 def test_what_protects_a_client_stands_first():
@@ -94,7 +104,9 @@ def test_what_protects_a_client_stands_first():
 def test_the_trained_model_is_the_same_as_without_the_promise():
     models = []
     for promise in (None, PROMISE):
-        _, result = run(fixed(), drifting_app(), client_noise=promise)  # all are odd
+        _, result = run(
+            fixed(), drifting_app(), client_noise=promise
+        )  # all are odd
         assert result.arrays is not None
         models.append(result.arrays.to_numpy_ndarrays())
     for without, with_promise in zip(*models, strict=True):
@@ -108,7 +120,8 @@ def test_an_error_of_the_test_does_not_end_the_run(monkeypatch):
     audit, result = run(fixed(), app(), client_noise=PROMISE)
     assert result.arrays
     assert any(
-        "the noise of clients could not be tested" in text for text in audit.faults
+        "the noise of clients could not be tested" in text
+        for text in audit.faults
     )
     assert audit.record().findings.step_faults == ()
 
@@ -121,10 +134,17 @@ def test_vacuous_numbers_are_logged_before_the_first_round(caplog):
 
 
 def test_a_resumed_audit_still_knows_the_node(tmp_path):
-    settings = {"delta": 1e-3, "seed": 1, "max_share": 1, "client_noise": PROMISE}
+    settings = {
+        "delta": 1e-3,
+        "seed": 1,
+        "max_share": 1,
+        "client_noise": PROMISE,
+    }
     odd = app(lambda partition: partition == WITHOUT)
     keep = {"checkpoint": tmp_path, "num_canaries": 30}
-    _, models = run_until(fixed(), model(), 6, kill=3, app=odd, **settings, **keep)
+    _, models = run_until(
+        fixed(), model(), 6, kill=3, app=odd, **settings, **keep
+    )
     audit, _ = run_until(fixed(), models[-1], 3, app=odd, **settings, **keep)
     faults = audit.record().findings.step_faults
     assert len(faults) == 1

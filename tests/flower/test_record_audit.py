@@ -14,9 +14,17 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe.auditing import SiloLine
 from fl_epe.flower import InProcessGrid, RecordAudit
-from fl_epe.flower.federation_log import FederationLog, FederationRound, read_answer
+from fl_epe.flower.federation_log import (
+    FederationLog,
+    FederationRound,
+    read_answer,
+)
 
-PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 3}
+PLAIN = {
+    "fraction_evaluate": 0.0,
+    "min_train_nodes": 1,
+    "min_available_nodes": 3,
+}
 ROUNDS = 3
 
 
@@ -27,7 +35,9 @@ class OwnLoop(flower.FedAvg):
         for t in range(1, rounds + 1):
             messages = self.configure_train(t, arrays, ConfigRecord(), server)
             replies = server.send_and_receive(messages)
-            arrays, _ = self.aggregate_train(server_round=t, replies=iter(replies))
+            arrays, _ = self.aggregate_train(
+                server_round=t, replies=iter(replies)
+            )
         return flower.Result(arrays=arrays)
 
 
@@ -48,13 +58,17 @@ class Saving(flower.FedAvg):
 
 def model():
     rng = np.random.default_rng(1)
-    return ArrayRecord({"layer": Array(rng.standard_normal((40, 100)).astype("f4"))})
+    return ArrayRecord(
+        {"layer": Array(rng.standard_normal((40, 100)).astype("f4"))}
+    )
 
 
 def run(strategy, silos, rounds=ROUNDS, arrays=None, app=None, **settings):
     """The audit after a run, and Flower's result."""
     audit = RecordAudit(strategy, delta=DELTA, **settings)
-    random.seed(0)  # the order in which Flower asks nodes, and adds what they answer
+    random.seed(
+        0
+    )  # the order in which Flower asks nodes, and adds what they answer
     with InProcessGrid(app or silos.app(), 3) as grid:
         result = audit.start(
             grid, model() if arrays is None else arrays, num_rounds=rounds
@@ -88,8 +102,11 @@ def test_the_model_is_the_same_bit_for_bit(make):
     audit, result = run(make(), FakeSilos())
     assert bits(result.arrays) == bits(plain.arrays)
     assert {
-        t: dict(metrics) for t, metrics in result.train_metrics_clientapp.items()
-    } == {t: dict(metrics) for t, metrics in plain.train_metrics_clientapp.items()}
+        t: dict(metrics)
+        for t, metrics in result.train_metrics_clientapp.items()
+    } == {
+        t: dict(metrics) for t, metrics in plain.train_metrics_clientapp.items()
+    }
     assert set(audit.answers()) == set(NAMES)
     assert audit.faults == []
 
@@ -100,7 +117,9 @@ def test_a_loop_of_its_own_is_audited():
     with InProcessGrid(silos.app(), 3) as grid:
         result = audit.start(model(), server=grid, rounds=ROUNDS)
     assert set(audit.answers()) == set(NAMES)
-    np.testing.assert_array_equal(silos.models[0], result.arrays["layer"].numpy())
+    np.testing.assert_array_equal(
+        silos.models[0], result.arrays["layer"].numpy()
+    )
     assert audit.faults == []
 
 
@@ -111,7 +130,9 @@ def test_a_loop_without_start_is_audited_and_asks_by_itself():
         strategy, arrays = audit.attach(), model()
         for t in range(1, 3):
             messages = strategy.configure_train(t, arrays, ConfigRecord(), grid)
-            arrays, _ = strategy.aggregate_train(t, grid.send_and_receive(messages))
+            arrays, _ = strategy.aggregate_train(
+                t, grid.send_and_receive(messages)
+            )
         audit.ask_silos()
     assert silos.facts[0].taken == (1, 2)
     assert audit.answers()["north"].notes == ("it saw the last model",)
@@ -214,8 +235,14 @@ def test_masked_uploads_are_not_taken_for_energies():
 @pytest.mark.parametrize(
     ("make", "server"),
     [
-        (lambda: flower.FedAvgM(**PLAIN, server_momentum=0.5), ("sgd", 0.5, 1.0)),
-        (lambda: flower.FedAvgM(**PLAIN, server_learning_rate=0.5), ("sgd", 0.0, 0.5)),
+        (
+            lambda: flower.FedAvgM(**PLAIN, server_momentum=0.5),
+            ("sgd", 0.5, 1.0),
+        ),
+        (
+            lambda: flower.FedAvgM(**PLAIN, server_learning_rate=0.5),
+            ("sgd", 0.0, 0.5),
+        ),
         (lambda: flower.FedAdam(**PLAIN), ("FedAdam", 0.0, 1.0)),
         (lambda: Saving(**PLAIN), ("sgd", 0.0, 1.0)),
         (
@@ -225,7 +252,13 @@ def test_masked_uploads_are_not_taken_for_energies():
             ("DifferentialPrivacyServerSideFixedClipping(FedAvg)", 0.0, 1.0),
         ),
     ],
-    ids=["momentum", "learning-rate", "adam", "own-aggregation", "noise-at-the-server"],
+    ids=[
+        "momentum",
+        "learning-rate",
+        "adam",
+        "own-aggregation",
+        "noise-at-the-server",
+    ],
 )
 def test_what_moves_the_model_is_told(make, server):
     silos = FakeSilos()
@@ -241,17 +274,24 @@ def test_a_model_that_is_changed_between_rounds_is_no_average():
 
         def start(self, arrays, *, server, rounds):  # type: ignore[override]
             for t in range(1, rounds + 1):
-                messages = self.configure_train(t, arrays, ConfigRecord(), server)
+                messages = self.configure_train(
+                    t, arrays, ConfigRecord(), server
+                )
                 arrays, _ = self.aggregate_train(
                     t, list(server.send_and_receive(messages))
                 )
-                arrays = ArrayRecord({"layer": Array(0.9 * arrays["layer"].numpy())})
+                arrays = ArrayRecord(
+                    {"layer": Array(0.9 * arrays["layer"].numpy())}
+                )
 
     silos = FakeSilos()
     audit = RecordAudit(Shrinks(**PLAIN), delta=DELTA)
     with InProcessGrid(silos.app(), 3) as grid:
         audit.start(model(), server=grid, rounds=ROUNDS)
-    assert silos.facts[0].server == "Shrinks, whose model is changed between rounds"
+    assert (
+        silos.facts[0].server
+        == "Shrinks, whose model is changed between rounds"
+    )
     assert silos.facts[0].rounds == ROUNDS
 
 
@@ -276,12 +316,16 @@ GARBAGE = {
 @pytest.mark.parametrize("text", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_that_silo_s_fault_alone(text, tmp_path):
     def reply(partition, server_round, answered):  # another one in each round
-        return text + " " * server_round if partition == 1 else answered.to_json()
+        return (
+            text + " " * server_round if partition == 1 else answered.to_json()
+        )
 
     audit, result = run(flower.FedAvg(**PLAIN), FakeSilos(reply=reply))
     assert len(result.train_metrics_clientapp) == ROUNDS
     assert set(audit.answers()) == {"north", "west"}
-    assert audit.faults[0].startswith("node 2 gave no answer that can be read: ")
+    assert audit.faults[0].startswith(
+        "node 2 gave no answer that can be read: "
+    )
     assert audit.faults[1].startswith("node 2: no answer came")
     assert len(audit.faults) == 2
     assert "at δ = 1e-05: most in west, ε ≈ 4.00 (3.20 – 4.80)" in words(
@@ -294,7 +338,11 @@ def test_texts_of_silos_stay_texts(tmp_path):
 
     def reply(partition, server_round, answered):
         worse = dataclasses.replace(
-            answered, silo=evil, unit=evil, notes=(evil,) * 50, faults=(evil,) * 50
+            answered,
+            silo=evil,
+            unit=evil,
+            notes=(evil,) * 50,
+            faults=(evil,) * 50,
         )
         return worse.to_json()
 
@@ -307,7 +355,8 @@ def test_texts_of_silos_stay_texts(tmp_path):
     first, *remaining = sorted(audit.answers(), key=len)
     assert len(remaining) == 2
     assert all(
-        re.fullmatch(re.escape(first) + r" \(node \d\)", name) for name in remaining
+        re.fullmatch(re.escape(first) + r" \(node \d\)", name)
+        for name in remaining
     )
 
 
@@ -322,7 +371,10 @@ def test_a_silo_that_joins_late_and_one_that_dies():
     assert late.facts[1].taken == (2, 3)
     assert late.facts[0].silos == 3
     west = audit.answers()["west"]
-    assert (west.rounds, west.notes) == (2, ("the last model was never seen by it",))
+    assert (west.rounds, west.notes) == (
+        2,
+        ("the last model was never seen by it",),
+    )
     assert west.lines[0].epsilon == 4.0
     assert len(audit.faults) == 1
     assert audit.faults[0].startswith("west did not answer the last model: ")
@@ -367,11 +419,18 @@ def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
             "server", 1.0, 0.5, 1.5, proved=0.3, theory=0.2, linear_limit=0.7
         )
         rounds = answered.rounds if partition else 1
-        return dataclasses.replace(answered, rounds=rounds, lines=(line,)).to_json()
+        return dataclasses.replace(
+            answered, rounds=rounds, lines=(line,)
+        ).to_json()
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=forgets))
     (line,) = audit.answers()["north"].lines
-    assert (line.epsilon, line.low, line.high, line.proved) == (None, None, None, 0.3)
+    assert (line.epsilon, line.low, line.high, line.proved) == (
+        None,
+        None,
+        None,
+        0.3,
+    )
     assert (line.theory, line.linear_limit) == (None, None)  # of one round
     assert line.reason.startswith(
         "its audit covers 1 of 3 rounds, as its state was lost"
@@ -390,16 +449,25 @@ def test_a_silo_that_could_not_audit_says_why_itself():
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=cannot))
     (line,) = audit.answers()["north"].lines
-    assert (line.theory, line.reason) == (math.inf, "the silo trained without DP-SGD")
+    assert (line.theory, line.reason) == (
+        math.inf,
+        "the silo trained without DP-SGD",
+    )
 
 
 def test_replies_that_end_to_be_answers_are_not_measured():
     def stops(partition, server_round, answered):
-        return None if partition == 0 and server_round != 1 else answered.to_json()
+        return (
+            None if partition == 0 and server_round != 1 else answered.to_json()
+        )
 
-    audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=stops, handles=False))
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), FakeSilos(reply=stops, handles=False)
+    )
     assert audit.answers()["north"].lines[0].epsilon is None
-    assert "its last 2 of 3 uploads came without an answer" in words(audit.report())
+    assert "its last 2 of 3 uploads came without an answer" in words(
+        audit.report()
+    )
 
 
 def test_another_delta_is_not_compared(tmp_path):
@@ -427,7 +495,9 @@ def _killed(silos, folder, after, strategy=None):
         if server_round == after:
             raise KilledError
 
-    audit = RecordAudit(strategy or flower.FedAvg(**PLAIN), delta=DELTA, folder=folder)
+    audit = RecordAudit(
+        strategy or flower.FedAvg(**PLAIN), delta=DELTA, folder=folder
+    )
     with InProcessGrid(silos.app(), 3) as grid, pytest.raises(KilledError):
         audit.start(grid, model(), num_rounds=10, evaluate_fn=evaluate)
     return models
@@ -437,7 +507,8 @@ def test_a_server_that_was_killed_goes_on(tmp_path):
     def without_noise(partition, server_round, answered):
         (first, *remaining) = answered.lines
         return dataclasses.replace(
-            answered, lines=(dataclasses.replace(first, theory=math.inf), *remaining)
+            answered,
+            lines=(dataclasses.replace(first, theory=math.inf), *remaining),
         ).to_json()
 
     silos = FakeSilos(reply=without_noise)
@@ -447,7 +518,11 @@ def test_a_server_that_was_killed_goes_on(tmp_path):
         silo_answer.lines[0].theory for silo_answer in again.answers().values()
     } == {math.inf}
     assert silos.facts[1].taken == (1, 2, 3, 4, 5)
-    assert [silo_answer.rounds for silo_answer in again.answers().values()] == [5, 5, 5]
+    assert [silo_answer.rounds for silo_answer in again.answers().values()] == [
+        5,
+        5,
+        5,
+    ]
     assert again.faults == []
 
 
@@ -465,17 +540,26 @@ def test_rounds_that_are_not_in_the_model_are_forgotten(tmp_path):
     silos.fails = lambda partition, t: partition == 2
     again, _ = run(flower.FedAvg(**PLAIN), silos, 1, models[2], folder=tmp_path)
     assert silos.facts[0].taken == (1, 2, 3)
-    assert "what came after round 2 is forgotten: it is in no model" in again.faults
-    assert "west" not in again.answers()  # it answered in the forgotten round last
+    assert (
+        "what came after round 2 is forgotten: it is in no model"
+        in again.faults
+    )
+    assert (
+        "west" not in again.answers()
+    )  # it answered in the forgotten round last
     assert "no answer came with its replies" in again.report()
 
 
 def test_momentum_that_was_lost_is_told(tmp_path):
     silos = FakeSilos()
-    models = _killed(silos, tmp_path, 3, flower.FedAvgM(**PLAIN, server_momentum=0.5))
+    models = _killed(
+        silos, tmp_path, 3, flower.FedAvgM(**PLAIN, server_momentum=0.5)
+    )
     momentum = flower.FedAvgM(**PLAIN, server_momentum=0.5)
     run(momentum, silos, 1, models[3], folder=tmp_path)
-    assert silos.facts[0].server == "FedAvgM, whose momentum was lost in a restart"
+    assert (
+        silos.facts[0].server == "FedAvgM, whose momentum was lost in a restart"
+    )
 
 
 def test_start_may_be_called_for_each_round():
@@ -561,9 +645,13 @@ def test_loggers_are_told_each_round(tmp_path):
             logged.append((round_number, values["silos-server-epsilon"]))
 
         def close(self, summary):
-            logged.append((summary["status"], summary["silos-public-epsilon-west"]))
+            logged.append(
+                (summary["status"], summary["silos-public-epsilon-west"])
+            )
 
-    audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(), log_to=[Log()], folder=tmp_path)
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), FakeSilos(), log_to=[Log()], folder=tmp_path
+    )
     audit.report()
     assert logged == [(1, 4.0), (2, 4.0), (3, 4.0), ("ok", 1.0)]
 
@@ -579,7 +667,12 @@ def test_attributes_are_the_strategy_s():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"delta": 0.0}, {"allies": 0}, {"closing_timeout": 0.0}, {"log_to": "nowhere"}],
+    [
+        {"delta": 0.0},
+        {"allies": 0},
+        {"closing_timeout": 0.0},
+        {"log_to": "nowhere"},
+    ],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_arguments_are_checked(wrong):
@@ -598,7 +691,9 @@ def test_a_silo_with_a_new_node_is_the_same_silo():
     assert log.name(1, answer("north"), ()) == "north"
     assert log.name(7, answer("north"), ()) == "north"  # started again
     assert log.name(2, None, ()) == "node 2"
-    assert log.name(2, answer("south"), ()) == "node 2"  # as it was called before
+    assert (
+        log.name(2, answer("south"), ()) == "node 2"
+    )  # as it was called before
     assert log.name(3, answer("north"), ["north"]) == "north (node 3)"
     assert log.name(3, answer("north"), ()) == "north (node 3)"
 

@@ -34,7 +34,9 @@ def faking(message, context, call_next):
 
 def test_metrics_of_clients_are_not_taken_for_the_audits():
     logger = Kept()
-    audit, result = run(flower.FedAvg(**PLAIN), drifting_app([faking]), log_to=[logger])
+    audit, result = run(
+        flower.FedAvg(**PLAIN), drifting_app([faking]), log_to=[logger]
+    )
     for metrics in (*result.train_metrics_clientapp.values(), *logger.rounds):
         assert metrics["clients-epsilon-final"] == 0
         assert metrics.get("epsilon-final", 1) > 0
@@ -57,7 +59,9 @@ def test_metrics_of_clients_are_renamed_where_nothing_is_measured():
 
 
 def test_each_round_says_whether_its_epsilon_is_to_be_relied_on():
-    heavy = drifting_app(examples=lambda partition: 10**6 if partition == 4 else 10)
+    heavy = drifting_app(
+        examples=lambda partition: 10**6 if partition == 4 else 10
+    )
     for app, unreliable in ((drifting_app(), 0), (heavy, 1)):
         more = {**PLAIN, "min_available_nodes": 40}
         _, result = run(
@@ -95,7 +99,9 @@ def test_noise_is_looked_at_after_powers_of_two(monkeypatch):
 def test_node_and_error_of_a_fault_are_on_the_first_screen():
     app = drifting_app(fails=lambda node, t: (node, t) == (3, 2))
     more = {**PLAIN, "min_available_nodes": 40}
-    audit, _ = run(flower.FedAvg(**more), app, nodes=40, num_canaries=20, delta=1e-6)
+    audit, _ = run(
+        flower.FedAvg(**more), app, nodes=40, num_canaries=20, delta=1e-6
+    )
     text = " ".join(as_text(summarize(audit.record())).split())
     assert "The first fault: round 2, node" in text
     assert "client 3 is broken" in text

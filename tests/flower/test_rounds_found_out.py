@@ -98,10 +98,14 @@ def test_arguments_are_those_of_the_strategy_s_own_run():
     with InProcessGrid(drifting_app(), NODES) as grid:
         Other(**PLAIN).start(grid, model(), num_rounds=0, timeout=7)
     ((strategy_arguments, base_values),) = calls
-    assert (strategy_arguments["num_rounds"], strategy_arguments["timeout"]) == (0, 7)
+    assert (
+        strategy_arguments["num_rounds"],
+        strategy_arguments["timeout"],
+    ) == (0, 7)
     assert base_values == {} == base_arguments(FedAvg())
     assert (
-        strategy_arguments.keys() <= inspect.signature(FedAvg.start).parameters.keys()
+        strategy_arguments.keys()
+        <= inspect.signature(FedAvg.start).parameters.keys()
     )
 
 
@@ -113,7 +117,9 @@ def test_arguments_are_those_of_the_strategy_s_own_run():
             {"delta": "1e-5"}, "delta='1e-5' to be a finite number", id="text"
         ),
         pytest.param(
-            {"delta": 1e-5, "rounds": "3"}, "rounds='3' to be an integer", id="rounds"
+            {"delta": 1e-5, "rounds": "3"},
+            "rounds='3' to be an integer",
+            id="rounds",
         ),
     ],
 )

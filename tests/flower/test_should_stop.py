@@ -16,10 +16,14 @@ ROUNDS = 20
 class MayStop(flower.FedAvg):
     """Asks a rule after each round, as Flower's own ``start`` does since 1.43."""
 
-    def start(self, grid, initial_arrays, num_rounds=3, timeout=3600, should_stop=None):  # type: ignore[override]
+    def start(
+        self, grid, initial_arrays, num_rounds=3, timeout=3600, should_stop=None
+    ):  # type: ignore[override]
         arrays = initial_arrays
         for server_round in range(1, num_rounds + 1):
-            messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            messages = self.configure_train(
+                server_round, arrays, ConfigRecord(), grid
+            )
             replies = grid.send_and_receive(messages, timeout=timeout)
             arrays, metrics = self.aggregate_train(server_round, replies)
             if should_stop is not None and should_stop(server_round, metrics):
@@ -28,7 +32,9 @@ class MayStop(flower.FedAvg):
 
 
 def stopped(epsilon):
-    audit = CanaryAudit(MayStop(**PLAIN), delta=1e-3, seed=1, noise_multiplier=1.0)
+    audit = CanaryAudit(
+        MayStop(**PLAIN), delta=1e-3, seed=1, noise_multiplier=1.0
+    )
     rule = audit.stop_when(epsilon=epsilon)
     with InProcessGrid(drifting_app(), 10) as grid:
         audit.start(grid, model(), num_rounds=ROUNDS, should_stop=rule)
@@ -53,7 +59,9 @@ def test_a_rule_ends_the_run_as_soon_as_it_is_shown():
     assert half_of(record) > 1.2 * half_of(
         finished
     )  # which has the reaction's error besides
-    assert "because of its scores" in " ".join(audit.report(details=True).split())
+    assert "because of its scores" in " ".join(
+        audit.report(details=True).split()
+    )
 
 
 def test_a_rule_that_is_never_met():

@@ -15,7 +15,9 @@ def shrinking(clients_in):
 
     class Shrinking(flower.FedAvg):
         def configure_train(self, server_round, arrays, config, grid):
-            messages = list(super().configure_train(server_round, arrays, config, grid))
+            messages = list(
+                super().configure_train(server_round, arrays, config, grid)
+            )
             return messages[: clients_in(server_round)]
 
     return Shrinking(
@@ -36,13 +38,17 @@ def run(strategy, rounds, app=None, inject="auto"):
 
 
 def test_canaries_keep_their_share_while_clients_leave():
-    real, canaries, audit = run(shrinking(lambda t: max(2, NODES - 2 * (t - 1))), 24)
+    real, canaries, audit = run(
+        shrinking(lambda t: max(2, NODES - 2 * (t - 1))), 24
+    )
     assert audit.faults == []
     assert real[[0, -1]].tolist() == [NODES, 2]
     assert (canaries[real >= 10] > 0).all()
     assert canaries[real < 10].any()
     assert canaries.sum() - 1 <= 0.1 * (canaries.sum() + real.sum())
-    assert (np.abs(canaries - 4 * real / NODES) < 1).all()  # four in the first round
+    assert (
+        np.abs(canaries - 4 * real / NODES) < 1
+    ).all()  # four in the first round
 
 
 @pytest.mark.parametrize("left", [2, 12, 20])

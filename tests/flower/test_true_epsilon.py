@@ -52,16 +52,24 @@ def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
         {round(size / median, 3) for size in sizes}
     )
     heaviest = max(sizes) / (sum(sizes) + A_ROUND * median)
-    theory = gaussian_epsilon(1 / (math.sqrt(30) * (NODES + A_ROUND) * heaviest), 1e-3)
+    theory = gaussian_epsilon(
+        1 / (math.sqrt(30) * (NODES + A_ROUND) * heaviest), 1e-3
+    )
     text = " ".join(audit.report(details=True).split())
     assert f"{max(sizes) / median:.3g} times the median weight" in text
-    assert f"theory allows {theory:,.3g}".replace(",", "") in text.replace(",", "")
+    assert f"theory allows {theory:,.3g}".replace(",", "") in text.replace(
+        ",", ""
+    )
 
 
 def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     rounds, heavy = 12, 10_000
-    app = drifting_app(examples=lambda partition: heavy if partition == 3 else 10)
-    audit, _ = run(flower.FedAvg(**PLAIN), app, rounds=rounds, num_canaries=5 * rounds)
+    app = drifting_app(
+        examples=lambda partition: heavy if partition == 3 else 10
+    )
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), app, rounds=rounds, num_canaries=5 * rounds
+    )
     assert (
         audit.record().mechanism.canary_weights is None
     )  # canaries are as the median client
@@ -82,7 +90,8 @@ def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
     assert 10 < participations < A_ROUND * ROUNDS
     counts = record.provenance.fault_counts
     assert (
-        counts["canary left out by the strategy"] == A_ROUND * ROUNDS - participations
+        counts["canary left out by the strategy"]
+        == A_ROUND * ROUNDS - participations
     )
     fit = ladder_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
     assert fit.low < 1 < fit.high
@@ -98,7 +107,12 @@ def test_noise_of_clients_is_measured_from_clients_alone(tmp_path):
     assert "noise of their own" in audit.report()
     assert summarize(audit.record()).status == "not measured"
     mods = [LocalDpMod(1.0, 1.0, 1.0, 1e-5), canary_mod]
-    more = {"arrays": digits_model(), "clients": 0.5, "num_canaries": 20, "rounds": 12}
+    more = {
+        "arrays": digits_model(),
+        "clients": 0.5,
+        "num_canaries": 20,
+        "rounds": 12,
+    }
     audit, _ = run(flower.FedAvg(**PLAIN), digits_app(mods), **more)
     result = summarize(audit.record())
     assert {warning.code for warning in result.warnings} <= {"load"}
@@ -126,7 +140,10 @@ def test_an_update_that_drowns_the_others_is_named():
         return reply
 
     audit, _ = run(
-        flower.FedAvg(**PLAIN), drifting_app([drowning]), rounds=3, num_canaries=6
+        flower.FedAvg(**PLAIN),
+        drifting_app([drowning]),
+        rounds=3,
+        num_canaries=6,
     )
     record = audit.record()
     assert record.provenance.fault_counts["update most of a round"] == 3
@@ -135,7 +152,9 @@ def test_an_update_that_drowns_the_others_is_named():
 
 
 @pytest.mark.parametrize("liars", [4, 2])
-def test_clients_that_answer_with_something_else_than_their_canary_are_found(liars):
+def test_clients_that_answer_with_something_else_than_their_canary_are_found(
+    liars,
+):
     def lying(message, context, call_next):
         """Outside `canary_mod`: noise in the place of the canary, and still the word."""
         reply = call_next(message, context)
@@ -143,10 +162,13 @@ def test_clients_that_answer_with_something_else_than_their_canary_are_found(lia
             "canary-answer" in m for m in reply.content.metric_records.values()
         )
         if has_answer and context.node_config["partition-id"] < liars:
-            rng = np.random.default_rng(int(context.node_config["partition-id"]))
+            rng = np.random.default_rng(
+                int(context.node_config["partition-id"])
+            )
             sent = message.content.array_records["arrays"]
             moved = {
-                k: (v.numpy() + rng.normal(0, 1e-3, v.shape)) for k, v in sent.items()
+                k: (v.numpy() + rng.normal(0, 1e-3, v.shape))
+                for k, v in sent.items()
             }
             reply.content["arrays"] = _record(
                 {k: v.astype("f4") for k, v in moved.items()}
@@ -158,10 +180,12 @@ def test_clients_that_answer_with_something_else_than_their_canary_are_found(lia
     audit, _ = run(flower.FedAvg(**PLAIN), app, **more)
     record = audit.record()
     assert (
-        sum("does not hold its canary" in fault for fault in audit.faults) == 2 * liars
+        sum("does not hold its canary" in fault for fault in audit.faults)
+        == 2 * liars
     )
     if liars == 4:
         assert summarize(record).status == "not measured"
     assert (
-        not record.presence.any() or record.observed.means[record.presence].min() > 0.1
+        not record.presence.any()
+        or record.observed.means[record.presence].min() > 0.1
     )

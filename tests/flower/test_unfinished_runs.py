@@ -12,7 +12,10 @@ NODES = 20
 def started(*lengths, **settings):
     """An audit after several starts of so many rounds, each with the last model."""
     strategy = flower.FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES)
-    audit, arrays = CanaryAudit(strategy, delta=1e-5, seed=1, **settings), model()
+    audit, arrays = (
+        CanaryAudit(strategy, delta=1e-5, seed=1, **settings),
+        model(),
+    )
     with InProcessGrid(drifting_app(), NODES) as grid:
         for length in lengths:
             arrays = audit.start(grid, arrays, num_rounds=length).arrays
@@ -45,7 +48,9 @@ def test_a_second_start_without_rounds_is_not_measured_and_the_report_says_so(
 
 def test_before_the_last_of_the_rounds_that_were_announced():
     text = text_of(started(5, rounds=10))
-    assert text.startswith("Whether one client (node) took part, this audit's attack")
+    assert text.startswith(
+        "Whether one client (node) took part, this audit's attack"
+    )
     assert "final model" in text_of(started(5, 5, rounds=10))
 
 

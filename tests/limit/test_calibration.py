@@ -30,14 +30,22 @@ from fl_epe.limit import (
 )
 from fl_epe.limit.client import exceeds, expected_epsilon
 from fl_epe.limit.simulated_record import RealUpdates
-from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace, make_schedule
+from fl_epe.schedules import (
+    Capped,
+    Poisson,
+    ShuffledEpochs,
+    Trace,
+    make_schedule,
+)
 from fl_epe.schedules.sampled import FixedSize, MinSeparation
 
 CLIENTS = 120
 SEES = pytest.mark.parametrize("sees", ["final", "all"])
 
 
-def reported(schedule, z, sees, runs=60, clients=CLIENTS, places=13, **settings):
+def reported(
+    schedule, z, sees, runs=60, clients=CLIENTS, places=13, **settings
+):
     """Of runs in the limit: each one's fit of κ, and the answer of one report."""
     fits = []
     for seed in range(runs):
@@ -54,7 +62,11 @@ def reported(schedule, z, sees, runs=60, clients=CLIENTS, places=13, **settings)
         view = seen_by(record, Adversary(sees))
         fits.append(ladder_fit(view, scores_of(view)))
     secret = AuditedClient.of(record).secret is not None
-    return fits, answer(record, Adversary(sees, knows_rounds=not secret)), record
+    return (
+        fits,
+        answer(record, Adversary(sees, knows_rounds=not secret)),
+        record,
+    )
 
 
 def check_scales(fits):
@@ -64,8 +76,12 @@ def check_scales(fits):
 
 class TestNoise:
     @pytest.mark.parametrize("shift", [0.5, 40.0])
-    @pytest.mark.parametrize("worst_case", [False, True], ids=["median", "worst-case"])
-    def test_one_participation_is_one_gaussian_mechanism(self, shift, worst_case):
+    @pytest.mark.parametrize(
+        "worst_case", [False, True], ids=["median", "worst-case"]
+    )
+    def test_one_participation_is_one_gaussian_mechanism(
+        self, shift, worst_case
+    ):
         schedule = ShuffledEpochs(256, 1)
         for sees, exact in (("final", 1 / (shift * 16)), ("all", 1 / shift)):
             advice = noise_for_epsilon(
@@ -87,9 +103,16 @@ class TestNoise:
     )
     @pytest.mark.parametrize("settings", SERVERS.values(), ids=SERVERS)
     @SEES
-    def test_epsilon_of_the_noise_or_theory_is_the_target(self, target, settings, sees):
+    def test_epsilon_of_the_noise_or_theory_is_the_target(
+        self, target, settings, sees
+    ):
         advice = noise_for_epsilon(
-            MinSeparation(T, 0.25, 3), target, DELTA, CLIENTS, sees=sees, **settings
+            MinSeparation(T, 0.25, 3),
+            target,
+            DELTA,
+            CLIENTS,
+            sees=sees,
+            **settings,
         )
         assert advice.answer.epsilon <= target
         answer, theory = advice.answer.epsilon, advice.answer.theory.epsilon
@@ -124,7 +147,9 @@ class TestNoise:
         assert expected_epsilon(record, sees) == pytest.approx(
             target, rel=0.02
         )  # where κ is 1
-        (said,) = (each.epsilon for each in advice.load.expected if each.sees == sees)
+        (said,) = (
+            each.epsilon for each in advice.load.expected if each.sees == sees
+        )
         if kind != "balls-in-bins":  # which is taken for coins before the run
             assert said == pytest.approx(target, rel=0.02)
         assert report.estimate.epsilon == expected_epsilon(
@@ -148,18 +173,31 @@ class TestNoise:
 
     @SEES
     @pytest.mark.parametrize(
-        "settings", [SERVERS["momentum"], SERVERS["real"]], ids=["momentum", "real"]
+        "settings",
+        [SERVERS["momentum"], SERVERS["real"]],
+        ids=["momentum", "real"],
     )
-    def test_servers_and_real_updates_are_those_of_the_run(self, settings, sees):
+    def test_servers_and_real_updates_are_those_of_the_run(
+        self, settings, sees
+    ):
         schedule = ShuffledEpochs(T, 3)
-        advice = noise_for_epsilon(schedule, 4.0, DELTA, CLIENTS, sees=sees, **settings)
-        fits, _, record = reported(schedule, advice.noise_multiplier, sees, **settings)
+        advice = noise_for_epsilon(
+            schedule, 4.0, DELTA, CLIENTS, sees=sees, **settings
+        )
+        fits, _, record = reported(
+            schedule, advice.noise_multiplier, sees, **settings
+        )
         check_scales(fits)
         reached = 4.0
-        if (sees, settings) == ("final", SERVERS["real"]):  # hidden by real updates
+        if (sees, settings) == (
+            "final",
+            SERVERS["real"],
+        ):  # hidden by real updates
             reached = advice.answer.epsilon
             assert advice.answer.theory.epsilon == pytest.approx(4.0, rel=1e-5)
-        assert expected_epsilon(record, sees) == pytest.approx(reached, rel=0.02)
+        assert expected_epsilon(record, sees) == pytest.approx(
+            reached, rel=0.02
+        )
 
     @SEES
     def test_the_worst_case_has_the_target(self, sees):
@@ -178,14 +216,18 @@ class TestNoise:
             rng = np.random.default_rng(seed)
             sums = weights @ (rng.random((T, 200)) < 0.3)
             most.append(
-                epsilon_of_shift((sums if sees == "final" else np.sqrt(sums)).max())
+                epsilon_of_shift(
+                    (sums if sees == "final" else np.sqrt(sums)).max()
+                )
             )
         above = np.mean(np.array(most) > 4.0 * (1 + 1e-3))
         assert above <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
 
     def test_the_worst_case_of_more_clients_needs_more_noise(self):
         few, many = (
-            noise_for_epsilon(FixedSize(T, 0.25), 2.0, DELTA, clients, worst_case=True)
+            noise_for_epsilon(
+                FixedSize(T, 0.25), 2.0, DELTA, clients, worst_case=True
+            )
             for clients in (400, 10**6)
         )
         assert few.noise_multiplier < many.noise_multiplier
@@ -204,18 +246,26 @@ class TestNoise:
         assert advice.answer.participations == 1
 
     @pytest.mark.parametrize("worst_case", [False, True])
-    def test_where_real_updates_hide_well_enough_theory_decides(self, worst_case):
+    def test_where_real_updates_hide_well_enough_theory_decides(
+        self, worst_case
+    ):
         real = RealUpdates(np.r_[0.0, np.full(T - 1, 0.1)], 50.0)
         advice = noise_for_epsilon(
-            ShuffledEpochs(T, 3), 5.0, DELTA, CLIENTS, real=real, worst_case=worst_case
+            ShuffledEpochs(T, 3),
+            5.0,
+            DELTA,
+            CLIENTS,
+            real=real,
+            worst_case=worst_case,
         )
         assert advice.answer.theory.epsilon == pytest.approx(5.0, rel=1e-5)
         assert 0 < advice.answer.epsilon < 5
-        assert gaussian_epsilon(advice.noise_multiplier, DELTA, 3) == pytest.approx(
-            5.0, rel=1e-5
-        )
+        assert gaussian_epsilon(
+            advice.noise_multiplier, DELTA, 3
+        ) == pytest.approx(5.0, rel=1e-5)
         assert any(
-            "without noise nothing is guaranteed" in note for note in advice.notes
+            "without noise nothing is guaranteed" in note
+            for note in advice.notes
         )
         # In the first round there is no residual for who sees every round.
         every_round = noise_for_epsilon(
@@ -225,7 +275,9 @@ class TestNoise:
 
     def test_real_updates_take_noise_off(self):
         bare, with_real = (
-            noise_for_epsilon(ShuffledEpochs(T, 3), 2.0, DELTA, CLIENTS, real=real)
+            noise_for_epsilon(
+                ShuffledEpochs(T, 3), 2.0, DELTA, CLIENTS, real=real
+            )
             for real in (None, REAL)
         )
         expected = np.sqrt(bare.noise_multiplier**2 - REAL.final)
@@ -236,7 +288,9 @@ class TestNoise:
         ("changes", "message"),
         [
             pytest.param(
-                {"target_epsilon": 0}, "target_epsilon=0 in", id="target_epsilon=0-in"
+                {"target_epsilon": 0},
+                "target_epsilon=0 in",
+                id="target_epsilon=0-in",
             ),
             pytest.param(
                 {"target_epsilon": np.inf},
@@ -252,8 +306,12 @@ class TestNoise:
                 {"delta": 1.0}, r"delta=1.0 in \(0, 1\)", id="delta=1.0-in-0,1"
             ),
             pytest.param({"sees": "most"}, "sees='most'", id="sees"),
-            pytest.param({"confidence": 95}, "confidence=95", id="confidence=95"),
-            pytest.param({"clip_norms": np.ones(3)}, "clip_norms=", id="clip_norms="),
+            pytest.param(
+                {"confidence": 95}, "confidence=95", id="confidence=95"
+            ),
+            pytest.param(
+                {"clip_norms": np.ones(3)}, "clip_norms=", id="clip_norms="
+            ),
             pytest.param(
                 {"real": RealUpdates(np.ones(3), 1.0)},
                 "real.every_round=",
@@ -267,7 +325,11 @@ class TestNoise:
         ],
     )
     def test_errors(self, changes, message):
-        arguments = {"schedule": Poisson(T, 0.3), "target_epsilon": 1.0, "delta": DELTA}
+        arguments = {
+            "schedule": Poisson(T, 0.3),
+            "target_epsilon": 1.0,
+            "delta": DELTA,
+        }
         arguments["clients"] = CLIENTS
         with pytest.raises(ValueError, match=message):
             noise_for_epsilon(**(arguments | changes))
@@ -277,7 +339,9 @@ class TestNoise:
         assert (advice.answer.low, advice.answer.high) == (0.0, np.inf)
         assert "would report" not in "\n".join(advice_lines(advice))
 
-    @pytest.mark.parametrize("worst_case", [False, True], ids=["median", "worst-case"])
+    @pytest.mark.parametrize(
+        "worst_case", [False, True], ids=["median", "worst-case"]
+    )
     def test_lines(self, worst_case):
         advice = noise_for_epsilon(
             Poisson(T, 0.3), 1.0, DELTA, CLIENTS, worst_case=worst_case
@@ -305,11 +369,17 @@ class TestCanaries:
         schedule = ShuffledEpochs(60, 12)
         found = canary_advice(schedule, 0.5, DELTA, CLIENTS, 0.1)
         load = canary_load(
-            CLIENTS, rounds=60, participations=12, delta=DELTA, noise_multiplier=0.5
+            CLIENTS,
+            rounds=60,
+            participations=12,
+            delta=DELTA,
+            noise_multiplier=0.5,
         )
         assert found.load == load
         for each in found.answers:
-            _, report, _ = reported(schedule, 0.5, each.sees, 1, places=load.places)
+            _, report, _ = reported(
+                schedule, 0.5, each.sees, 1, places=load.places
+            )
             width = report.estimate.high - report.estimate.low
             assert width == pytest.approx(each.high - each.low, rel=0.05)
         text = " ".join(canary_lines([found]))
@@ -333,7 +403,10 @@ class TestCanaries:
         assert found.answers[1].high > whole.high
 
     def test_nothing_is_said_where_too_few_take_part(self):
-        assert canary_advice(ShuffledEpochs(60, 1), 1.0, DELTA, 3, 0.1).answers == ()
+        assert (
+            canary_advice(ShuffledEpochs(60, 1), 1.0, DELTA, 3, 0.1).answers
+            == ()
+        )
 
     def test_errors(self):
         with pytest.raises(ValueError, match="noise_multiplier=0 in"):
@@ -349,7 +422,9 @@ class TestClients:
         exact = gaussian_epsilon(1.0, DELTA, 4)
         for adversary in (FINAL_MODEL, EVERY_ROUND):
             found = median_client(record, adversary.sees)
-            worst = worst_client(record, make_schedule(kind, 4, 4), adversary.sees, 100)
+            worst = worst_client(
+                record, make_schedule(kind, 4, 4), adversary.sees, 100
+            )
             for each in (found, worst):
                 assert each.epsilon == pytest.approx(exact, rel=1e-5)
                 assert each.theory.epsilon == pytest.approx(exact, rel=1e-5)
@@ -360,18 +435,25 @@ class TestClients:
 
         By how much, and which is larger, depends on the processor.
         """
-        record = expected_record(make_schedule("poisson", 1000, 10), 0.7, 1e-9, 10_000)
+        record = expected_record(
+            make_schedule("poisson", 1000, 10), 0.7, 1e-9, 10_000
+        )
         found = median_client(record, "all")
         assert found.epsilon == pytest.approx(found.theory.epsilon, rel=1e-4)
         assert not found.above
-        theory = dataclasses.replace(found.theory, epsilon=found.epsilon / (1 + 1e-4))
+        theory = dataclasses.replace(
+            found.theory, epsilon=found.epsilon / (1 + 1e-4)
+        )
         assert not exceeds(found.epsilon, theory)
-        assert exceeds(found.epsilon, dataclasses.replace(theory, knows_rounds=True))
+        assert exceeds(
+            found.epsilon, dataclasses.replace(theory, knows_rounds=True)
+        )
 
     def test_the_median_of_many_clients_is_that_of_ten_thousand(self):
         few, many = (
             median_client(
-                expected_record(MinSeparation(T, 0.25, 3), 1.0, DELTA, clients), "all"
+                expected_record(MinSeparation(T, 0.25, 3), 1.0, DELTA, clients),
+                "all",
             )
             for clients in (10_000, 10**6)
         )

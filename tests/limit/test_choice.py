@@ -51,7 +51,9 @@ def test_the_smallest_guarantee_is_named_with_what_it_costs(tmp_path):
         f"Run k-out-of-t: ε of every client is at most {epsilon:.3g} with 4"
     )
     assert "(adversary sees every round, not who takes part)." in text
-    assert f"That is {1 - epsilon / after:.1%} less ε than with poisson." in text
+    assert (
+        f"That is {1 - epsilon / after:.1%} less ε than with poisson." in text
+    )
     assert "of 100 clients." in text
 
 
@@ -74,7 +76,9 @@ def test_the_noise_for_a_wanted_epsilon_is_enough_and_hardly_more(tmp_path):
     noise = float(text.split("z = ")[1].split()[0])
     assert text.startswith("Run k-out-of-t: z = ")
     assert (
-        guaranteed("k-out-of-t", noise) <= 2.0 < guaranteed("k-out-of-t", noise * 0.995)
+        guaranteed("k-out-of-t", noise)
+        <= 2.0
+        < guaranteed("k-out-of-t", noise * 0.995)
     )
     assert "less noise than with poisson" in text
     assert f"--noise-multiplier {noise:g}" in text
@@ -96,10 +100,16 @@ def test_constraints_rule_schedules_out(tmp_path, constraint, best):
     assert best not in ruled_out
 
 
-def test_clients_who_are_offline_at_times_of_their_own_come_as_in_a_log(tmp_path):
-    rows = ((t, client) for client in range(100) for t in range(client % 4, 16, 4))
+def test_clients_who_are_offline_at_times_of_their_own_come_as_in_a_log(
+    tmp_path,
+):
+    rows = (
+        (t, client) for client in range(100) for t in range(client % 4, 16, 4)
+    )
     log = f"trace:path={write_csv(tmp_path / 'log.csv', rows)}"
-    text = choice_of(*rows_of(tmp_path, schedules=("poisson", log), part_time=True))
+    text = choice_of(
+        *rows_of(tmp_path, schedules=("poisson", log), part_time=True)
+    )
     assert text.startswith(f"Run {log}: ")
     assert "Ruled out: poisson." in text
 
@@ -130,7 +140,9 @@ def test_the_separated_schedules_follow_the_distance(tmp_path):
         "min-separation:separation=3",
         "b-min-sep:separation=3",
     }
-    chosen = ComparisonPlan(least_distance=3, schedules=("b-min-sep:separation=4",))
+    chosen = ComparisonPlan(
+        least_distance=3, schedules=("b-min-sep:separation=4",)
+    )
     assert chosen.schedules == ("b-min-sep:separation=4",)
 
 
@@ -153,7 +165,9 @@ def test_a_size_that_is_not_whole_is_rounded_down_where_the_schedule_allows_it(
 def choice_rows(plan, tmp_path):
     rows = carry_out(plan, tmp_path)
     return [
-        row for row in rows if (row.noise_multiplier, row.participations) == plan.middle
+        row
+        for row in rows
+        if (row.noise_multiplier, row.participations) == plan.middle
     ]
 
 
@@ -167,7 +181,9 @@ def test_schedules_with_the_same_guarantee_are_both_named(tmp_path):
 def test_of_several_mechanisms_the_first_counts(tmp_path):
     one = choice_of(*rows_of(tmp_path))
     assert (
-        choice_of(*rows_of(tmp_path, mechanisms=("independent", "banded:bands=2")))
+        choice_of(
+            *rows_of(tmp_path, mechanisms=("independent", "banded:bands=2"))
+        )
         == one
     )
     banded = choice_of(*rows_of(tmp_path, mechanisms=("banded:bands=2",)))
@@ -207,14 +223,18 @@ def test_drawn_losses_may_make_another_schedule_the_best(tmp_path):
         "participations in 16 rounds and z = 1 (by Monte Carlo, with 99.9% confidence), at δ"
     )
     assert "Monte Carlo" not in choice_of(plain, plain_rows)
-    (note,) = [note for note in page.notes_of(plan, rows) if "Monte Carlo" in note]
+    (note,) = [
+        note for note in page.notes_of(plan, rows) if "Monte Carlo" in note
+    ]
     assert (
         f"balls-in-bins, banded:bands=4 at z = 1, 4 participations: {number(rows[0].drawn)}"
         in note
     )
 
 
-def test_every_bound_of_a_table_has_its_share_of_the_doubt(tmp_path, monkeypatch):
+def test_every_bound_of_a_table_has_its_share_of_the_doubt(
+    tmp_path, monkeypatch
+):
     asked = []
     monkeypatch.setattr(
         "fl_epe.accounting.drawn_epsilon",
@@ -229,5 +249,7 @@ def test_every_bound_of_a_table_has_its_share_of_the_doubt(tmp_path, monkeypatch
 
 
 def test_draws_are_for_a_noise_that_is_given(tmp_path):
-    with pytest.raises(ValueError, match="draws=1000 only without target_epsilon"):
+    with pytest.raises(
+        ValueError, match="draws=1000 only without target_epsilon"
+    ):
         rows_of(tmp_path, draws=1000, target_epsilon=1.0)

@@ -19,11 +19,15 @@ class TestExposure:
     @pytest.mark.parametrize("momentum", [0.0, 0.9])
     def test_it_is_what_naive_code_finds(self, momentum, window, sees):
         trace, z = synthetic_log(), 0.7
-        found = exposure(trace, z, DELTA, sees=sees, window=window, momentum=momentum)
+        found = exposure(
+            trace, z, DELTA, sees=sees, window=window, momentum=momentum
+        )
         steps = sgd_weights(np.ones(T), momentum)
 
         def naive(schedule):
-            dense = presence(schedule, trace.population, np.random.default_rng(0))
+            dense = presence(
+                schedule, trace.population, np.random.default_rng(0)
+            )
             final = steps @ dense / (z * np.linalg.norm(steps))
             times = dense.sum(axis=0)
             return times, final if sees == "final" else np.sqrt(times) / z
@@ -32,27 +36,40 @@ class TestExposure:
         np.testing.assert_array_equal(found.participations, times)
         np.testing.assert_allclose(found.expected_scores, scores, rtol=1e-8)
         for effect in found.caps:
-            limits = {"per_window": effect.cap, "window": window} if window else {}
-            left, scores = naive(Capped(trace, **limits or {"per_run": effect.cap}))
+            limits = (
+                {"per_window": effect.cap, "window": window} if window else {}
+            )
+            left, scores = naive(
+                Capped(trace, **limits or {"per_run": effect.cap})
+            )
             assert effect.refused == pytest.approx(1 - left.sum() / times.sum())
             assert effect.touched == pytest.approx(np.mean(left < times))
-            assert effect.epsilon == pytest.approx(epsilon_of_shift(scores.max()))
+            assert effect.epsilon == pytest.approx(
+                epsilon_of_shift(scores.max())
+            )
 
     @SEES
-    def test_the_noise_under_a_cap_leaves_the_worst_case_where_it_was(self, sees):
+    def test_the_noise_under_a_cap_leaves_the_worst_case_where_it_was(
+        self, sees
+    ):
         trace, options = synthetic_log(), {"sees": sees, "momentum": 0.9}
         found = exposure(trace, 0.7, DELTA, **options)
         z = found.caps[1].noise_multiplier
         assert z < 0.7
         again = exposure(trace, z, DELTA, **options)
-        assert again.caps[1].epsilon == pytest.approx(found.top(1)[0].epsilon, rel=1e-6)
+        assert again.caps[1].epsilon == pytest.approx(
+            found.top(1)[0].epsilon, rel=1e-6
+        )
 
     @SEES
     def test_the_median_client_is_that_of_a_run(self, sees):
         trace = synthetic_log()
         found = exposure(trace, 0.7, DELTA, sees=sees)
         record = limit_record(trace, 0.7, DELTA, beside=trace.population)
-        client, view = AuditedClient.of(record), seen_by(record, Adversary(sees))
+        client, view = (
+            AuditedClient.of(record),
+            seen_by(record, Adversary(sees)),
+        )
         assert found.median.participations == np.quantile(
             found.participations, 0.5, method="lower"
         )
@@ -72,7 +89,9 @@ class TestExposure:
         assert [c.epsilon for c in top] == sorted(
             [c.epsilon for c in top], reverse=True
         )
-        assert top[0].analytical == gaussian_epsilon(0.7, DELTA, top[0].participations)
+        assert top[0].analytical == gaussian_epsilon(
+            0.7, DELTA, top[0].participations
+        )
         assert len(found.top(10**6)) == len(clients)
 
     @pytest.mark.parametrize("window", [None, 1, 3, T, 100])
@@ -100,7 +119,9 @@ class TestExposure:
                 else {"per_window": tight, "window": window}
             )
             left = presence(
-                Capped(trace, **caps), trace.population, np.random.default_rng(0)
+                Capped(trace, **caps),
+                trace.population,
+                np.random.default_rng(0),
             )
             assert left.sum() < len(trace.client_ids)
         assert found[-1].epsilon == pytest.approx(whole.top(1)[0].epsilon)
@@ -117,7 +138,11 @@ class TestExposure:
         ids=["no-noise", "negative-noise", "delta", "window", "momentum"],
     )
     def test_errors(self, changes, message):
-        arguments = {"trace": synthetic_log(), "noise_multiplier": 1.0, "delta": DELTA}
+        arguments = {
+            "trace": synthetic_log(),
+            "noise_multiplier": 1.0,
+            "delta": DELTA,
+        }
         with pytest.raises(ValueError, match=message):
             exposure(**(arguments | changes))
 
@@ -128,7 +153,8 @@ class TestExposure:
         assert f"{len(found.participations)} clients" in titles[0]
         lines = exposure_lines(found)
         assert (
-            "sees the final model and knows the client's rounds; zero-out" in lines[0]
+            "sees the final model and knows the client's rounds; zero-out"
+            in lines[0]
         )
         gaps = exposure(Trace([0, 3], [1, 2]), 0.7, DELTA)
         assert exposure_lines(gaps) == [

@@ -69,11 +69,14 @@ class TestPlan:
             SMALL, task="digits", clients=None, settings={"local_epochs": 1}
         )
         assert (
-            ComparisonPlan(**json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+            ComparisonPlan(**json.loads(json.dumps(dataclasses.asdict(plan))))
+            == plan
         )
 
     def test_cells_are_the_whole_grid(self):
-        plan = dataclasses.replace(SMALL, replicates=3, task="digits", clients=None)
+        plan = dataclasses.replace(
+            SMALL, replicates=3, task="digits", clients=None
+        )
         cells = list(plan.cells())
         assert len(cells) == len(set(map(plan.key, cells))) == 3 * 2 * 2 * 3
 
@@ -87,40 +90,60 @@ class TestPlan:
         ):
             assert other.key(cell) == SMALL.key(cell)
         for change in ({"rounds": 17}, {"seed": 1}, {"clients": 300}):
-            assert dataclasses.replace(SMALL, **change).key(cell) != SMALL.key(cell)
+            assert dataclasses.replace(SMALL, **change).key(cell) != SMALL.key(
+                cell
+            )
 
     @pytest.mark.parametrize(
         ("values", "message"),
         [
             pytest.param({"schedules": []}, "schedules", id="schedules"),
             pytest.param({"schedules": "epochs"}, "list", id="list"),
-            pytest.param({"schedules": ["nonsense"]}, "nonsense", id="nonsense"),
+            pytest.param(
+                {"schedules": ["nonsense"]}, "nonsense", id="nonsense"
+            ),
             pytest.param(
                 {"noise_multipliers": [0.0]},
                 "noise_multipliers=0.0",
                 id="noise_multipliers=0.0",
             ),
             pytest.param(
-                {"participations": [-1]}, "participations=-1", id="participations=-1"
+                {"participations": [-1]},
+                "participations=-1",
+                id="participations=-1",
             ),
             pytest.param({"replicates": 0}, "replicates=0", id="replicates=0"),
             pytest.param({"rounds": 1.5}, "rounds=1.5", id="rounds=1.5"),
             pytest.param({"delta": 1}, "delta=1", id="delta=1"),
-            pytest.param({"confidence": 1.0}, "confidence=1", id="confidence=1"),
+            pytest.param(
+                {"confidence": 1.0}, "confidence=1", id="confidence=1"
+            ),
             pytest.param({"seed": -1}, "seed=-1", id="seed=-1"),
             pytest.param(
-                {"settings": {"local_epochs": 1}}, "with a task", id="with-a-task"
-            ),
-            pytest.param({"replicates": 9}, "replicates=9 only", id="replicates=9"),
-            pytest.param(
-                {"server_momentum": 1}, "server_momentum=1", id="server_momentum=1"
+                {"settings": {"local_epochs": 1}},
+                "with a task",
+                id="with-a-task",
             ),
             pytest.param(
-                {"task": "digits", "settings": {"clients": 5}}, "clients", id="clients"
+                {"replicates": 9}, "replicates=9 only", id="replicates=9"
             ),
-            pytest.param({"task": "digits", "clients": 5}, "clients=5", id="clients=5"),
             pytest.param(
-                {"task": "digits", "like": "somewhere"}, "somewhere", id="somewhere"
+                {"server_momentum": 1},
+                "server_momentum=1",
+                id="server_momentum=1",
+            ),
+            pytest.param(
+                {"task": "digits", "settings": {"clients": 5}},
+                "clients",
+                id="clients",
+            ),
+            pytest.param(
+                {"task": "digits", "clients": 5}, "clients=5", id="clients=5"
+            ),
+            pytest.param(
+                {"task": "digits", "like": "somewhere"},
+                "somewhere",
+                id="somewhere",
             ),
         ],
     )
@@ -131,7 +154,9 @@ class TestPlan:
     def test_trainings_are_found_whatever_is_made_of_them(self):
         plan = ComparisonPlan(("epochs",), (0.1,), (4,), task="digits")
         more = dataclasses.replace(plan, replicates=2, confidence=0.9)
-        assert set(map(plan.key, plan.cells())) < set(map(more.key, more.cells()))
+        assert set(map(plan.key, plan.cells())) < set(
+            map(more.key, more.cells())
+        )
 
 
 class TestMeasurements:
@@ -224,7 +249,10 @@ class TestMeasurements:
             ("adam", 16, "to be sgd"),
         ):
             plan = dataclasses.replace(
-                SMALL, schedules=("cyclic",), like=str(tmp_path / name), rounds=rounds
+                SMALL,
+                schedules=("cyclic",),
+                like=str(tmp_path / name),
+                rounds=rounds,
             )
             rows = carry_out(plan, tmp_path / f"of {name}")
             assert all(message in str(row.skipped) for row in rows)
@@ -235,7 +263,9 @@ class TestRows:
         plan = dataclasses.replace(SMALL, schedules=("epochs",))
         for row in carry_out(plan, tmp_path):
             count, z = row.participations, row.noise_multiplier
-            known = epsilon_two_gaussians(0, 1, np.sqrt(count) / z, 1, row.delta)
+            known = epsilon_two_gaussians(
+                0, 1, np.sqrt(count) / z, 1, row.delta
+            )
             for client in ("median", "worst-case"):
                 found = row.of(client, "all")
                 assert (found.theory.knows_rounds, found.theory.adjacency) == (
@@ -250,7 +280,10 @@ class TestRows:
                     found.theory.epsilon,
                 ):
                     assert epsilon == pytest.approx(known)
-            assert row.of("median", "final").theory == row.of("median", "all").theory
+            assert (
+                row.of("median", "final").theory
+                == row.of("median", "all").theory
+            )
             assert not row.above
 
     @pytest.mark.parametrize(
@@ -258,7 +291,9 @@ class TestRows:
     )
     def test_a_row_is_the_mean_of_what_reports_say(self, tmp_path, kind):
         """Of κ, which is 1 on average, and of the same functions of it."""
-        plan = ComparisonPlan((kind,), (1.0,), (4,), rounds=30, clients=120, delta=1e-5)
+        plan = ComparisonPlan(
+            (kind,), (1.0,), (4,), rounds=30, clients=120, delta=1e-5
+        )
         (row,) = carry_out(plan, tmp_path)
         record = limit_record(make_schedule(kind, 30, 4), 1.0, 1e-5, beside=120,
             num_canaries=13, unobserved=2, momentum=0.9)  # fmt: skip
@@ -311,12 +346,18 @@ class TestRows:
             dataclasses.replace(small[0], schedule=name)
             for name in ("epochs", "cyclic:a=1")
         ]
-        plan = dataclasses.replace(SMALL, noise_multipliers=(0.3,), participations=(1,))
+        plan = dataclasses.replace(
+            SMALL, noise_multipliers=(0.3,), participations=(1,)
+        )
         assert finding_of(plan, rows).startswith(
             "All of these schedules have the same ε"
         )
-        worse = tuple(dataclasses.replace(a, epsilon=99.0) for a in small[0].answers)
-        rows.append(dataclasses.replace(small[0], schedule="poisson", answers=worse))
+        worse = tuple(
+            dataclasses.replace(a, epsilon=99.0) for a in small[0].answers
+        )
+        rows.append(
+            dataclasses.replace(small[0], schedule="poisson", answers=worse)
+        )
         found = finding_of(plan, rows)
         assert (
             "worst-case client of 200 (adversary sees the final model and knows"
@@ -354,7 +395,9 @@ class TestRows:
             rows[0] = Row(
                 *next(SMALL.cells()).place, not_measured="no canary took part"
             )
-        plan = dataclasses.replace(SMALL, noise_multipliers=(0.3,), participations=(1,))
+        plan = dataclasses.replace(
+            SMALL, noise_multipliers=(0.3,), participations=(1,)
+        )
         print_comparison(plan, rows, Terminal(highlight=False, width=80))
         text = capsys.readouterr().out
         if not failed:
@@ -363,9 +406,17 @@ class TestRows:
         assert max(map(len, text.splitlines())) <= 80
 
     def test_trainings_are_averaged(self):
-        plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
+        plan = ComparisonPlan(
+            ("epochs",), (1.0,), (1,), replicates=2, task="digits"
+        )
         one = ClientEpsilon(
-            "median", "all", Analytical(4.5, True, "zero-out", ""), 1, 4.0, 3.0, 5.0
+            "median",
+            "all",
+            Analytical(4.5, True, "zero-out", ""),
+            1,
+            4.0,
+            3.0,
+            5.0,
         )
         other = dataclasses.replace(one, epsilon=6.0, low=5.0, high=8.0)
         trainings = [training(each, each) for each in (one, other)]
@@ -403,7 +454,10 @@ class TestNotMeasured:
     """Cells without an ε, or of a model that diverged: named, and never a number."""
 
     PLAN = dataclasses.replace(
-        SMALL, schedules=("cyclic",), noise_multipliers=(0.3,), participations=(1, 2)
+        SMALL,
+        schedules=("cyclic",),
+        noise_multipliers=(0.3,),
+        participations=(1, 2),
     )
     REASON = "no canary took part in 16 rounds"
 
@@ -420,12 +474,19 @@ class TestNotMeasured:
         assert second.failed is None
         write_comparison(self.PLAN, rows, tmp_path)
         page = (tmp_path / "compare.html").read_text()
-        assert page.count(f"not measured: {self.REASON}") >= 2  # in a table and a note
-        assert 'role="alert">Of 2 rows, 1 not measured: see the notes.</p>' in page
+        assert (
+            page.count(f"not measured: {self.REASON}") >= 2
+        )  # in a table and a note
+        assert (
+            'role="alert">Of 2 rows, 1 not measured: see the notes.</p>' in page
+        )
         written = json.loads((tmp_path / "compare.json").read_text())["rows"]
         assert written[0]["not_measured"] == first.not_measured
         assert written[0]["answers"] == []
-        assert (written[1]["not_measured"], written[1]["diverged"]) == (None, None)
+        assert (written[1]["not_measured"], written[1]["diverged"]) == (
+            None,
+            None,
+        )
 
     def test_one_of_two_trainings_without_an_epsilon(
         self, tmp_path, small, monkeypatch
@@ -436,10 +497,15 @@ class TestNotMeasured:
             return training()
 
         monkeypatch.setattr("fl_epe.limit.runner.train", train)
-        plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
+        plan = ComparisonPlan(
+            ("epochs",), (1.0,), (1,), replicates=2, task="digits"
+        )
         (row,) = carry_out(plan, tmp_path)
         assert row == Row(
-            "epochs", 1.0, 1, not_measured=f"{self.REASON} (1 of 2 measurements)"
+            "epochs",
+            1.0,
+            1,
+            not_measured=f"{self.REASON} (1 of 2 measurements)",
         )
 
     def test_a_cell_that_diverged_keeps_its_numbers(self, small):
@@ -447,5 +513,10 @@ class TestNotMeasured:
             small[0], diverged="the training loss is nan at the end"
         )
         assert row.failed == "diverged: the training loss is nan at the end"
-        assert failed_of([row, small[1]]) == "Of 2 rows, 1 diverged: see the notes."
-        assert notes_of(self.PLAN, [row, small[1]])[0].endswith(f": {row.failed}.")
+        assert (
+            failed_of([row, small[1]])
+            == "Of 2 rows, 1 diverged: see the notes."
+        )
+        assert notes_of(self.PLAN, [row, small[1]])[0].endswith(
+            f": {row.failed}."
+        )

@@ -30,7 +30,9 @@ REAL = RealUpdates(np.linspace(1, 2, ROUNDS), 5.0)
 def test_one_participation_has_the_scores_of_theory(spec, momentum):
     strategy = parse_strategy(spec, ROUNDS).matrix()
     schedule = ShuffledEpochs(ROUNDS, 1)
-    final, every = limit_weights(schedule, Z, strategy=strategy, momentum=momentum)
+    final, every = limit_weights(
+        schedule, Z, strategy=strategy, momentum=momentum
+    )
     weights = sgd_weights(np.ones(ROUNDS), momentum)
     hidden = Z * np.linalg.norm(weights @ np.linalg.inv(strategy))
     np.testing.assert_allclose(final, weights / hidden)
@@ -77,7 +79,9 @@ def test_scores_have_the_means_and_the_width_that_are_expected(sees, real):
     np.testing.assert_allclose(
         again.every_round, 0 if real is None else real.every_round, 0, 1e-6
     )
-    assert again.final == pytest.approx(0 if real is None else real.final, abs=1e-6)
+    assert again.final == pytest.approx(
+        0 if real is None else real.final, abs=1e-6
+    )
 
 
 def test_server_steps_are_those_of_its_rounds():
@@ -91,20 +95,28 @@ def test_server_steps_are_those_of_its_rounds():
         momentum=0.5,
     )
     velocity = np.zeros(3)
-    for t, mean in enumerate(record.observed.means * record.norms.means[:, None]):
+    for t, mean in enumerate(
+        record.observed.means * record.norms.means[:, None]
+    ):
         velocity = 0.5 * velocity + mean
         cosines = velocity / record.norms.deltas[t]
-        np.testing.assert_allclose(record.delta_cosines()[0][t], cosines, rtol=1e-9)
+        np.testing.assert_allclose(
+            record.delta_cosines()[0][t], cosines, rtol=1e-9
+        )
 
 
 def test_the_final_model_tells_more_the_more_noise_is_taken_back():
     epsilons = []
     for spec in ("banded:bands=1", "banded:bands=8", "banded:bands=64"):
         strategy = parse_strategy(spec, ROUNDS).matrix()
-        final, every = limit_weights(ShuffledEpochs(ROUNDS, 1), 0.25, strategy=strategy)
+        final, every = limit_weights(
+            ShuffledEpochs(ROUNDS, 1), 0.25, strategy=strategy
+        )
         epsilons.append(epsilon_two_gaussians(0, 1, final[0], 1, DELTA))
         assert every[0] == pytest.approx(0.25**-2)
-    assert epsilons[0] == pytest.approx(gaussian_epsilon(0.25 * np.sqrt(ROUNDS), DELTA))
+    assert epsilons[0] == pytest.approx(
+        gaussian_epsilon(0.25 * np.sqrt(ROUNDS), DELTA)
+    )
     assert np.all(np.diff(epsilons) > 1)
 
 
@@ -127,11 +139,17 @@ def test_mechanisms_are_compared(tmp_path):
     ]
     plain, banded = rows["cyclic"], rows["cyclic, banded:bands=8"]
     truth = gaussian_epsilon(1.0, plain.delta, 4)
-    for row in (plain, banded):  # 16 rounds apart, so that 8 bands change little
+    for row in (
+        plain,
+        banded,
+    ):  # 16 rounds apart, so that 8 bands change little
         assert row.of("median", "all").epsilon == pytest.approx(truth, rel=0.02)
-        assert row.of("median", "all").theory.epsilon == pytest.approx(truth, rel=0.02)
+        assert row.of("median", "all").theory.epsilon == pytest.approx(
+            truth, rel=0.02
+        )
     assert (
-        banded.of("median", "final").epsilon > 2 * plain.of("median", "final").epsilon
+        banded.of("median", "final").epsilon
+        > 2 * plain.of("median", "final").epsilon
     )
     assert not any(row.above for row in rows.values())
 
@@ -141,10 +159,14 @@ def test_mechanisms_are_compared(tmp_path):
     [("cyclic", "final"), ("cyclic", "all"), ("balls-in-bins", "final")],
     ids=["cyclic-final", "cyclic-all", "balls-in-bins"],
 )
-def test_runs_with_correlated_noise_say_what_noise_was_advised_for(schedule, sees):
+def test_runs_with_correlated_noise_say_what_noise_was_advised_for(
+    schedule, sees
+):
     runs, made, scales = 40, make_schedule(schedule, ROUNDS, 4.0), []
     strategy = parse_strategy("banded:bands=3", ROUNDS).matrix()
-    advice = noise_for_epsilon(made, 4.0, DELTA, 120, sees=sees, strategy=strategy)
+    advice = noise_for_epsilon(
+        made, 4.0, DELTA, 120, sees=sees, strategy=strategy
+    )
     for seed in range(runs):
         record = limit_record(
             made,
@@ -174,12 +196,17 @@ def test_the_identity_is_independent_noise(sees, real):
     schedule = ShuffledEpochs(ROUNDS, 1)
     first, second = (
         median_client(
-            expected_record(schedule, Z, DELTA, 64, strategy=strategy, real=real), sees
+            expected_record(
+                schedule, Z, DELTA, 64, strategy=strategy, real=real
+            ),
+            sees,
         )
         for strategy in (None, np.eye(ROUNDS))
     )
     assert second.epsilon == pytest.approx(first.epsilon, rel=1e-6)
-    assert second.theory.epsilon == pytest.approx(first.theory.epsilon, rel=1e-6)
+    assert second.theory.epsilon == pytest.approx(
+        first.theory.epsilon, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("mechanism", ["band", "banded:bands=65"])

@@ -5,7 +5,13 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, scores_of, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    scores_of,
+    seen_by,
+)
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
@@ -32,23 +38,33 @@ class TestLimit:
         )
 
     @pytest.mark.parametrize("z", NOISES)
-    def test_the_final_model_is_one_gaussian_mechanism_with_all_the_noise(self, z):
+    def test_the_final_model_is_one_gaussian_mechanism_with_all_the_noise(
+        self, z
+    ):
         record = limit_record(ShuffledEpochs(2048, 1), z, DELTA)
         estimate = epsilon_from_record(record, adversary=FINAL_MODEL)
         shift = 1 / (z * np.sqrt(2048))
         low, high = (
-            epsilon_two_gaussians(0, 1, shift + sign * 4 / np.sqrt(1000), 1, DELTA)
+            epsilon_two_gaussians(
+                0, 1, shift + sign * 4 / np.sqrt(1000), 1, DELTA
+            )
             for sign in (-1, 1)
         )
         assert low < estimate.epsilon < high
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("z", "paper"), [(0.0986, 89.4), (0.2317, 2.693)])
-    def test_the_maximum_with_server_momentum_is_what_the_paper_prints(self, z, paper):
+    def test_the_maximum_with_server_momentum_is_what_the_paper_prints(
+        self, z, paper
+    ):
         def epsilons(momentum, runs=6):
             records = (
                 limit_record(
-                    ShuffledEpochs(2048, 1), z, DELTA, momentum=momentum, seed=seed
+                    ShuffledEpochs(2048, 1),
+                    z,
+                    DELTA,
+                    momentum=momentum,
+                    seed=seed,
                 )
                 for seed in range(runs)
             )
@@ -72,7 +88,10 @@ class TestLimit:
         record = limit_record(
             Poisson(40, 0.2), 0.5, 1e-3, num_canaries=500, unobserved=3000
         )
-        for sees, statistic in (("final", "displacement"), ("all", "matched-filter")):
+        for sees, statistic in (
+            ("final", "displacement"),
+            ("all", "matched-filter"),
+        ):
             _, unobserved = scores_of(
                 seen_by(record, Adversary(sees)), statistic
             ).both()

@@ -5,7 +5,13 @@ import pytest
 
 from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, scores_of, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    Adversary,
+    ServerStep,
+    scores_of,
+    seen_by,
+)
 from fl_epe.auditing.answer.ladder_fit import ladder_fit
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
@@ -24,7 +30,9 @@ def test_weights_of_a_decaying_server_are_those_of_its_steps():
     for rate, mean in zip(rates, means, strict=True):
         velocity = 0.7 * velocity + mean
         theta += rate * velocity
-    np.testing.assert_allclose(sgd_weights(rates, 0.7) @ means, theta, rtol=1e-12)
+    np.testing.assert_allclose(
+        sgd_weights(rates, 0.7) @ means, theta, rtol=1e-12
+    )
 
 
 class TestDecay:
@@ -54,9 +62,13 @@ class TestDecay:
             velocity = 0.5 * velocity + means[t]
             theta += rates[t] * velocity
             cosines = rates[t] * velocity / record.norms.deltas[t]
-            np.testing.assert_allclose(record.delta_cosines()[0][t], cosines, rtol=1e-9)
+            np.testing.assert_allclose(
+                record.delta_cosines()[0][t], cosines, rtol=1e-9
+            )
         cosines = theta / record.norms.displacement
-        np.testing.assert_allclose(record.observed.displacement, cosines, rtol=1e-9)
+        np.testing.assert_allclose(
+            record.observed.displacement, cosines, rtol=1e-9
+        )
 
     def test_the_final_model_is_the_sum_of_its_rounds(self):
         # At some lengths the shares of the rounds add up to 1 less a rounding error, whose root
@@ -64,7 +76,11 @@ class TestDecay:
         for rounds in range(2, 60):
             rates = 0.9 ** np.arange(rounds)
             record = limit_record(
-                Poisson(rounds, 0.5), 0.3, DELTA, num_canaries=9, learning_rates=rates
+                Poisson(rounds, 0.5),
+                0.3,
+                DELTA,
+                num_canaries=9,
+                learning_rates=rates,
             )
             means = record.observed.means * record.norms.means[:, None]
             cosines = rates @ means / record.norms.displacement
@@ -75,7 +91,11 @@ class TestDecay:
     def test_a_constant_factor_changes_nothing(self):
         records = [
             limit_record(
-                ShuffledEpochs(T, 2), 0.3, DELTA, learning_rates=rate, num_canaries=50
+                ShuffledEpochs(T, 2),
+                0.3,
+                DELTA,
+                learning_rates=rate,
+                num_canaries=50,
             )
             for rate in (1.0, 0.5)
         ]
@@ -116,7 +136,9 @@ class TestRealUpdates:
             real=real,
         )
         again = RealUpdates.of(record)
-        np.testing.assert_allclose(again.every_round, real.every_round, rtol=1e-9)
+        np.testing.assert_allclose(
+            again.every_round, real.every_round, rtol=1e-9
+        )
         assert again.final == pytest.approx(real.final)
 
     def test_a_server_that_never_steps_shows_nothing(self):
@@ -140,8 +162,13 @@ class TestRealUpdates:
         )
         error = 1 / np.sqrt(4000)
         final = record.observed.displacement * np.sqrt(record.dim)
-        assert abs(final.mean() - 1 / np.sqrt(T * (0.3**2 + 0.9**2))) < 4 * error
-        for scores in (final, record.unobserved.displacement * np.sqrt(record.dim)):
+        assert (
+            abs(final.mean() - 1 / np.sqrt(T * (0.3**2 + 0.9**2))) < 4 * error
+        )
+        for scores in (
+            final,
+            record.unobserved.displacement * np.sqrt(record.dim),
+        ):
             assert abs(scores.std() - 1) < 4 * error
         loud = record.observed.means[record.presence] * np.sqrt(record.dim)
         assert abs(loud.mean() - 1 / 0.5) < 4 * error  # √(0.3² + 0.4²) = 0.5
@@ -150,14 +177,20 @@ class TestRealUpdates:
         real = RealUpdates(np.full(T, 1.0), 1.0)
         record = limit_record(ShuffledEpochs(T, 1), 0.0, DELTA, real=real)
         # Real updates act as noise with a multiplier of 1.
-        estimate = epsilon_from_record(record, adversary=EVERY_ROUND, confidence=0.999)
+        estimate = epsilon_from_record(
+            record, adversary=EVERY_ROUND, confidence=0.999
+        )
         assert estimate.low < gaussian_epsilon(1.0, DELTA) < estimate.high
 
     def test_errors(self):
         with pytest.raises(ValueError, match=r"every_round="):
-            limit_record(Poisson(T, 0.1), 0.3, DELTA, real=RealUpdates(np.ones(3), 1.0))
+            limit_record(
+                Poisson(T, 0.1), 0.3, DELTA, real=RealUpdates(np.ones(3), 1.0)
+            )
         with pytest.raises(ValueError, match="noise_multiplier=0"):
-            limit_record(Poisson(T, 0.1), 0, DELTA, real=RealUpdates(np.zeros(T), 1.0))
+            limit_record(
+                Poisson(T, 0.1), 0, DELTA, real=RealUpdates(np.zeros(T), 1.0)
+            )
         record = limit_record(Poisson(T, 0.1), 0.3, DELTA, num_canaries=20)
         with pytest.raises(ValueError, match="sum_noise_multiplier=None"):
             RealUpdates.of(record.with_values(sum_noise_multiplier=None))
@@ -169,7 +202,9 @@ def test_single_participation_is_the_gaussian_mechanism():
         record = limit_record(
             ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, momentum=momentum
         )
-        np.testing.assert_allclose(seen_by(record, EVERY_ROUND).sizes.observed, 1 / 0.3)
+        np.testing.assert_allclose(
+            seen_by(record, EVERY_ROUND).sizes.observed, 1 / 0.3
+        )
         if momentum == 0:
             np.testing.assert_allclose(
                 seen_by(record).sizes.observed, 1 / (0.3 * np.sqrt(T))

@@ -8,12 +8,16 @@ from fl_epe.mechanism import ClippedSum
 from fl_epe.seeding import generator
 
 
-@pytest.mark.parametrize("dim", [1, 7, 8, 9, 1000, 32_768, 32_769, 70_001, 300_000])
+@pytest.mark.parametrize(
+    "dim", [1, 7, 8, 9, 1000, 32_768, 32_769, 70_001, 300_000]
+)
 def test_a_clipped_sum_has_the_bits_of_clip(dim: int):
     total = ClippedSum(dim, 0.3)
     expected = np.zeros(dim)
     for i, scale in enumerate((1e-4, 1.0, 50.0)):
-        update = (generator(4, i).standard_normal(dim) * scale).astype(np.float32)
+        update = (generator(4, i).standard_normal(dim) * scale).astype(
+            np.float32
+        )
         clipped, unclipped = clip(update, 0.3)
         assert total.add(update) is unclipped
         expected += clipped

@@ -24,7 +24,10 @@ def updates(draw, count=1):
     """Vectors of one length, of any floating-point type."""
     dim = draw(DIMS)
     types = [draw(dtypes) for _ in range(count)]
-    return [draw(arrays.arrays(dtype, dim, elements=entries(dtype))) for dtype in types]
+    return [
+        draw(arrays.arrays(dtype, dim, elements=entries(dtype)))
+        for dtype in types
+    ]
 
 
 many = st.integers(1, 8).flatmap(updates)
@@ -62,7 +65,9 @@ def test_clipping_keeps_the_direction(update, clip_norm):
 
 
 @given(many, clip_norms)
-def test_the_sum_is_that_of_the_clipped_updates_to_the_last_bit(several, clip_norm):
+def test_the_sum_is_that_of_the_clipped_updates_to_the_last_bit(
+    several, clip_norm
+):
     total = ClippedSum(len(several[0]), clip_norm)
     unclipped_flags = [total.add(update) for update in several]
     clipped = [clip(update, clip_norm) for update in several]
@@ -93,11 +98,16 @@ def test_the_sum_does_not_depend_on_who_adds_up_what(several, clip_norm, data):
     for update in several:
         single.add(update)
         data.draw(st.sampled_from(workers)).add(update)
-    assert np.array_equal(sum(worker.total() for worker in workers), single.total())
+    assert np.array_equal(
+        sum(worker.total() for worker in workers), single.total()
+    )
 
 
 @given(
-    updates(count=2), clip_norms, st.sampled_from([np.nan, np.inf, -np.inf]), st.data()
+    updates(count=2),
+    clip_norms,
+    st.sampled_from([np.nan, np.inf, -np.inf]),
+    st.data(),
 )
 def test_a_broken_update_leaves_the_sum_as_it_is(pair, clip_norm, broken, data):
     sound, wrong = pair

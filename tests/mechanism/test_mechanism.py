@@ -40,7 +40,9 @@ def test_replacing_one_client_by_nothing_moves_the_sum_by_at_most_the_clip_norm(
     clipped, _ = clip(ODD_UPDATES[name], clip_norm)
     with_it = rest_of_sum + (0 if clipped is None else clipped)
     # rounding of the float64 sum itself: 50 coordinates of ulp 2^-52 × |rest_of_sum| or × clip_norm
-    assert np.linalg.norm(with_it - rest_of_sum) <= clip_norm * (1 + 1e-14) + 1e-14
+    assert (
+        np.linalg.norm(with_it - rest_of_sum) <= clip_norm * (1 + 1e-14) + 1e-14
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,12 +99,16 @@ def test_adaptive_norm_converges_to_the_median(start, noisy):
     rng = np.random.default_rng(4)
     norms = rng.lognormal(0.3, 0.5, 1000)
     median = float(np.median(norms))
-    rule = AdaptiveClip(start * median, 0.5, 0.2, 100 / 20 if noisy else 0.0, 100)
+    rule = AdaptiveClip(
+        start * median, 0.5, 0.2, 100 / 20 if noisy else 0.0, 100
+    )
     clip_norm = rule.init()
     trail = []
     for _ in range(60):
         cohort = rng.choice(norms, 100, replace=False)
-        clip_norm = rule.update(clip_norm, float(np.sum(cohort <= clip_norm)), 100, rng)
+        clip_norm = rule.update(
+            clip_norm, float(np.sum(cohort <= clip_norm)), 100, rng
+        )
         trail.append(clip_norm)
     assert trail[-1] == pytest.approx(median, rel=0.1)
 
@@ -128,8 +134,12 @@ def test_one_vote_more_or_less_moves_the_released_count_by_a_half():
             released(unclipped + 1, voted + 1),
             released(unclipped, voted + 1),
         ):
-            assert abs(with_one - released(unclipped, voted)) == pytest.approx(0.5)
-    assert rule.update(1.0, 0, 0, RNG) == 1.0  # a round that was lost moves nothing
+            assert abs(with_one - released(unclipped, voted)) == pytest.approx(
+                0.5
+            )
+    assert (
+        rule.update(1.0, 0, 0, RNG) == 1.0
+    )  # a round that was lost moves nothing
 
 
 def test_budget_is_split_as_published():
@@ -138,7 +148,9 @@ def test_budget_is_split_as_published():
     assert z_sum**-2 + (2 * 3.0) ** -2 == pytest.approx(0.5**-2)
     assert rule.sum_noise_multiplier(0.0) == 0.0
     assert FixedClip(1.0).sum_noise_multiplier(0.5) == 0.5
-    with pytest.raises(ValueError, match=r"noise_multiplier=7 < 2 \* count_std=3.0"):
+    with pytest.raises(
+        ValueError, match=r"noise_multiplier=7 < 2 \* count_std=3.0"
+    ):
         rule.sum_noise_multiplier(7)
 
 
@@ -185,20 +197,30 @@ def test_updates_change_nothing_in_place():
     [
         pytest.param(lambda: FixedClip(0), "norm=0", id="norm=0"),
         pytest.param(
-            lambda: AdaptiveClip(1, 1.0, 0.2, 0, 1), "quantile=1.0", id="quantile=1.0"
+            lambda: AdaptiveClip(1, 1.0, 0.2, 0, 1),
+            "quantile=1.0",
+            id="quantile=1.0",
         ),
         pytest.param(
-            lambda: AdaptiveClip(1, 0.5, 0.2, -1, 1), "count_std=-1", id="count_std=-1"
+            lambda: AdaptiveClip(1, 0.5, 0.2, -1, 1),
+            "count_std=-1",
+            id="count_std=-1",
         ),
         pytest.param(
             lambda: AdaptiveClip(1, 0.5, 0.2, 0, 0), "voters=0", id="voters=0"
         ),
         pytest.param(
-            lambda: ServerSGD(-1.0), "learning_rate=-1.0", id="learning_rate=-1.0"
+            lambda: ServerSGD(-1.0),
+            "learning_rate=-1.0",
+            id="learning_rate=-1.0",
         ),
-        pytest.param(lambda: ServerSGD(1.0, 1.0), "momentum=1.0", id="momentum=1.0"),
         pytest.param(
-            lambda: ServerAdam(0.0), "learning_rate=0.0", id="adam-learning_rate=0.0"
+            lambda: ServerSGD(1.0, 1.0), "momentum=1.0", id="momentum=1.0"
+        ),
+        pytest.param(
+            lambda: ServerAdam(0.0),
+            "learning_rate=0.0",
+            id="adam-learning_rate=0.0",
         ),
     ],
 )

@@ -87,7 +87,9 @@ def test_the_tree_has_the_products_of_its_nodes():
     ids=["tree", "banded-8", "banded-16", "toeplitz", "toeplitz-8"],
 )
 def test_errors_are_those_of_jax_privacy(matrix, mean_square):
-    assert np.mean(prefix_errors(matrix) ** 2) == pytest.approx(mean_square, rel=1e-6)
+    assert np.mean(prefix_errors(matrix) ** 2) == pytest.approx(
+        mean_square, rel=1e-6
+    )
 
 
 def test_a_buffered_strategy_is_nearly_the_best_of_its_kind():
@@ -95,7 +97,9 @@ def test_a_buffered_strategy_is_nearly_the_best_of_its_kind():
     assert prefix_errors(blt(512, 3).matrix()).max() ** 2 == pytest.approx(
         9.327014, rel=1e-3
     )
-    assert square_root_coefficients(64)[-1] == pytest.approx(0.07094031336820429)
+    assert square_root_coefficients(64)[-1] == pytest.approx(
+        0.07094031336820429
+    )
 
 
 def test_a_file_is_scaled_and_used_as_it_is(tmp_path):
@@ -156,7 +160,9 @@ def test_the_means_of_a_run_have_that_noise():
         state = initial_state(config, np.zeros(4, np.float32))
         means = []
         for _ in range(6):
-            state, released = next_round(config, seeds, state, ClippedSums(np.zeros(4)))
+            state, released = next_round(
+                config, seeds, state, ClippedSums(np.zeros(4))
+            )
             means.append(released["mean"])
         means_by_mechanism.append(np.array(means))
     fresh, correlated = means_by_mechanism

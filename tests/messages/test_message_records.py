@@ -71,7 +71,10 @@ def test_values_are_read_where_they_are():
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_every_version_of_the_format_for_numbers_is_read(version, order):
-    value, stream = np.array(np.arange(6.0).reshape(2, 3), order=order), io.BytesIO()
+    value, stream = (
+        np.array(np.arange(6.0).reshape(2, 3), order=order),
+        io.BytesIO(),
+    )
     np.lib.format.write_array(stream, value, version)
     array = Array("float64", (2, 3), "numpy.ndarray", stream.getvalue())
     assert np.array_equal(read_only(array), value)
@@ -80,7 +83,12 @@ def test_every_version_of_the_format_for_numbers_is_read(version, order):
 
 def _with_header(text):
     header = text.encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(72)
+    return (
+        b"\x93NUMPY\x01\x00"
+        + len(header).to_bytes(2, "little")
+        + header
+        + bytes(72)
+    )
 
 
 _WHOLE = pack(x=np.ones(9))["x"].data
@@ -93,8 +101,12 @@ _WHOLE = pack(x=np.ones(9))["x"].data
         pytest.param(_WHOLE[:8], id="no-header"),
         pytest.param(_WHOLE[:-1], id="short"),
         pytest.param(_WHOLE[:6] + b"\x03\x00" + _WHOLE[8:], id="other-version"),
-        pytest.param(_with_header("{'descr': '<f8', 'shape': (6,"), id="open-bracket"),
-        pytest.param(_with_header("{'descr': '<f8', 'shape': (9,)}"), id="key-missing"),
+        pytest.param(
+            _with_header("{'descr': '<f8', 'shape': (6,"), id="open-bracket"
+        ),
+        pytest.param(
+            _with_header("{'descr': '<f8', 'shape': (9,)}"), id="key-missing"
+        ),
         *(
             pytest.param(
                 _with_header(
@@ -111,7 +123,9 @@ _WHOLE = pack(x=np.ones(9))["x"].data
             ]
         ),
         pytest.param(
-            _with_header("{'descr': '|O', 'fortran_order': False, 'shape': (9,)}"),
+            _with_header(
+                "{'descr': '|O', 'fortran_order': False, 'shape': (9,)}"
+            ),
             id="objects",
         ),
     ],

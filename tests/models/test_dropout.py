@@ -13,8 +13,12 @@ def test_dropout_drops_its_share_and_keeps_the_mean(rate: float):
     layer.random = generator(0)
     outputs = layer(torch.ones(100, 1000))
     assert outputs.unique().tolist() == [0.0, pytest.approx(1 / (1 - rate))]
-    error = (rate * (1 - rate) / 1e5) ** 0.5  # of the share of 10⁵ Bernoulli draws
-    assert float((outputs == 0).float().mean()) == pytest.approx(rate, abs=5 * error)
+    error = (
+        rate * (1 - rate) / 1e5
+    ) ** 0.5  # of the share of 10⁵ Bernoulli draws
+    assert float((outputs == 0).float().mean()) == pytest.approx(
+        rate, abs=5 * error
+    )
 
 
 def test_dropout_does_nothing_in_evaluation():

@@ -30,7 +30,9 @@ def _words(n: int = 5, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     random = generator(seed)
     words = random.integers(1, VOCABULARY, (n, LENGTH + 1))
     words[np.arange(LENGTH + 1) >= random.integers(2, LENGTH, n)[:, None]] = 0
-    return torch.from_numpy(words[:, :-1].copy()), torch.from_numpy(words[:, 1:].copy())
+    return torch.from_numpy(words[:, :-1].copy()), torch.from_numpy(
+        words[:, 1:].copy()
+    )
 
 
 def _torchs_logits(model: Lstm, tokens: torch.Tensor) -> torch.Tensor:
@@ -53,14 +55,18 @@ def _torchs_gradient(
     model: Lstm, tokens: torch.Tensor, targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = _torchs_logits(model, tokens)
-    picked = functional.log_softmax(logits, 2).gather(2, targets[..., None])[..., 0]
+    picked = functional.log_softmax(logits, 2).gather(2, targets[..., None])[
+        ..., 0
+    ]
     loss = -(picked * (targets != 0)).sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     return loss.detach(), torch.cat([part.flatten() for part in gradients])
 
 
 def test_it_has_exactly_as_many_parameters_as_in_the_literature():
-    sizes = [sum(p.numel() for p in part.parameters()) for part in Lstm().children()]
+    sizes = [
+        sum(p.numel() for p in part.parameters()) for part in Lstm().children()
+    ]
     assert sizes == [960_384, 2_055_560, 64_416, 970_388]
     assert sum(sizes) == 4_050_748
 
@@ -82,7 +88,9 @@ def test_logits_and_gradients_are_those_of_torchs_lstm(
     result = cross_entropy(logits, targets, PAD)
     gradients = torch.autograd.grad(result.loss, list(model.parameters()))
     mine = torch.cat([part.flatten() for part in gradients])
-    torch.testing.assert_close(mine, expected, rtol=0, atol=20 * TOLERANCE[dtype])
+    torch.testing.assert_close(
+        mine, expected, rtol=0, atol=20 * TOLERANCE[dtype]
+    )
     assert result.loss.item() == pytest.approx(loss.item(), rel=1e-5)
 
 
@@ -118,7 +126,9 @@ def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
     assert (
         result.correct == 1
     )  # the second position is a tie, which the first word wins
-    assert result.loss.item() == pytest.approx(np.log(3 + np.exp(5.0)) - 5 + np.log(4))
+    assert result.loss.item() == pytest.approx(
+        np.log(3 + np.exp(5.0)) - 5 + np.log(4)
+    )
     (gradient,) = torch.autograd.grad(result.loss, logits)
     assert not gradient[0, 2].any()
 
@@ -131,10 +141,14 @@ def test_leaving_the_padding_out_changes_neither_loss_nor_gradient():
         task.batch_loss(model, ClientData(tokens, targets)),
         task.loss(model(tokens), targets),
     ]
-    gradients = [torch.autograd.grad(r.loss, list(model.parameters())) for r in results]
+    gradients = [
+        torch.autograd.grad(r.loss, list(model.parameters())) for r in results
+    ]
     for mine, plain in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, plain, rtol=0, atol=1e-12)
-    assert results[0].loss.item() == pytest.approx(results[1].loss.item(), rel=1e-12)
+    assert results[0].loss.item() == pytest.approx(
+        results[1].loss.item(), rel=1e-12
+    )
     assert [r.examples for r in results] == [int((targets != 0).sum())] * 2
     assert results[0].correct == results[1].correct
 
@@ -152,7 +166,8 @@ def test_it_starts_as_keras_does():
     model = Lstm(400, 20, 30)
     parts = list(model.initial_values(generator(5)))
     bind_parameters(
-        model, torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
+        model,
+        torch.from_numpy(np.concatenate([part.ravel() for part in parts])),
     )
     again = list(model.initial_values(generator(5)))
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))

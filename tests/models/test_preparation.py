@@ -13,7 +13,9 @@ from fl_epe.models.preparation import draws_by_itself, training_notes
 
 
 def _values(model: nn.Module) -> np.ndarray:
-    return np.concatenate([p.detach().numpy().ravel() for p in trainable(model)])
+    return np.concatenate(
+        [p.detach().numpy().ravel() for p in trainable(model)]
+    )
 
 
 def _notes(model: nn.Module, shape: tuple[int, ...] = (2, 4)) -> list[str]:
@@ -54,7 +56,9 @@ class _OneTwice(nn.Module):
     ("build", "seeded"),
     [
         pytest.param(
-            lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), 1, id="sequential"
+            lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)),
+            1,
+            id="sequential",
         ),
         pytest.param(
             lambda: nn.ModuleDict(
@@ -64,12 +68,16 @@ class _OneTwice(nn.Module):
             id="nested",
         ),
         pytest.param(
-            lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.1), 3, id="transformer"
+            lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.1),
+            3,
+            id="transformer",
         ),
         pytest.param(_OneTwice, 2, id="two-names"),
     ],
 )
-def test_dropout_is_replaced_wherever_it_is(build: type[nn.Module], seeded: int):
+def test_dropout_is_replaced_wherever_it_is(
+    build: type[nn.Module], seeded: int
+):
     assert _dropouts(prepared(build)) == (0, seeded)
 
 
@@ -94,7 +102,9 @@ def test_a_plain_model_needs_no_note():
 
 
 def test_batch_norm_is_said_and_its_averages_are_no_buffer_to_warn_of():
-    assert any(note.startswith("BatchNorm: ") for note in model_notes(normalised()))
+    assert any(
+        note.startswith("BatchNorm: ") for note in model_notes(normalised())
+    )
     assert _notes(normalised()) == []
 
 
@@ -142,7 +152,9 @@ def test_buffers_that_change_are_named_and_are_no_randomness():
             id="few-masks",
         ),
         pytest.param(
-            lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.5), (2, 3, 4), id="attention"
+            lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.5),
+            (2, 3, 4),
+            id="attention",
         ),
     ],
 )
@@ -156,7 +168,9 @@ def test_a_model_that_draws_by_itself_is_said(
 
 
 def test_seeded_dropout_is_no_drawing_of_ones_own():
-    model = prepared(lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))).train()
+    model = prepared(
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    ).train()
     assert not draws_by_itself(model, lambda: model(torch.ones(2, 4)).sum())
 
 
@@ -164,11 +178,17 @@ def test_seeded_dropout_is_no_drawing_of_ones_own():
     ("build", "message"),
     [
         pytest.param(
-            lambda: nn.Linear(2, 2).double(), "'weight'.*float64.*float()", id="float64"
+            lambda: nn.Linear(2, 2).double(),
+            "'weight'.*float64.*float()",
+            id="float64",
         ),
-        pytest.param(lambda: nn.Linear(2, 2).half(), "'weight'.*float16", id="half"),
         pytest.param(
-            lambda: nn.ReLU(), "parameters that have requires_grad=True", id="none"
+            lambda: nn.Linear(2, 2).half(), "'weight'.*float16", id="half"
+        ),
+        pytest.param(
+            lambda: nn.ReLU(),
+            "parameters that have requires_grad=True",
+            id="none",
         ),
         pytest.param(
             lambda: nn.Linear(2, 2).requires_grad_(False),

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 import fl_epe
-from fl_epe.noise import NoiseHealth, check_noise, fault, faults, sentences, told
+from fl_epe.noise import (
+    NoiseHealth,
+    check_noise,
+    fault,
+    faults,
+    sentences,
+    told,
+)
 from fl_epe.noise.health import _CHECKS
 
 LAPLACE = "laplace"
@@ -44,10 +51,12 @@ def test_correct_noise_passes(shapes, law):
         rng, health = draws(seed), NoiseHealth(arrays, distribution=law)
         for std in rng.uniform(0.5, 2, rounds):
             noise = {
-                name: std * of_law(rng, law, shape) for name, shape in arrays.items()
+                name: std * of_law(rng, law, shape)
+                for name, shape in arrays.items()
             }
             health.add(
-                {name: one.astype(np.float32) for name, one in noise.items()}, std
+                {name: one.astype(np.float32) for name, one in noise.items()},
+                std,
             )
         found += bool(faults(health.checks()))
     assert found <= 1
@@ -56,7 +65,9 @@ def test_correct_noise_passes(shapes, law):
 def test_more_noise_than_claimed_passes():
     assert failed(3 * draws().normal(size=(5, 500))) == {}
     assert (
-        failed({"a": draws().normal(size=500), "b": 2 * draws(1).normal(size=300)})
+        failed(
+            {"a": draws().normal(size=500), "b": 2 * draws(1).normal(size=300)}
+        )
         == {}
     )
     rounds = np.linspace(1, 4, 20)[:, None] * draws().normal(size=(20, 300))
@@ -70,7 +81,8 @@ def test_too_little_noise(law, size):
     assert found["scale"] == ("critical" if size < 0.5 else "theoretical")
     assert "shape" not in found
     measured = {
-        c.name: c.measured for c in check_noise(size * of_law(draws(), law, 9999), 1.0)
+        c.name: c.measured
+        for c in check_noise(size * of_law(draws(), law, 9999), 1.0)
     }
     assert float(measured["scale"].split()[0]) == pytest.approx(size, rel=0.1)
 
@@ -81,8 +93,12 @@ def test_too_little_noise_in_one_array_or_round():
         return {"w": rng.normal(size=3000), "b": std * rng.normal(size=50)}
 
     checks = check_noise([release(seed, 0.4) for seed in range(10)], 1.0)
-    assert {c.name: c.severity for c in faults(checks)}["scale by array"] == "critical"
-    assert "in b" in next(c.measured for c in checks if c.name == "scale by array")
+    assert {c.name: c.severity for c in faults(checks)}[
+        "scale by array"
+    ] == "critical"
+    assert "in b" in next(
+        c.measured for c in checks if c.name == "scale by array"
+    )
     rounds = draws().normal(size=(50, 400))
     rounds[30] *= 0.3
     checks = check_noise(rounds, 1.0)
@@ -105,7 +121,11 @@ def test_arrays_and_coordinates_without_noise():
 @pytest.mark.parametrize("size", [5, 300])
 def test_equal_noise_in_two_arrays(size, sign):
     noise = draws().normal(size=size)
-    same = {"a": noise, "other": draws(1).normal(size=size), "b": 2 * sign * noise}
+    same = {
+        "a": noise,
+        "other": draws(1).normal(size=size),
+        "b": 2 * sign * noise,
+    }
     assert failed(same, {"a": 1.0, "other": 1.0, "b": 2.0}) == {
         "independence of arrays": "critical",
         "values used once": "critical",
@@ -159,7 +179,12 @@ def test_noise_that_repeats_after_a_resume():
 
 def torch_noise(shape):
     torch = pytest.importorskip("torch")
-    return torch.normal(0.0, 3.0, shape, generator=torch.Generator().manual_seed(7)) / 3
+    return (
+        torch.normal(
+            0.0, 3.0, shape, generator=torch.Generator().manual_seed(7)
+        )
+        / 3
+    )
 
 
 SEEDED = {
@@ -181,7 +206,9 @@ def test_noise_from_a_seed_that_can_be_guessed(name):
 
 def test_laplace_noise_from_a_seed():
     found = failed(
-        np.random.default_rng(3).laplace(0, 1, 50), np.sqrt(2), distribution=LAPLACE
+        np.random.default_rng(3).laplace(0, 1, 50),
+        np.sqrt(2),
+        distribution=LAPLACE,
     )
     assert found == {"seed": "critical"}
 
@@ -189,8 +216,14 @@ def test_laplace_noise_from_a_seed():
 WRONG_LAWS = {
     "uniform": ("shape", lambda rng: rng.uniform(-(3**0.5), 3**0.5, (4, 2000))),
     "laplace": ("shape", lambda rng: rng.laplace(0, 0.5**0.5, (4, 2000))),
-    "truncated": ("tails", lambda rng: np.clip(rng.normal(size=(4, 9999)), -2.9, 2.9)),
-    "float16": ("grid", lambda rng: rng.normal(size=(1, 20_000)).astype(np.float16)),
+    "truncated": (
+        "tails",
+        lambda rng: np.clip(rng.normal(size=(4, 9999)), -2.9, 2.9),
+    ),
+    "float16": (
+        "grid",
+        lambda rng: rng.normal(size=(1, 20_000)).astype(np.float16),
+    ),
     "laplace-in-one-release": (
         "shape",
         lambda rng: rng.laplace(0, 0.5**0.5, (1, 20_000)),
@@ -229,7 +262,9 @@ LATTICES = {
 def test_noise_on_multiples_of_a_number_is_not_accused(name, size):
     checks = check_noise(LATTICES[name](draws(2), size), 1.0)
     assert faults(checks) == []
-    assert "grid" in [c.name for c in checks if c.outcome == "unknown"] or size == (
+    assert "grid" in [
+        c.name for c in checks if c.outcome == "unknown"
+    ] or size == (
         2,
         3,
     )
@@ -270,7 +305,9 @@ def test_what_cannot_be_told():
     for std in (None, 0.0, {"b": 1.0}):
         checks = check_noise({"a": noise}, std)
         assert told(checks) == "cannot be told"
-        assert "no standard deviation above 0 is claimed" in sentences(checks)[0]
+        assert (
+            "no standard deviation above 0 is claimed" in sentences(checks)[0]
+        )
     assert told(check_noise([[np.nan, 1.0]], 1.0)) == "cannot be told"
     assert told(check_noise(noise[:3], 1.0)) == "cannot be told"
     assert told(NoiseHealth(None, 1.0).checks()) == "cannot be told"

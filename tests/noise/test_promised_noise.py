@@ -36,7 +36,9 @@ DEFECTS = {
     "same-seed": lambda rng: np.random.default_rng(99).normal(0, STD, DIM),
     "one-layer": one_layer,
     "laplace": lambda rng: rng.laplace(0, STD / np.sqrt(2), DIM),
-    "uniform": lambda rng: rng.uniform(-STD * np.sqrt(3), STD * np.sqrt(3), DIM),
+    "uniform": lambda rng: rng.uniform(
+        -STD * np.sqrt(3), STD * np.sqrt(3), DIM
+    ),
 }
 SAID = {
     "off": "no noise in 3 of 3 replies",
@@ -52,10 +54,15 @@ SAID = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_node_with_wrong_noise_is_named_and_no_other_is(defect):
-    rng, found = np.random.default_rng(11), PromisedNoise(PROMISE, SIZES, seed=5)
+    rng, found = (
+        np.random.default_rng(11),
+        PromisedNoise(PROMISE, SIZES, seed=5),
+    )
     for _ in range(ROUNDS):
         for node in range(NODES):
-            noise = DEFECTS[defect](rng) if node == ODD else rng.normal(0, STD, DIM)
+            noise = (
+                DEFECTS[defect](rng) if node == ODD else rng.normal(0, STD, DIM)
+            )
             found.add(node, update_of(rng) + noise)
     assert list(found.faults) == [ODD]
     assert SAID[defect] in found.faults[ODD]
@@ -63,7 +70,10 @@ def test_a_node_with_wrong_noise_is_named_and_no_other_is(defect):
 
 
 def test_noise_of_another_node_is_named_with_that_node():
-    rng, found = np.random.default_rng(12), PromisedNoise(PROMISE, SIZES, seed=5)
+    rng, found = (
+        np.random.default_rng(12),
+        PromisedNoise(PROMISE, SIZES, seed=5),
+    )
     for _ in range(3):
         noise = rng.normal(0, STD, (NODES, DIM))
         noise[ODD] = noise[3]
@@ -103,7 +113,9 @@ UPDATES = {
     "dense": update_of,
     "always-the-same": lambda rng: update_of(np.random.default_rng(1)),
     "one-entry": lambda rng: np.eye(1, DIM, 17)[0],
-    "one-layer": lambda rng: np.concatenate([np.zeros(4900), np.full(100, 0.1)]),
+    "one-layer": lambda rng: np.concatenate(
+        [np.zeros(4900), np.full(100, 0.1)]
+    ),
 }
 
 
@@ -111,7 +123,10 @@ UPDATES = {
 @pytest.mark.parametrize("kind", UPDATES)
 def test_clients_who_keep_the_promise_are_not_accused(kind, epsilon):
     promise = LocalDp(epsilon=epsilon, delta=1e-5, clip_norm=1.0)
-    rng, found = np.random.default_rng(15), PromisedNoise(promise, SIZES, seed=3)
+    rng, found = (
+        np.random.default_rng(15),
+        PromisedNoise(promise, SIZES, seed=3),
+    )
     for _ in range(20):
         for node in range(5):
             noise = rng.normal(0, promise.std, DIM)
@@ -142,7 +157,9 @@ def test_a_sum_names_no_node():
     found.add(None, rng.normal(0, STD * np.sqrt(count), DIM), count)
     assert not found.faults
     found.add(None, rng.normal(0, STD * np.sqrt(count / 2), DIM), count)
-    assert found.faults[None].startswith("the sum of the replies: noise of at most 0.7")
+    assert found.faults[None].startswith(
+        "the sum of the replies: noise of at most 0.7"
+    )
     assert found.epsilon() is None
 
 
@@ -171,9 +188,15 @@ def test_a_resumed_run_knows_noise_from_before():
     before.add(5, noise)
     after = PromisedNoise(PROMISE, SIZES, seed=4)
     after.restore(before.state())
-    assert after.faults == before.faults == {2: "node 2: no noise in 1 of 1 replies"}
+    assert (
+        after.faults
+        == before.faults
+        == {2: "node 2: no noise in 1 of 1 replies"}
+    )
     after.add(6, noise)
-    assert after.faults[6] == "node 6: the same noise as node 5 in 1 of 1 replies"
+    assert (
+        after.faults[6] == "node 6: the same noise as node 5 in 1 of 1 replies"
+    )
     assert after.epsilon() is not None
 
 
@@ -187,7 +210,12 @@ def test_numbers_that_make_the_claim_vacuous_are_said():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("epsilon", 0.0), ("delta", 1.0), ("clip_norm", -1.0), ("sensitivity", 0.0)],
+    [
+        ("epsilon", 0.0),
+        ("delta", 1.0),
+        ("clip_norm", -1.0),
+        ("sensitivity", 0.0),
+    ],
 )
 def test_values_out_of_range_are_refused(name, value):
     given = {"epsilon": 1.0, "delta": 1e-5, "clip_norm": 1.0, name: value}

@@ -13,12 +13,21 @@ from fl_epe.reporting import as_report, summarize
 from fl_epe.reporting.reliability import CODES
 from fl_epe.reporting.sentences import guess_limit
 
-PAGE = (Path(__file__).parents[2] / "docs" / "notes" / "aisvs.md").read_text("utf-8")
-ROWS = [line.split("|") for line in PAGE.splitlines() if re.match(r"\| .+\?", line)]
+PAGE = (Path(__file__).parents[2] / "docs" / "notes" / "aisvs.md").read_text(
+    "utf-8"
+)
+ROWS = [
+    line.split("|") for line in PAGE.splitlines() if re.match(r"\| .+\?", line)
+]
 CELLS = [row[2] for row in ROWS]
-NAMED = sorted({name for cell in CELLS for name in re.findall(r"`([^`]+)`", cell)})
+NAMED = sorted(
+    {name for cell in CELLS for name in re.findall(r"`([^`]+)`", cell)}
+)
 FIELDS = [name for name in NAMED if "." in name or name == "status"]
-NOT_IN_SCHEMA = {"details.settings", "details.versions"}  # which leaves them open
+NOT_IN_SCHEMA = {
+    "details.settings",
+    "details.versions",
+}  # which leaves them open
 
 
 def described(schema, path):
@@ -88,7 +97,9 @@ def test_no_report_has_a_digest_of_the_model():
     ("record", "unbounded"),
     [
         pytest.param(
-            {"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0}, True, id="no-noise"
+            {"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0},
+            True,
+            id="no-noise",
         ),
         pytest.param(
             {"noise_multiplier": None, "sum_noise_multiplier": None},

@@ -15,7 +15,11 @@ from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import AuditedClient, answers, epsilon_by_round, seen_by
 from fl_epe.limit import limit_record
 from fl_epe.reporting.chart_epsilon import epsilon_chart
-from fl_epe.reporting.chart_rounds import rounds_chart, run_charts, training_chart
+from fl_epe.reporting.chart_rounds import (
+    rounds_chart,
+    run_charts,
+    training_chart,
+)
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import (
     MOST_POINTS,
@@ -32,7 +36,9 @@ from fl_epe.wording import signed
 DELTA = 0.0052
 
 
-def limit_run(kind="epochs", rounds=60, each=12.0, noise=0.25, places=13, clients=120):
+def limit_run(
+    kind="epochs", rounds=60, each=12.0, noise=0.25, places=13, clients=120
+):
     schedule = make_schedule(kind, rounds, each)
     return limit_record(
         schedule,
@@ -47,7 +53,9 @@ def limit_run(kind="epochs", rounds=60, each=12.0, noise=0.25, places=13, client
 
 @pytest.fixture(scope="module")
 def made():
-    record = limit_run().with_values(metrics={"train_loss": np.linspace(2, 1, 60)})
+    record = limit_run().with_values(
+        metrics={"train_loss": np.linspace(2, 1, 60)}
+    )
     return record, answers(record)
 
 
@@ -106,11 +114,15 @@ def test_numbers_of_a_chart_stand_under_what_they_are(made):
     assert [p["ROC AUC"] for p in held_out[-2:]] == [0.7, 0.8]
     clients = [p for p in epsilon.points if p["series"] == "clients"]
     assert clients
-    assert all(p.keys() == {"series", "participations", "clients"} for p in clients)
+    assert all(
+        p.keys() == {"series", "participations", "clients"} for p in clients
+    )
     # Of an adversary is all but what theory allows both, and the clients.
     for chart in (epsilon, rounds, scores):
         of_nobody = {p["series"] for p in chart.points if "adversary" not in p}
-        assert of_nobody == ({"theory", "clients"} if chart is epsilon else set())
+        assert of_nobody == (
+            {"theory", "clients"} if chart is epsilon else set()
+        )
     median = [p for p in epsilon.points if p["series"] == "median client"]
     assert [p["adversary"] for p in median] == ["final model", "every round"]
     assert [p["ε"] for p in median] == pytest.approx(
@@ -119,8 +131,12 @@ def test_numbers_of_a_chart_stand_under_what_they_are(made):
 
 
 def test_what_was_not_measured_is_not_drawn():
-    assert [chart.name for chart in run_charts(summarize(record_of(1)))] == ["training"]
-    assert [chart.name for chart in run_charts(summarize(record_of(0)))] == ["training"]
+    assert [chart.name for chart in run_charts(summarize(record_of(1)))] == [
+        "training"
+    ]
+    assert [chart.name for chart in run_charts(summarize(record_of(0)))] == [
+        "training"
+    ]
     assert run_charts(summarize(record_of(0, 0))) == []
 
 
@@ -129,15 +145,24 @@ def test_the_picture_goes_through_the_answer_and_through_theory(made):
     chart = epsilon_chart(record, found)
     (client,) = traces_of(chart, "median client")
     assert client["x"] == [12.0, 12.0]
-    assert client["y"] == pytest.approx([a.estimate.epsilon for a in found], rel=1e-4)
+    assert client["y"] == pytest.approx(
+        [a.estimate.epsilon for a in found], rel=1e-4
+    )
     (theory,) = traces_of(chart, "theory")
-    curves = [traces_of(chart, name)[0] for name in ("final model", "every round")]
+    curves = [
+        traces_of(chart, name)[0] for name in ("final model", "every round")
+    ]
     for curve, value in (
         (theory, found[0].analytical.epsilon),
-        *((curve, a.estimate.epsilon) for curve, a in zip(curves, found, strict=True)),
+        *(
+            (curve, a.estimate.epsilon)
+            for curve, a in zip(curves, found, strict=True)
+        ),
     ):
         assert curve["y"] == sorted(curve["y"])
-        assert curve["y"][curve["x"].index(12.0)] == pytest.approx(value, rel=1e-4)
+        assert curve["y"][curve["x"].index(12.0)] == pytest.approx(
+            value, rel=1e-4
+        )
     assert chart.alternative.count("theory allows 131") == 2
 
 
@@ -145,7 +170,10 @@ def test_a_point_of_the_picture_is_what_its_canaries_alone_would_say(made):
     record, (_, every) = made
     view, taken = seen_by(record, every.adversary), record.presence.sum(axis=0)
     alone = taken == 6
-    sizes, size = view.sizes.observed[alone], AuditedClient.of(record).size(view)
+    sizes, size = (
+        view.sizes.observed[alone],
+        AuditedClient.of(record).size(view),
+    )
     scale = every.scores.observed[alone] @ sizes / (sizes @ sizes)
     spread = 1.96 * max(every.fit.width, 1) / math.sqrt(sizes @ sizes)
     expected = epsilon_of_shift(
@@ -159,11 +187,15 @@ def test_a_point_of_the_picture_is_what_its_canaries_alone_would_say(made):
         and p["ε"] > 50
     ]
     assert point["adversary"] == "every round"
-    assert [point["ε"], point["from"], point["to"]] == pytest.approx(expected, rel=1e-3)
+    assert [point["ε"], point["from"], point["to"]] == pytest.approx(
+        expected, rel=1e-3
+    )
 
 
 def test_clients_are_counted_below_the_picture():
-    record = limit_run('device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}', each=6)
+    record = limit_run(
+        'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}', each=6
+    )
     (bars,) = traces_of(epsilon_chart(record, answers(record)), "clients")
     counts = np.bincount(record.clients.ids, minlength=120)
     assert dict(zip(bars["x"], bars["y"], strict=True)) == dict(
@@ -202,7 +234,9 @@ def test_a_proof_of_nothing_and_an_infinite_theory_are_not_drawn(made):
     )
     chart = epsilon_chart(record, (final, every))
     assert traces_of(chart, "theory") == []
-    assert [t["y"] for t in chart.traces if t["name"].startswith("at least")] == [
+    assert [
+        t["y"] for t in chart.traces if t["name"].startswith("at least")
+    ] == [
         [None],
         [None],
     ]
@@ -231,7 +265,10 @@ def test_epsilon_by_round_is_that_of_the_run_with_theory_of_the_same_adversary(
 ):
     record, (_, every) = made
     chart = rounds_chart(record, every, record.delta)
-    (drawn,), (theory,) = traces_of(chart, "ε so far"), traces_of(chart, "theory")
+    (drawn,), (theory,) = (
+        traces_of(chart, "ε so far"),
+        traces_of(chart, "theory"),
+    )
     kept = [now.estimate.epsilon for now in epsilon_by_round(record)]
     np.testing.assert_allclose(drawn["y"], kept, rtol=1e-4)
     assert theory["y"] == sorted(theory["y"])
@@ -248,8 +285,13 @@ def test_scores_have_their_line_and_those_that_took_no_part(made):
     chart = scores_chart(record, found)
     for answer, name in zip(found, ("final model", "every round"), strict=True):
         (line,) = traces_of(chart, f"{name}, κ = {signed(answer.fit.scale)}")
-        assert line["y"][1] == pytest.approx(answer.fit.scale * line["x"][1], rel=1e-3)
-        assert sum(len(t["x"]) for t in traces_of(chart, name)) == record.num_canaries
+        assert line["y"][1] == pytest.approx(
+            answer.fit.scale * line["x"][1], rel=1e-3
+        )
+        assert (
+            sum(len(t["x"]) for t in traces_of(chart, name))
+            == record.num_canaries
+        )
     null = traces_of(chart, "took no part")
     assert [set(trace["x"]) for trace in null] == [{0.0}, {0.0}]
     assert [trace["showlegend"] for trace in null] == [True, False]
@@ -262,7 +304,10 @@ def test_a_cloud_of_many_canaries_is_thinned_out_and_says_so():
     )
     chart = scores_chart(record, answers(record))
     assert len(traces_of(chart, "every round")[0]["x"]) == MOST_POINTS
-    assert f"Drawn are {MOST_POINTS} of {2 * MOST_POINTS} canaries" in chart.caption
+    assert (
+        f"Drawn are {MOST_POINTS} of {2 * MOST_POINTS} canaries"
+        in chart.caption
+    )
 
 
 def test_training_shows_what_changed_and_only_that():
@@ -276,7 +321,9 @@ def test_training_shows_what_changed_and_only_that():
         clip_norms=np.ones(6),
     )
     chart = training_chart(record)
-    assert [(t["name"], t.get("yaxis"), t["showlegend"]) for t in chart.traces] == [
+    assert [
+        (t["name"], t.get("yaxis"), t["showlegend"]) for t in chart.traces
+    ] == [
         ("training", "y", True),
         ("held out", "y", True),
         ("held out", "y2", False),
@@ -288,7 +335,9 @@ def test_training_shows_what_changed_and_only_that():
 @pytest.mark.parametrize("epsilon", [0.01, 3.0, 131.0, 1e6])
 def test_a_shift_is_that_of_its_epsilon(epsilon):
     shift = shift_of_epsilon(epsilon, 1e-5)
-    assert float(epsilon_of_shift(shift, 1e-5)) == pytest.approx(epsilon, rel=1e-6)
+    assert float(epsilon_of_shift(shift, 1e-5)) == pytest.approx(
+        epsilon, rel=1e-6
+    )
 
 
 def test_points_are_spread_evenly_from_the_first_to_the_last():
@@ -323,7 +372,8 @@ def _contrast(one: str, other: str) -> float:
     def luminance(color: str) -> float:
         parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [
-            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4
+            for p in parts
         ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

@@ -42,7 +42,9 @@ def test_each_client_has_that_of_its_own_rounds(kind):
             sees = one.adversary.sees
             view = seen_by(record, Adversary(sees))
             expected = client_epsilon(view, client, one.fit.scale, record.delta)
-            assert found.epsilon[sees][place] == pytest.approx(expected, rel=1e-6)
+            assert found.epsilon[sees][place] == pytest.approx(
+                expected, rel=1e-6
+            )
 
 
 def test_the_median_client_has_the_answer():
@@ -76,7 +78,9 @@ def test_the_file(tmp_path, capsys, monkeypatch):
     assert main(["report", ".", "--clients"]) == 0
     assert "personal data" in capsys.readouterr().out
     assert (tmp_path / "clients.csv").stat().st_mode & 0o077 == 0
-    rows = list(csv.reader(io.StringIO((tmp_path / "clients.csv").read_text("utf-8"))))
+    rows = list(
+        csv.reader(io.StringIO((tmp_path / "clients.csv").read_text("utf-8")))
+    )
     seen = ["epsilon_final_rounds_known", "epsilon_all_rounds_known"]
     head = ["client", "participations", "weight", *seen]
     assert rows[0] == head

@@ -16,7 +16,12 @@ import pytest
 from records import limit_with_clients
 
 from fl_epe.auditing import Adversary, AuditedClient, answer
-from fl_epe.reporting import as_report, compare_runs, summarize, write_runs_compared
+from fl_epe.reporting import (
+    as_report,
+    compare_runs,
+    summarize,
+    write_runs_compared,
+)
 from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.sentences import table_note, table_rows
 from fl_epe.wording import number
@@ -110,7 +115,9 @@ def test_the_walk_finds_what_is_not_alike(case):
             record, [entries[1] | {"analytical": other.analytical.epsilon}]
         )
     assert wrong_places(record, [entries[1] | {"participations": 1.0}])
-    assert wrong_places(record, [entries[1] | {"epsilon": entries[0]["epsilon"]}])
+    assert wrong_places(
+        record, [entries[1] | {"epsilon": entries[0]["epsilon"]}]
+    )
     swapped = dataclasses.replace(
         summary.answers[1],
         adversary=Adversary("all", knows_rounds=bool(summary.rounds_known)),
@@ -140,9 +147,9 @@ def test_runs_side_by_side(tmp_path):
     found = compare_runs(RECORDS)
     for pair in found.differences:
         one, other = (
-            next(run for run in found.runs if run.letter == letter).summary.answers[
-                list(SEEN).index(pair.adversary)
-            ]
+            next(
+                run for run in found.runs if run.letter == letter
+            ).summary.answers[list(SEEN).index(pair.adversary)]
             for letter in (pair.first, pair.second)
         )
         assert one.adversary == other.adversary
@@ -157,12 +164,16 @@ def test_runs_side_by_side(tmp_path):
     ) not in compared  # other adjacency
     assert any("different questions" in note for note in found.notes)
     write_runs_compared(found, tmp_path)
-    rows = csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text("utf-8")))
+    rows = csv.DictReader(
+        io.StringIO((tmp_path / "comparison.csv").read_text("utf-8"))
+    )
     for row in rows:
         entry: dict[str, Any] = {
             name: float(row[name]) if row[name] else None for name in NUMBERS
         }
-        entry |= {name: float(row[name]) for name in ("participations", "delta")}
+        entry |= {
+            name: float(row[name]) for name in ("participations", "delta")
+        }
         entry |= {"sees": row["sees"], "adjacency": row["adjacency"]}
         entry["knows_rounds"] = row["knows_rounds"] == "True"
         assert wrong_places(RECORDS[row["directory"]], [entry]) == []

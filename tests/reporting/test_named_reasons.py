@@ -14,7 +14,9 @@ def text_of(record):
 
 
 @pytest.mark.parametrize(("dim", "named"), [(15, True), (5000, False)])
-def test_few_parameters_are_the_first_reason_for_scores_that_do_not_fit(dim, named):
+def test_few_parameters_are_the_first_reason_for_scores_that_do_not_fit(
+    dim, named
+):
     record = make_record(dim=dim, doubts=("the scores are odd",))
     summary = summarize(record)
     codes = [warning.code for warning in summary.warnings]
@@ -37,7 +39,9 @@ def test_clipping_is_named_only_where_something_clips():
     assert "as large as clipping allows" in text_of(record)
     nothing = np.full(record.rounds, np.nan)
     mechanism = dataclasses.replace(
-        record.mechanism, clip_norms=nothing, contributions=record.mechanism.added
+        record.mechanism,
+        clip_norms=nothing,
+        contributions=record.mechanism.added,
     )
     text = text_of(dataclasses.replace(record, mechanism=mechanism))
     assert "clipping allows" not in text

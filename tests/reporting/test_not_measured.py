@@ -35,7 +35,11 @@ def test_a_run_without_canaries_has_no_number_anywhere(tmp_path, rounds: int):
     (tmp_path / "epsilon.png").write_bytes(b"of an earlier report")
     summary = summarize(record_of(0, rounds, faults=("round 3, it broke",)))
     write_report(summary, tmp_path)
-    reason = "no canary took part in 6 rounds" if rounds else "the audit saw no round"
+    reason = (
+        "no canary took part in 6 rounds"
+        if rounds
+        else "the audit saw no round"
+    )
     page, text = (tmp_path / "report.html").read_text(), as_text(summary)
     assert f'role="alert">Not measured, as {reason}: it is not known' in page
     body = page[page.index("<main") : page.index("</main>")]
@@ -56,7 +60,10 @@ def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
     )
     write_report(summary, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text())
-    assert (written["status"], written["run"]["task"]) == (NOT_MEASURED, "a deployment")
+    assert (written["status"], written["run"]["task"]) == (
+        NOT_MEASURED,
+        "a deployment",
+    )
     assert written["details"]["settings"] == {
         "task": "a deployment",
         "noise_multiplier": 0.5,
@@ -65,8 +72,14 @@ def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
         PLAN,
         ["round 1, no model"],
     )
-    assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.html"}
-    page, text = (tmp_path / "report.html").read_text(), as_text(summary, details=True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "report.json",
+        "report.html",
+    }
+    page, text = (
+        (tmp_path / "report.html").read_text(),
+        as_text(summary, details=True),
+    )
     for line in (f"Not measured, as {reason}", *PLAN, "round 1, no model"):
         assert line in page
         assert line in " ".join(text.split())
@@ -110,7 +123,9 @@ def test_a_diverged_run_says_so_first_and_keeps_its_numbers(tmp_path):
     ("options", "environment", "red"),
     [
         pytest.param({"force_terminal": True}, {}, True, id="terminal"),
-        pytest.param({"force_terminal": True}, {"NO_COLOR": "1"}, False, id="NO_COLOR"),
+        pytest.param(
+            {"force_terminal": True}, {"NO_COLOR": "1"}, False, id="NO_COLOR"
+        ),
         pytest.param({}, {}, False, id="file"),
     ],
 )
@@ -125,7 +140,9 @@ def test_red_is_for_terminals(options, environment, red: bool):
 
 
 def test_faults_are_text_and_are_counted_by_kind(tmp_path):
-    faults = tuple(f"round {t}, [bold]not audited[/bold] <b>x</b>" for t in range(1, 8))
+    faults = tuple(
+        f"round {t}, [bold]not audited[/bold] <b>x</b>" for t in range(1, 8)
+    )
     counts = {
         str(FaultKind.NO_ANSWER): 12,
         "a kind of tomorrow": 3,
@@ -137,9 +154,14 @@ def test_faults_are_text_and_are_counted_by_kind(tmp_path):
     write_report(summary, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["details"]["fault_counts"] == counts
-    told = "15 faults during the run: 12 no answer in time, 3 a kind of tomorrow."
+    told = (
+        "15 faults during the run: 12 no answer in time, 3 a kind of tomorrow."
+    )
     assert told in " ".join(as_text(summary).split())
-    page, text = (tmp_path / "report.html").read_text(), as_text(summary, details=True)
+    page, text = (
+        (tmp_path / "report.html").read_text(),
+        as_text(summary, details=True),
+    )
     assert "[bold]not audited[/bold] &lt;b&gt;x" in page
     assert FaultKind.NO_ANSWER.meaning in " ".join(text.split())
     assert str(FaultKind.ANSWERED_TWICE) not in page + text

@@ -40,7 +40,9 @@ def test_the_script_in_the_page_is_the_installed_one(page):
 def test_what_is_drawn_is_json_in_the_page(page):
     (drawn,) = re.findall(r'id="drawn">(.*?)</script>', page, re.DOTALL)
     charts = json.loads(drawn)
-    assert list(charts) == re.findall(r'<figure id="([^"]*)" class="chart">', page)
+    assert list(charts) == re.findall(
+        r'<figure id="([^"]*)" class="chart">', page
+    )
     assert charts["epsilon"]["data"][0]["x"]
     assert '<button type="button" data-axis="y"' in page
 
@@ -60,13 +62,19 @@ def test_the_top_comes_in_order(page):
     )
     places = [page.index(words) for words in marks]
     assert places == sorted(places)
-    assert "not whether this training data is easy to attack" in page[: places[3]]
+    assert (
+        "not whether this training data is easy to attack" in page[: places[3]]
+    )
 
 
 def test_the_page_and_the_terminal_have_the_same_sentences(page):
     summary = summarize(make_record(task="</script><b>x</b>", num_rounds=6))
     text = html.unescape(page)
-    for sentence in (first_sentence(summary), what_to_do(summary), table_note(summary)):
+    for sentence in (
+        first_sentence(summary),
+        what_to_do(summary),
+        table_note(summary),
+    ):
         assert sentence in text
     for question, lines in details(summary):
         assert all(line in text for line in (question, *lines))

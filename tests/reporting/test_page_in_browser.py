@@ -64,11 +64,15 @@ def pages(tmp_path_factory, pictures_of_a_module):
     write_report(
         summarize(record_of(0, faults=("round 3, it broke",))), root / "nothing"
     )
-    unmeasured = summarize_unmeasured("the audit could not read the model", delta=1e-5)
+    unmeasured = summarize_unmeasured(
+        "the audit could not read the model", delta=1e-5
+    )
     write_report(unmeasured, root / "no-record")
     write_report(summarize(large_record()), root / "large")
     assert main([*GRID, "--output", str(root / "compare")]) == 0
-    found = {name: root / name / "report.html" for name in PAGES if name != "compare"}
+    found = {
+        name: root / name / "report.html" for name in PAGES if name != "compare"
+    }
     return found | {"compare": root / "compare" / "compare.html"}
 
 
@@ -97,7 +101,10 @@ def browser():
 
 
 def _media(browser, media="screen", dark=False):
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    scheme = {
+        "name": "prefers-color-scheme",
+        "value": "dark" if dark else "light",
+    }
     browser.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"media": media, "features": [scheme]}
     )
@@ -105,7 +112,12 @@ def _media(browser, media="screen", dark=False):
 
 def _open(browser, path, width, *, dark=False):
     """Load a page at a width, and wait until its charts are drawn."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    size = {
+        "width": width,
+        "height": 900,
+        "deviceScaleFactor": 1,
+        "mobile": False,
+    }
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     _media(browser, dark=dark)
     for kind in ("browser", "performance"):
@@ -114,7 +126,9 @@ def _open(browser, path, width, *, dark=False):
     end = time.monotonic() + PATIENCE
     while browser.find_elements("id", "plotly") and time.monotonic() < end:
         if (
-            browser.execute_script("return document.documentElement.dataset.charts")
+            browser.execute_script(
+                "return document.documentElement.dataset.charts"
+            )
             == "drawn"
         ):
             return
@@ -143,7 +157,9 @@ def test_a_page_is_whole(pages, browser, name, width, dark):
     _open(browser, pages[name], width, dark=dark)
     assert browser.get_log("browser") == []
     others = [
-        url for url in _requests(browser) if not url.startswith(("data:", "blob:"))
+        url
+        for url in _requests(browser)
+        if not url.startswith(("data:", "blob:"))
     ]
     assert others == [pages[name].as_uri()]
     figures = len(browser.find_elements("css selector", "figure.chart"))
@@ -180,20 +196,24 @@ def test_tables_sort(pages, browser):
     _open(browser, pages["whole"], 800)
     opens = "document.querySelectorAll('details.data').forEach(one => one.open = true)"
     browser.execute_script(opens)
-    table = browser.find_element("css selector", "#epsilon table[data-sortable]")
-    heads = table.find_elements("css selector", "thead th")
-    cells = (
-        "return [...arguments[0].tBodies[0].rows].map(row => row.cells[0].textContent)"
+    table = browser.find_element(
+        "css selector", "#epsilon table[data-sortable]"
     )
+    heads = table.find_elements("css selector", "thead th")
+    cells = "return [...arguments[0].tBodies[0].rows].map(row => row.cells[0].textContent)"
     assert heads[0].get_attribute("aria-sort") == "none"
     found = []
     for direction in ("ascending", "descending"):
-        browser.execute_script("arguments[0].querySelector('button').click()", heads[0])
+        browser.execute_script(
+            "arguments[0].querySelector('button').click()", heads[0]
+        )
         assert heads[0].get_attribute("aria-sort") == direction
         found.append(browser.execute_script(cells, table))
     assert sorted(found[0]) == sorted(found[1])
     assert (found[0][0], found[0][-1]) == (found[1][-1], found[1][0])
-    browser.execute_script("arguments[0].querySelector('button').click()", heads[1])
+    browser.execute_script(
+        "arguments[0].querySelector('button').click()", heads[1]
+    )
     assert heads[0].get_attribute("aria-sort") == "none"
 
 
@@ -203,20 +223,28 @@ def test_every_table_of_numbers_sorts(pages, browser):
         tables = browser.find_elements("css selector", "table[data-sortable]")
         assert len(tables) >= least
         for table in tables:
-            heads = table.find_elements("css selector", "thead tr:last-child th")
+            heads = table.find_elements(
+                "css selector", "thead tr:last-child th"
+            )
             buttons = table.find_elements("css selector", "thead button")
             assert len(buttons) == len(heads) > 1
 
 
 def test_an_axis_can_be_logarithmic(pages, browser):
     _open(browser, pages["whole"], 800)
-    button = browser.find_element("css selector", "#epsilon button[data-axis='y']")
-    kind = "return document.querySelector('#epsilon .plot')._fullLayout.yaxis.type"
+    button = browser.find_element(
+        "css selector", "#epsilon button[data-axis='y']"
+    )
+    kind = (
+        "return document.querySelector('#epsilon .plot')._fullLayout.yaxis.type"
+    )
     for pressed, expected in (("true", "log"), ("false", "linear")):
         button.click()
         assert button.get_attribute("aria-pressed") == pressed
         end = time.monotonic() + PATIENCE
-        while browser.execute_script(kind) != expected and time.monotonic() < end:
+        while (
+            browser.execute_script(kind) != expected and time.monotonic() < end
+        ):
             time.sleep(0.02)
         assert browser.execute_script(kind) == expected
     assert browser.get_log("browser") == []
@@ -224,7 +252,9 @@ def test_an_axis_can_be_logarithmic(pages, browser):
 
 def test_colors_of_charts_follow_the_browser(pages, browser):
     _open(browser, pages["whole"], 800)
-    color = "return document.querySelector('#epsilon .plot')._fullLayout.font.color"
+    color = (
+        "return document.querySelector('#epsilon .plot')._fullLayout.font.color"
+    )
     light = browser.execute_script(color)
     _media(browser, dark=True)
     end = time.monotonic() + PATIENCE
@@ -235,7 +265,9 @@ def test_colors_of_charts_follow_the_browser(pages, browser):
 
 def test_print_has_still_pictures_and_what_is_folded(pages, browser):
     _open(browser, pages["whole"], 800)
-    pdf = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"]
+    pdf = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})[
+        "data"
+    ]
     assert base64.b64decode(pdf).startswith(b"%PDF")
     _media(browser, "print")
     shown = browser.execute_script(
@@ -255,7 +287,9 @@ def test_print_has_still_pictures_and_what_is_folded(pages, browser):
 
 
 def test_without_scripts_the_still_pictures_stand(pages, browser):
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    browser.execute_cdp_cmd(
+        "Emulation.setScriptExecutionDisabled", {"value": True}
+    )
     try:
         for width in WIDTHS:
             _open_still(browser, pages["whole"], width)
@@ -264,7 +298,9 @@ def test_without_scripts_the_still_pictures_stand(pages, browser):
             for image in images:
                 assert 200 < image.rect["width"] < width
                 assert image.rect["height"] > 100
-            assert not browser.find_elements("css selector", "figure.drawn, th button")
+            assert not browser.find_elements(
+                "css selector", "figure.drawn, th button"
+            )
     finally:
         browser.execute_cdp_cmd(
             "Emulation.setScriptExecutionDisabled", {"value": False}
@@ -272,7 +308,12 @@ def test_without_scripts_the_still_pictures_stand(pages, browser):
 
 
 def _open_still(browser, path, width):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    size = {
+        "width": width,
+        "height": 900,
+        "deviceScaleFactor": 1,
+        "mobile": False,
+    }
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     _media(browser)
     browser.get(path.as_uri())
@@ -283,9 +324,14 @@ def test_what_is_drawn_has_words_and_numbers(pages, browser):
     figures = browser.find_elements("css selector", "figure.chart")
     assert figures
     for figure in figures:
-        label = figure.find_element("css selector", ".plot").get_attribute("aria-label")
+        label = figure.find_element("css selector", ".plot").get_attribute(
+            "aria-label"
+        )
         assert any(letter.isdigit() for letter in label)
-        assert figure.find_element("css selector", "img").get_attribute("alt") == label
+        assert (
+            figure.find_element("css selector", "img").get_attribute("alt")
+            == label
+        )
         rows = figure.find_elements("css selector", "details.data tbody tr")
         assert 1 <= len(rows) <= 1000
     assert pages["large"].stat().st_size < 4_000_000

@@ -49,7 +49,9 @@ def test_the_same_record_gives_the_same_bytes(figures, tmp_path):
     directory, _ = figures
     write_figures(summarize(_record()), tmp_path, ("svg",))
     for path in directory.iterdir():
-        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), (
+            path.name
+        )
 
 
 def test_a_png_is_the_same_again_and_has_no_date(tmp_path):
@@ -66,7 +68,9 @@ def test_text_is_text(figures):
     directory, _ = figures
     for name in CHARTS:
         root = ET.fromstring((directory / f"{name}.svg").read_text("utf-8"))  # noqa: S314
-        assert len(list(root.iter("{http://www.w3.org/2000/svg}text"))) > 3, name
+        assert len(list(root.iter("{http://www.w3.org/2000/svg}text"))) > 3, (
+            name
+        )
 
 
 def test_the_epsilon_table_has_what_the_answer_has(figures):
@@ -77,7 +81,10 @@ def test_the_epsilon_table_has_what_the_answer_has(figures):
         if row["series"] == "median client"
     ]
     found = [answer.estimate.epsilon for answer in answers(_record())]
-    assert [row["adversary"] for row in points] == ["final model", "every round"]
+    assert [row["adversary"] for row in points] == [
+        "final model",
+        "every round",
+    ]
     assert [float(row["ε"]) for row in points] == pytest.approx(found, rel=1e-4)
 
 
@@ -91,7 +98,9 @@ def test_scores_have_a_row_for_each_canary(figures):
         sees, scores = answer.adversary.sees, answer.scores
         both = np.concatenate([scores.observed, scores.unobserved])
         assert [float(row[f"score_{sees}"]) for row in rows] == both.tolist()
-        expected = np.array([float(row[f"expected_score_{sees}"]) for row in rows])
+        expected = np.array(
+            [float(row[f"expected_score_{sees}"]) for row in rows]
+        )
         assert not expected[40:].any()
         scale = both[:40] @ expected[:40] / (expected @ expected)
         assert scale == pytest.approx(answer.fit.scale, rel=1e-3)
@@ -121,7 +130,9 @@ def test_what_was_not_measured_has_no_figure(tmp_path):
             {"noise_multiplier": None, "sum_noise_multiplier": None},
             marks=pytest.mark.slow,
         ),
-        pytest.param({"clip_norms": np.full(6, np.nan)}, marks=pytest.mark.slow),
+        pytest.param(
+            {"clip_norms": np.full(6, np.nan)}, marks=pytest.mark.slow
+        ),
         pytest.param(
             {"server": ServerStep("adam", np.ones(6)), "observed.deltas": None},
             marks=pytest.mark.slow,
@@ -132,7 +143,13 @@ def test_what_was_not_measured_has_no_figure(tmp_path):
         ),
         pytest.param({"norms.displacement": 0.0}, marks=pytest.mark.slow),
     ],
-    ids=["unknown-noise", "no-clip-norms", "adam", "no-noise", "no-displacement"],
+    ids=[
+        "unknown-noise",
+        "no-clip-norms",
+        "adam",
+        "no-noise",
+        "no-displacement",
+    ],
 )
 def test_records_of_every_kind_are_drawn(changes, tmp_path):
     changes = dict(changes)
@@ -161,7 +178,15 @@ def test_no_seed_is_in_any_file(tmp_path):
 
 
 def test_no_cell_and_no_name_of_a_column_is_a_formula():
-    rows = [{"=1+1": "@A1", "x;=2": "-3.5", "+": "a\t=1", "＝": "a;b", "number": -1.5}]
+    rows = [
+        {
+            "=1+1": "@A1",
+            "x;=2": "-3.5",
+            "+": "a\t=1",
+            "＝": "a;b",
+            "number": -1.5,
+        }
+    ]
     header, cells = csv.reader(io.StringIO(table_text(rows)))
     assert header == ["'=1+1", "x;'=2", "'+", "'＝", "number"]
     assert cells == ["'@A1", "-3.5", "a\t'=1", "a;b", "-1.5"]
@@ -178,4 +203,6 @@ def test_a_picture_does_not_depend_on_settings_of_matplotlib(pictures):
         {"text.usetex": True, "lines.linewidth": 9, "font.size": 30}
     ):
         assert picture(chart, "svg") == before
-        assert matplotlib.rcParams["font.size"] == 30  # those of the caller stay
+        assert (
+            matplotlib.rcParams["font.size"] == 30
+        )  # those of the caller stay

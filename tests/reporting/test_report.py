@@ -30,15 +30,21 @@ class TestReports:
             ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=0
         ),
         "no-clip-norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
-        "unknown-schedule": lambda: make_record(participation=ParticipationLaw(6)),
-        "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
+        "unknown-schedule": lambda: make_record(
+            participation=ParticipationLaw(6)
+        ),
+        "no-noise": lambda: make_record(
+            noise_multiplier=0.0, sum_noise_multiplier=0.0
+        ),
         "unknown-noise": lambda: make_record(
             noise_multiplier=None, sum_noise_multiplier=None
         ),
         "an-empty-round": lambda: make_record(
             **{"norms.means": np.array([0.0, *make_record().norms.means[1:]])}
         ),
-        "nobody-took-part": lambda: make_record(presence=np.zeros((6, 40), bool)),
+        "nobody-took-part": lambda: make_record(
+            presence=np.zeros((6, 40), bool)
+        ),
         "nothing-moved": lambda: make_record(**{"norms.displacement": 0.0}),
         "lost-updates": lambda: make_record(
             absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)
@@ -85,7 +91,9 @@ def test_a_report_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
     monkeypatch.setattr("fl_epe.reporting.report.picture", fail)
     with pytest.raises(MemoryError):
         write_report(summarize(make_record(dim=20_000)), tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {
+        path.name: path.read_bytes() for path in tmp_path.iterdir()
+    } == before
 
 
 def test_no_text_of_a_record_has_a_line_of_its_own():
@@ -94,5 +102,7 @@ def test_no_text_of_a_record_has_a_line_of_its_own():
     text = as_text(summary, details=True)
     assert "At least: ε = 0" in " ".join(text.split())
     assert not [
-        line for line in text.splitlines() if line.startswith(("• At least", "Forged"))
+        line
+        for line in text.splitlines()
+        if line.startswith(("• At least", "Forged"))
     ]

@@ -10,7 +10,12 @@ from records import limit_with_clients, make_record, record_of
 from schemas import shipped_schema
 
 from fl_epe.auditing import EarlyStop, EpsilonEstimate
-from fl_epe.reporting import as_report, summarize, summarize_unmeasured, write_report
+from fl_epe.reporting import (
+    as_report,
+    summarize,
+    summarize_unmeasured,
+    write_report,
+)
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.report_json import answer_values
 from fl_epe.reporting.sentences import marked_cells
@@ -23,9 +28,13 @@ RECORDS = {
     "stopped": lambda: make_record(stopped=STOP, stop_when="x", num_rounds=6),
     "few": lambda: record_of(1),
     "no-rounds": lambda: record_of(0, 0),
-    "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
+    "no-noise": lambda: make_record(
+        noise_multiplier=0.0, sum_noise_multiplier=0.0
+    ),
     "told": lambda: make_record(
-        started="2026-01-31T23:59:59Z", commands=("a",), settings={"odd": float("nan")}
+        started="2026-01-31T23:59:59Z",
+        commands=("a",),
+        settings={"odd": float("nan")},
     ),
 }
 
@@ -44,7 +53,9 @@ def report(request):
         if request.param == "no-record"
         else summarize(RECORDS[request.param]())
     )
-    return request.param, json.loads(json.dumps(as_report(summary), allow_nan=False))
+    return request.param, json.loads(
+        json.dumps(as_report(summary), allow_nan=False)
+    )
 
 
 def test_it_is_as_the_schema_says(schema, report):
@@ -81,7 +92,9 @@ def test_an_unmeasured_answer_has_a_reason_and_no_number(report):
 def test_where_nothing_is_proved_there_is_no_number():
     """As in the table, where ε ≥ 0 would say nothing."""
     summary = summarize(limit_with_clients())
-    one = dataclasses.replace(summary.answers[0], proved=0.0, proof="simultaneous")
+    one = dataclasses.replace(
+        summary.answers[0], proved=0.0, proof="simultaneous"
+    )
     assert answer_values(one, 1e-3, 0.95)["proved"] is None
     assert answer_cells(one)[2] == marked_cells(one)[2] == "–"
     two = dataclasses.replace(one, proved=0.5)
@@ -91,7 +104,9 @@ def test_where_nothing_is_proved_there_is_no_number():
 def test_what_is_infinite_is_named(report):
     name, written = report
     for entry in written["answer"]:
-        assert entry["unbounded"] == (["analytical"] if name == "no-noise" else [])
+        assert entry["unbounded"] == (
+            ["analytical"] if name == "no-noise" else []
+        )
         assert all(entry[name] is None for name in entry["unbounded"])
 
 

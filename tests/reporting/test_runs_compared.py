@@ -33,7 +33,9 @@ def limit(noise, seed, delta=1e-3, canaries=100, **changes):
         population=10 * canaries,
         seed=seed,
     )
-    return record.with_values(**{"seeds": {"canary": seed, "noise": None}} | changes)
+    return record.with_values(
+        **{"seeds": {"canary": seed, "noise": None}} | changes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +45,16 @@ def two():
 
 def pairs(found, adversary="all"):
     return {
-        (p.first, p.second): p for p in found.differences if p.adversary == adversary
+        (p.first, p.second): p
+        for p in found.differences
+        if p.adversary == adversary
     }
 
 
 def test_the_numbers_are_those_of_each_report(two):
-    for run, record in zip(two.runs, (limit(0.3, 1), limit(1.0, 2)), strict=True):
+    for run, record in zip(
+        two.runs, (limit(0.3, 1), limit(1.0, 2)), strict=True
+    ):
         assert as_report(run.summary) == as_report(summarize(record))
 
 
@@ -64,7 +70,9 @@ def test_a_difference_that_is_larger_than_chance(two):
 
 def test_equal_runs_have_no_winner():
     found = compare_runs({"one": limit(0.5, 1), "other": limit(0.5, 2)})
-    assert not any(pair.difference.larger_than_chance for pair in found.differences)
+    assert not any(
+        pair.difference.larger_than_chance for pair in found.differences
+    )
     for pair in found.differences:
         assert "cannot be told apart" in pair.sentence()
         assert "more than B" not in pair.sentence()
@@ -74,13 +82,17 @@ def test_equal_runs_have_no_winner():
 def test_the_same_seed_is_not_taken_for_independence():
     shared = compare_runs({"one": limit(0.3, 7), "other": limit(1.0, 7)})
     apart = compare_runs({"one": limit(0.3, 7), "other": limit(1.0, 8)})
-    wide, narrow = (pairs(found)["A", "B"].difference for found in (shared, apart))
+    wide, narrow = (
+        pairs(found)["A", "B"].difference for found in (shared, apart)
+    )
     assert not wide.independent
     assert narrow.independent
     assert wide.high - wide.low > narrow.high - narrow.low
     assert wide.confidence == pytest.approx(0.95)
     assert any("Not known to be independent" in note for note in shared.notes)
-    assert not any("Not known to be independent" in note for note in apart.notes)
+    assert not any(
+        "Not known to be independent" in note for note in apart.notes
+    )
 
 
 @pytest.mark.slow
@@ -93,10 +105,17 @@ def test_a_record_without_seeds_may_depend_on_any_other():
 
 @pytest.mark.slow
 def test_several_pairs_hold_together():
-    records = {name: limit(0.5, seed) for seed, name in enumerate(("a", "b", "c"), 1)}
-    three, couple = compare_runs(records), compare_runs(dict(list(records.items())[:2]))
+    records = {
+        name: limit(0.5, seed) for seed, name in enumerate(("a", "b", "c"), 1)
+    }
+    three, couple = (
+        compare_runs(records),
+        compare_runs(dict(list(records.items())[:2])),
+    )
     assert set(pairs(three)) == {("A", "B"), ("A", "C"), ("B", "C")}
-    wide, narrow = (pairs(found)["A", "B"].difference for found in (three, couple))
+    wide, narrow = (
+        pairs(found)["A", "B"].difference for found in (three, couple)
+    )
     assert wide.confidence == pytest.approx(1 - 0.05 / 3)
     assert wide.high - wide.low > narrow.high - narrow.low
     assert any("Bonferroni" in note for note in three.notes)
@@ -111,7 +130,10 @@ def test_many_runs_are_compared_with_the_first():
 
 @pytest.mark.slow
 def test_other_deltas_are_said_and_computed_again():
-    records = {"loose": limit(0.5, 1, delta=1e-2), "strict": limit(0.5, 2, delta=1e-5)}
+    records = {
+        "loose": limit(0.5, 1, delta=1e-2),
+        "strict": limit(0.5, 2, delta=1e-5),
+    }
     found = compare_runs(records)
     assert found.delta == 1e-5
     wanted = answers(records["loose"], 1e-5)[1].estimate
@@ -131,7 +153,8 @@ def test_runs_that_were_not_measured_are_not_compared():
     assert not found.measured
     assert found.differences == ()
     assert any(
-        note.startswith("Run B (not measured): only 1 canary") for note in found.notes
+        note.startswith("Run B (not measured): only 1 canary")
+        for note in found.notes
     )
 
 
@@ -192,11 +215,14 @@ class TestPages:
             ("B", "all"),
         ]
         assert (
-            float(rows[1]["epsilon"]) == two.runs[0].summary.answers[1].estimate.epsilon
+            float(rows[1]["epsilon"])
+            == two.runs[0].summary.answers[1].estimate.epsilon
         )
         assert rows[0]["setting: noise_multiplier"] == "0.3"
 
-    def test_the_page_asks_nobody_and_says_its_picture_in_numbers(self, directory):
+    def test_the_page_asks_nobody_and_says_its_picture_in_numbers(
+        self, directory
+    ):
         page = (directory / "comparison.html").read_text("utf-8")
         assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)(?!data:)""", page)
         (words,) = re.findall(r'<img alt="([^"]+)" src="data:image/svg', page)
@@ -211,7 +237,9 @@ class TestPages:
     def test_names_are_text_in_the_page(self, tmp_path):
         found = compare_runs({"<b>x</b>": limit(0.5, 1), "=1+1": limit(0.5, 2)})
         write_runs_compared(found, tmp_path)
-        assert "<b>x</b>" not in (tmp_path / "comparison.html").read_text("utf-8")
+        assert "<b>x</b>" not in (tmp_path / "comparison.html").read_text(
+            "utf-8"
+        )
         assert "'=1+1" in (tmp_path / "comparison.csv").read_text("utf-8")
 
     def test_the_terminal(self, two):
@@ -223,7 +251,9 @@ class TestPages:
         assert max(map(len, text.splitlines())) <= 80
 
     def test_what_was_not_measured(self, tmp_path):
-        found = compare_runs({"whole": limit(0.5, 1), "one canary": record_of(1)})
+        found = compare_runs(
+            {"whole": limit(0.5, 1), "one canary": record_of(1)}
+        )
         write_runs_compared(found, tmp_path)
         page = (tmp_path / "comparison.html").read_text("utf-8")
         assert 'role="alert"' in page

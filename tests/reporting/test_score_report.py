@@ -17,7 +17,9 @@ def scores(tmp_path):
     """A file of scores two deviations apart."""
     path = tmp_path / "scores.npz"
     np.savez(
-        path, observed=RNG.standard_normal(200) + 2, unobserved=RNG.standard_normal(200)
+        path,
+        observed=RNG.standard_normal(200) + 2,
+        unobserved=RNG.standard_normal(200),
     )
     return str(path)
 
@@ -40,7 +42,12 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
     assert main(["estimate", scores, "--details"]) == 0
     longer = capsys.readouterr().out
     assert longer.startswith(printed)
-    for words in ("clopper-pearson", "not valid", "the proof, chosen", "are Gaussian"):
+    for words in (
+        "clopper-pearson",
+        "not valid",
+        "the proof, chosen",
+        "are Gaussian",
+    ):
         assert words in longer
 
 
@@ -48,10 +55,18 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
     ("claim", "status", "code", "words"),
     [
         pytest.param(
-            "0.1", "faulty", 3, "The claim of ε ≤ 0.100 is refuted", id="refuted"
+            "0.1",
+            "faulty",
+            3,
+            "The claim of ε ≤ 0.100 is refuted",
+            id="refuted",
         ),
-        pytest.param("50", "ok", 3, "Whether ε ≤ 50.0 holds is undecided", id="large"),
-        pytest.param("4", "ok", 3, "cannot tell whether they are Gaussian", id="below"),
+        pytest.param(
+            "50", "ok", 3, "Whether ε ≤ 50.0 holds is undecided", id="large"
+        ),
+        pytest.param(
+            "4", "ok", 3, "cannot tell whether they are Gaussian", id="below"
+        ),
     ],
 )
 def test_few_scores_of_an_unknown_law_refute_a_claim_by_a_proof_alone(

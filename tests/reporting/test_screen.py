@@ -46,12 +46,18 @@ RECORDS = {
         0, fault_counts={f"a fault of kind {i}": i for i in range(9)}
     ),
     "crowded": lambda: limit(clients=20),
-    "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
+    "no-noise": lambda: make_record(
+        noise_multiplier=0.0, sum_noise_multiplier=0.0
+    ),
     "unknown-noise": lambda: make_record(
         noise_multiplier=None, sum_noise_multiplier=None
     ),
 }
-STATUS = {"faulty": "faulty", "doubts": "unreliable", "unmeasured": "not measured"}
+STATUS = {
+    "faulty": "faulty",
+    "doubts": "unreliable",
+    "unmeasured": "not measured",
+}
 STATUS |= {"crowded": "unreliable"}
 
 
@@ -59,7 +65,10 @@ STATUS |= {"crowded": "unreliable"}
 def screen(request, tmp_path_factory):
     """Its case, its summary and what the terminal shows."""
     folder, shown = tmp_path_factory.mktemp("run"), io.StringIO()
-    with contextlib.redirect_stdout(shown), pytest.MonkeyPatch.context() as patch:
+    with (
+        contextlib.redirect_stdout(shown),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("COLUMNS", "80")
         summary = print_and_write(RECORDS[request.param](), folder)
     text = shown.getvalue().replace(str(folder), "runs/digits-20260101-120000")
@@ -81,14 +90,20 @@ def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
     print_report(Terminal(file=shown, width=columns), summary)
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= columns
-    after = lines[[line.startswith("How much leaks") for line in lines].index(True) :]
+    after = lines[
+        [line.startswith("How much leaks") for line in lines].index(True) :
+    ]
     for first, *cells in table_rows(summary):
-        place = next(i for i, line in enumerate(after) if line.startswith(first))
+        place = next(
+            i for i, line in enumerate(after) if line.startswith(first)
+        )
         row = after[place].split(maxsplit=len(first.split()))[-1]
         if columns == 80:
             assert all(cell in row for cell in cells)
         else:
-            values = [line.partition(": ")[2] for line in after[place + 1 : place + 5]]
+            values = [
+                line.partition(": ")[2] for line in after[place + 1 : place + 5]
+            ]
             assert values == cells
 
 
@@ -96,9 +111,12 @@ def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param("advise noise --target-epsilon 3 --rounds 20", id="advise-noise"),
         pytest.param(
-            "advise canaries --clients 120 --participations 12", id="advise-canaries"
+            "advise noise --target-epsilon 3 --rounds 20", id="advise-noise"
+        ),
+        pytest.param(
+            "advise canaries --clients 120 --participations 12",
+            id="advise-canaries",
         ),
         pytest.param(
             "compare --schedules epochs poisson --noise-multipliers 1 --participations 4 "
@@ -109,7 +127,9 @@ def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
         pytest.param("estimate scores.csv", id="estimate"),
     ],
 )
-def test_no_command_cuts_a_number(words, columns, monkeypatch, tmp_path, capsys):
+def test_no_command_cuts_a_number(
+    words, columns, monkeypatch, tmp_path, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(columns))
     for name, noise in (("a", 1.0), ("b", 2.0)):
@@ -117,16 +137,29 @@ def test_no_command_cuts_a_number(words, columns, monkeypatch, tmp_path, capsys)
         limit(noise=noise).save(tmp_path / name / "record.npz")
     scores = np.random.default_rng(1).normal([3, 0], 1, (40, 2))
     np.savetxt(
-        "scores.csv", scores, delimiter=",", header="observed,unobserved", comments=""
+        "scores.csv",
+        scores,
+        delimiter=",",
+        header="observed,unobserved",
+        comments="",
     )
     assert main(words.split()) == 0
     assert "…" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
-def test_at_least_and_at_most_are_told_apart_in_any_encoding(encoding, tmp_path):
+def test_at_least_and_at_most_are_told_apart_in_any_encoding(
+    encoding, tmp_path
+):
     limit(noise=0.5).save(tmp_path / "record.npz")
-    command = [sys.executable, "-m", "fl_epe", "report", str(tmp_path), "--details"]
+    command = [
+        sys.executable,
+        "-m",
+        "fl_epe",
+        "report",
+        str(tmp_path),
+        "--details",
+    ]
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"}
     shown = subprocess.run(
         command, env=environment, capture_output=True, check=True
@@ -161,7 +194,9 @@ def test_the_status_and_its_reason_come_first(screen):
         )
     else:
         reason = summary.warnings[0].text.split(": ")[0].split()[:12]
-        assert first.startswith(f"{summary.status.capitalize()}, as {' '.join(reason)}")
+        assert first.startswith(
+            f"{summary.status.capitalize()}, as {' '.join(reason)}"
+        )
 
 
 def test_who_is_attacked_by_whom(screen):
@@ -202,7 +237,9 @@ def test_the_details_answer_questions_and_hide_nothing():
 def test_many_warnings_are_counted_where_they_do_not_fit():
     text = " ".join(as_text(summarize(RECORDS["doubts"]())).split())
     assert "more warnings in the details." in text
-    whole = " ".join(as_text(summarize(RECORDS["doubts"]()), details=True).split())
+    whole = " ".join(
+        as_text(summarize(RECORDS["doubts"]()), details=True).split()
+    )
     assert all(words in whole for words in LONG)
 
 
@@ -236,7 +273,9 @@ class TestWarnings:
 
     def test_a_model_that_forgets(self):
         record = limit(noise=0.02, often=2)
-        kept = np.arange(30) @ record.presence / record.presence.sum(axis=0) / 15
+        kept = (
+            np.arange(30) @ record.presence / record.presence.sum(axis=0) / 15
+        )
         forgot = record.observed.displacement * kept
         assert "time" in self.codes(
             record.with_values(**{"observed.displacement": forgot})
@@ -247,23 +286,38 @@ class TestWarnings:
         ("metric", "values", "chance", "found"),
         [
             pytest.param(
-                "accuracy", [0.2, 0.1], {"chance_accuracy": 0.1}, True, id="guess"
+                "accuracy",
+                [0.2, 0.1],
+                {"chance_accuracy": 0.1},
+                True,
+                id="guess",
             ),
             pytest.param(
-                "accuracy", [0.1, 0.2], {"chance_accuracy": 0.1}, False, id="learned"
+                "accuracy",
+                [0.1, 0.2],
+                {"chance_accuracy": 0.1},
+                False,
+                id="learned",
             ),
             pytest.param("r2", [-1.0, -0.1], {}, True, id="mean"),
             pytest.param("r2", [-1.0, 0.3], {}, False, id="regression"),
         ],
     )
     def test_a_model_that_does_not_learn(self, metric, values, chance, found):
-        metrics = {"eval_round": np.array([0, 30]), "eval_accuracy": np.array(values)}
+        metrics = {
+            "eval_round": np.array([0, 30]),
+            "eval_accuracy": np.array(values),
+        }
         assert (
-            "learning" in self.codes(limit(metrics=metrics, metric=metric, **chance))
+            "learning"
+            in self.codes(limit(metrics=metrics, metric=metric, **chance))
         ) is found
 
     def test_a_loss_that_is_that_of_the_mean(self):
-        metrics = {"eval_round": np.array([0, 30]), "eval_loss": np.array([3.0, 2.0])}
+        metrics = {
+            "eval_round": np.array([0, 30]),
+            "eval_loss": np.array([3.0, 2.0]),
+        }
         for chance, found in ((1.5, True), (2.5, False)):
             record = limit(metrics=metrics, metric="", chance_loss=chance)
             assert ("learning" in self.codes(record)) is found
@@ -275,7 +329,10 @@ class TestWarnings:
         }
         metrics = {**series, "eval_loss": np.array([2.3, 5.0])}
         record = limit(
-            metrics=metrics, metric="accuracy", chance_accuracy=0.1, chance_loss=2.3
+            metrics=metrics,
+            metric="accuracy",
+            chance_accuracy=0.1,
+            chance_loss=2.3,
         )
         assert "learning" not in self.codes(record)
 
@@ -297,20 +354,32 @@ class TestWarnings:
         summary = summarize(wrong)
         assert summary.status == "faulty"
         assert summary.warnings[0].code == "exceeds-theory"
-        accused = [one.text for one in summary.warnings if one.code == "exceeds-theory"]
-        assert accused[0].startswith("with 99.9% confidence the final model leaks more")
+        accused = [
+            one.text for one in summary.warnings if one.code == "exceeds-theory"
+        ]
+        assert accused[0].startswith(
+            "with 99.9% confidence the final model leaks more"
+        )
         assert accused[1].startswith(
             "with 99.0% confidence every round's model leaks more"
         )
         assert "(proved ε ≥ " in accused[1]
-        slightly = summarize(record.with_values(noise_multiplier=0.31)).warnings[0]
+        slightly = summarize(
+            record.with_values(noise_multiplier=0.31)
+        ).warnings[0]
         assert "if its noise is Gaussian, allowed 64.1" in slightly.text
         assert "exceeds-theory" not in self.codes(record)
 
     def test_every_code_has_a_rank(self):
         assert list(CODES.values()) == sorted(
             CODES.values(),
-            key=["diverged", "not measured", "faulty", "unreliable", "ok"].index,
+            key=[
+                "diverged",
+                "not measured",
+                "faulty",
+                "unreliable",
+                "ok",
+            ].index,
         )
 
 
@@ -333,19 +402,25 @@ def test_the_guess_of_a_hand_calculation():
 def test_what_to_do_goes_by_the_upper_ends(final, every, words):
     summary = summarize(limit())
     changed = [
-        dataclasses.replace(one, estimate=dataclasses.replace(one.estimate, high=high))
+        dataclasses.replace(
+            one, estimate=dataclasses.replace(one.estimate, high=high)
+        )
         for one, high in zip(summary.answers, (final, every), strict=True)
         if one.estimate is not None
     ]
     limits = [guess_limit(high, 1e-5) for high in (0.5, 2.0, 9.0)]
     assert limits[0] < LITTLE < limits[1] < SOME < limits[2]
-    assert words in what_to_do(dataclasses.replace(summary, answers=tuple(changed)))
+    assert words in what_to_do(
+        dataclasses.replace(summary, answers=tuple(changed))
+    )
 
 
 def test_without_a_record_the_screen_is_as_short():
     reason = "the audit could not read the model: " + ", ".join(LONG)
     text = as_text(summarize_unmeasured(f"{reason}.", delta=1e-5, faults=LONG))
-    assert text.startswith("Not measured, as the audit could not read the model")
+    assert text.startswith(
+        "Not measured, as the audit could not read the model"
+    )
     assert len(text.split()) <= 190
     assert len(text.splitlines()) <= 22
 
@@ -355,20 +430,26 @@ def test_theory_may_say_less_than_an_audit_can_show():
     every = summary.answers[1]
     assert every.estimate is not None
     assert (
-        every.estimate.high > (every.analytical.epsilon or 0.0) > (every.proved or 0.0)
+        every.estimate.high
+        > (every.analytical.epsilon or 0.0)
+        > (every.proved or 0.0)
     )
     assert summary.status == "ok"
     assert what_to_do(summary).startswith("Little was found")
     assert every.estimate.epsilon > (every.analytical.epsilon or 0.0)
     assert "Estimates may exceed theory by chance." in table_note(summary)
-    estimate = dataclasses.replace(every.estimate, low=9.0, epsilon=12.0, high=15.0)
+    estimate = dataclasses.replace(
+        every.estimate, low=9.0, epsilon=12.0, high=15.0
+    )
     above = dataclasses.replace(
         every, estimate=estimate
     )  # theory does not explain that
     summary = dataclasses.replace(summary, answers=(summary.answers[0], above))
     assert "rounds' models secret" in what_to_do(summary)
     estimate = dataclasses.replace(estimate, low=0.0, epsilon=0.0, high=0.0)
-    below = [dataclasses.replace(one, estimate=estimate) for one in summary.answers]
+    below = [
+        dataclasses.replace(one, estimate=estimate) for one in summary.answers
+    ]
     assert "by chance" not in table_note(
         dataclasses.replace(summary, answers=tuple(below))
     )

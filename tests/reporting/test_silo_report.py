@@ -11,12 +11,23 @@ import pytest
 from fake_silos import answer, lines
 from schemas import shipped_schema
 
-from fl_epe.auditing import SEEN_OF_SILOS, SiloLine, Undecided, assert_silos_private
+from fl_epe.auditing import (
+    SEEN_OF_SILOS,
+    SiloLine,
+    Undecided,
+    assert_silos_private,
+)
 from fl_epe.reporting import silo_metrics, silos_text, write_silos_report
 from fl_epe.reporting.silos import READING, silos_json
 
-THREE = (answer("north"), answer("south", epsilon=4.0), answer("west", epsilon=3.0))
-UNMEASURED = SiloLine("partner", theory=3.0, reason="the optimizer is Adam locally")
+THREE = (
+    answer("north"),
+    answer("south", epsilon=4.0),
+    answer("west", epsilon=3.0),
+)
+UNMEASURED = SiloLine(
+    "partner", theory=3.0, reason="the optimizer is Adam locally"
+)
 PROVED = SiloLine("server", 5.0, 4.0, 6.0, proved=3.5, theory=3.0)
 
 
@@ -68,7 +79,10 @@ def test_what_is_proved_stands_with_the_answer():
 
 
 def test_a_silo_that_was_not_measured_is_named():
-    some = [answer("north", lines=(UNMEASURED,)), answer("south", lines=lines(2.0))]
+    some = [
+        answer("north", lines=(UNMEASURED,)),
+        answer("south", lines=lines(2.0)),
+    ]
     sentences = silos_json(some)["answer"]
     assert sentences[2].endswith(
         "most in south, ε ≈ 1.00 (0.800 – 1.20); not measured in north."
@@ -77,7 +91,9 @@ def test_a_silo_that_was_not_measured_is_named():
     assert sentence.endswith(
         "learns of one record at δ = 1e-05: not measured in north."
     )
-    assert silos_json(some[:1])["notes"] == ["north: the optimizer is Adam locally."]
+    assert silos_json(some[:1])["notes"] == [
+        "north: the optimizer is Adam locally."
+    ]
     assert silos_json(some[:1])["status"] == "not measured"
 
 
@@ -88,9 +104,13 @@ def test_units_and_deltas_are_not_mixed():
         answer("west", epsilon=5.0, delta=1e-7),
     ]
     text = words(silos_text(mixed))
-    assert "of one record at δ = 1e-05: in north, ε ≈ 2.00 (1.60 – 2.40)." in text
+    assert (
+        "of one record at δ = 1e-05: in north, ε ≈ 2.00 (1.60 – 2.40)." in text
+    )
     assert "of one person of 3 records at δ = 1e-05: in south, ε ≈ 9.00" in text
-    assert "of one record at δ = 1e-07: in west, ε ≈ 5.00 (4.00 – 6.00)." in text
+    assert (
+        "of one record at δ = 1e-07: in west, ε ≈ 5.00 (4.00 – 6.00)." in text
+    )
     assert "most in" not in text
     metrics = silo_metrics(mixed)
     assert metrics["silos-server-epsilon-south"] == 9.0
@@ -113,7 +133,9 @@ def test_a_defect_is_named_by_its_silo():
         "south: its clipping is off.",
         "west did not answer the last model.",
     ]
-    assert all(fault in words(silos_text(silos)) for fault in report["faults"][:2])
+    assert all(
+        fault in words(silos_text(silos)) for fault in report["faults"][:2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +144,12 @@ def test_a_defect_is_named_by_its_silo():
         (THREE, (), "ok"),
         (THREE, ("west is gone",), "unreliable"),
         (
-            (answer("north", lines=(SiloLine("server", 1, 0, 2, doubts=("few",)),)),),
+            (
+                answer(
+                    "north",
+                    lines=(SiloLine("server", 1, 0, 2, doubts=("few",)),),
+                ),
+            ),
             (),
             "unreliable",
         ),
@@ -139,9 +166,16 @@ def test_the_table_has_every_number():
         "server", 2.15, 1.9, 2.4, proved=1.2, theory=3.03, linear_limit=2.05
     )
     text = silos_text(
-        [answer("north", lines=(whole, SiloLine("public", reason="it was not seen")))]
+        [
+            answer(
+                "north",
+                lines=(whole, SiloLine("public", reason="it was not seen")),
+            )
+        ]
     )
-    assert re.search(r"server +2\.15 \(1\.90 – 2\.40\) +1\.20 +3\.03 +2\.05", text)
+    assert re.search(
+        r"server +2\.15 \(1\.90 – 2\.40\) +1\.20 +3\.03 +2\.05", text
+    )
     assert re.search(r"public +not measured +– +none known +–", text)
     assert "- north (public): it was not seen." in text
     assert max(map(len, text.splitlines())) <= 80
@@ -151,7 +185,11 @@ def test_infinite_numbers_are_named(schema):
     line = SiloLine("server", math.inf, 3.0, math.inf, theory=math.inf)
     report = silos_json([answer("north", lines=(line,))])
     (found,) = report["silos"][0]["lines"]
-    assert (found["epsilon"], found["theory"], found["low"]) == (None, None, 3.0)
+    assert (found["epsilon"], found["theory"], found["low"]) == (
+        None,
+        None,
+        3.0,
+    )
     assert found["unbounded"] == ["epsilon", "high", "theory"]
     assert report["answer"][0].endswith("is not bounded in north.")
     assert "∞ (3.00 – ∞)" in report["answer"][1]
@@ -176,9 +214,17 @@ def test_page_and_terminal_have_the_same_words(tmp_path):
     write_silos_report(silos, ["west is gone"], tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "<b>north</b>" not in page
-    shown, text = words(html.unescape(page)), words(silos_text(silos, ["west is gone"]))
+    shown, text = (
+        words(html.unescape(page)),
+        words(silos_text(silos, ["west is gone"])),
+    )
     report = silos_json(silos, ["west is gone"])
-    for one in (*report["answer"], *report["faults"], *report["notes"], *READING):
+    for one in (
+        *report["answer"],
+        *report["faults"],
+        *report["notes"],
+        *READING,
+    ):
         assert one in shown
         assert one in text
     assert "limit" in READING[1]
@@ -192,7 +238,12 @@ def test_the_page_asks_for_nothing_and_reads_on_a_telephone(tmp_path):
     assert page.count('<table class="rows">') == 3
     cells = re.findall(r'<td class="n" data-label="([^"]+)">', page)
     assert len(cells) == 3 * 4 * 4
-    assert set(cells) == {"ε (interval)", "at least", "every step", "linear limit"}
+    assert set(cells) == {
+        "ε (interval)",
+        "at least",
+        "every step",
+        "linear limit",
+    }
 
 
 def test_metrics_are_the_largest_and_each_silo_s():
@@ -206,12 +257,17 @@ def test_metrics_are_the_largest_and_each_silo_s():
 
 
 def test_a_claim_that_is_refuted_names_the_silo():
-    silos = {"north": answer("north", lines=(PROVED,)), "south": answer("south")}
+    silos = {
+        "north": answer("north", lines=(PROVED,)),
+        "south": answer("south"),
+    }
     with pytest.raises(
         AssertionError, match=r"north: ε of one record is at least 3\.50"
     ):
         assert_silos_private(silos, epsilon=3.0, delta=1e-5)
-    with pytest.raises(Undecided, match="north: the interval of ε is above the claim"):
+    with pytest.raises(
+        Undecided, match="north: the interval of ε is above the claim"
+    ):
         assert_silos_private(silos, epsilon=3.7, delta=1e-5)
     assert_silos_private(silos, epsilon=3.7, delta=1e-5, allow_undecided=True)
     assert_silos_private(silos, epsilon=5.0, delta=1e-5)
@@ -232,10 +288,11 @@ def test_a_claim_is_not_passed_by_silence_nor_with_faults():
 def test_a_note_stands_once_with_all_whom_it_is_of():
     reason = "the server moves the model by FedAdam, not by averages"
     line = [
-        SiloLine(name, theory=3.0, reason=reason) for name in ("partner", "outsider")
+        SiloLine(name, theory=3.0, reason=reason)
+        for name in ("partner", "outsider")
     ]
     rows = (SiloLine("server", 2.0, 1.6, 2.4, theory=3.0), *line)
-    notes = silos_json([answer("north", lines=rows), answer("south", lines=rows)])[
-        "notes"
-    ]
+    notes = silos_json(
+        [answer("north", lines=rows), answer("south", lines=rows)]
+    )["notes"]
     assert notes == [f"north, south (partner, outsider): {reason}."]

@@ -34,7 +34,9 @@ RUNS = {
     "faulty": lambda **more: limit_with_clients(
         step_faults=("step 1 has no noise",), **more
     ),
-    "diverged": lambda **more: limit_with_clients(last_model_is_finite=False, **more),
+    "diverged": lambda **more: limit_with_clients(
+        last_model_is_finite=False, **more
+    ),
     "no-noise": lambda **more: make_record(
         noise_multiplier=0.0, sum_noise_multiplier=0.0, **more
     ),
@@ -75,7 +77,9 @@ def test_every_measured_answer_has_the_caveat(run, tmp_path):
 
 def test_scores_have_the_caveat_too():
     drawn = np.random.default_rng(1).standard_normal(400)
-    found = summarize_scores(bare_scores(drawn[:200] + 1, drawn[200:], None), 1e-5)
+    found = summarize_scores(
+        bare_scores(drawn[:200] + 1, drawn[200:], None), 1e-5
+    )
     assert found.estimate is not None
     assert CAVEAT in score_sentences(found)[0]
 
@@ -84,7 +88,9 @@ def test_a_limit_by_theory_is_called_one():
     """Also where the estimate is above it, by chance."""
     summary = summarize(limit_with_clients())
     every = summary.answers[1]
-    limit = dataclasses.replace(every.analytical, epsilon=every.estimate.epsilon * 0.99)
+    limit = dataclasses.replace(
+        every.analytical, epsilon=every.estimate.epsilon * 0.99
+    )
     answers = summary.answers[0], dataclasses.replace(every, analytical=limit)
     told = first_sentence(dataclasses.replace(summary, answers=answers))
     assert (
@@ -105,7 +111,9 @@ def test_a_stronger_attack_stands_beside_what_theory_allows_it(run):
     """Not where theory allows anything, and not where the run is known to break its assumptions."""
     summary = summarize(RUNS[run]())
     limit = summary.answers[1].analytical.epsilon
-    allowed = f"{CAVEAT}: theory allows {number(limit)} if implemented as claimed."
+    allowed = (
+        f"{CAVEAT}: theory allows {number(limit)} if implemented as claimed."
+    )
     is_said = run not in ("faulty", "no-noise", "not-measured")
     assert (allowed in first_sentence(summary)) is is_said
 
@@ -129,7 +137,9 @@ def test_the_note_says_that_a_unit_is_not_one_of_its_records(unit, has_records):
     [
         pytest.param("ok", "zeros in the same run (zero-out", id="zero-out"),
         pytest.param(
-            "secret", "the same run without it (add-or-remove", id="add-or-remove"
+            "secret",
+            "the same run without it (add-or-remove",
+            id="add-or-remove",
         ),
     ],
 )
@@ -139,25 +149,33 @@ def test_the_note_says_with_which_run_this_one_is_compared(run, words):
 
 def test_an_interval_that_begins_at_zero_shows_nothing():
     summary = summarize(RUNS["little"](seed=2))
-    assert any(one.estimate.low == 0 < one.estimate.epsilon for one in summary.answers)
-    assert "An interval from 0 shows neither a leak nor its absence." in table_note(
-        summary
+    assert any(
+        one.estimate.low == 0 < one.estimate.epsilon for one in summary.answers
+    )
+    assert (
+        "An interval from 0 shows neither a leak nor its absence."
+        in table_note(summary)
     )
 
 
 def test_a_lower_bound_is_never_called_a_proof_in_a_heading():
     assert "at least (95%)" in headings(summarize(limit_with_clients()))
     assert not any(
-        "proved" in heading for heading in headings(summarize(limit_with_clients()))
+        "proved" in heading
+        for heading in headings(summarize(limit_with_clients()))
     )
 
 
 def test_the_server_is_said_to_be_no_adversary():
     known = dict(details(summarize(limit_with_clients())))["Who knows what?"]
-    assert any("The server" in line and "it is trusted" in line for line in known)
+    assert any(
+        "The server" in line and "it is trusted" in line for line in known
+    )
 
 
-@pytest.mark.parametrize("run", [name for name in RUNS if name != "not-measured"])
+@pytest.mark.parametrize(
+    "run", [name for name in RUNS if name != "not-measured"]
+)
 def test_nothing_is_cleared_for_publication(run):
     summary = summarize(RUNS[run]())
     text = f"{first_sentence(summary)} {what_to_do(summary)}"
@@ -207,7 +225,9 @@ def test_the_page_begins_with_what_was_run(tmp_path):
 
 
 def test_settings_that_nobody_set_are_not_shown(tmp_path):
-    record = limit_with_clients(settings={"delta": None, "server_momentum": 0.9})
+    record = limit_with_clients(
+        settings={"delta": None, "server_momentum": 0.9}
+    )
     write_report(summarize(record), tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert settings_of(record)["server_momentum"] == "0.9"
@@ -226,7 +246,11 @@ class TestPicture:
         return chart
 
     def test_every_mark_is_in_the_legend(self):
-        named = {trace["name"] for trace in self.chart().traces if trace["showlegend"]}
+        named = {
+            trace["name"]
+            for trace in self.chart().traces
+            if trace["showlegend"]
+        }
         for what in ("canaries", "at least"):
             assert {f"{what}, final model", f"{what}, every round"} <= named
 

@@ -21,7 +21,12 @@ from fl_epe.auditing import (
     claim_adversary,
     epsilon_by_round,
 )
-from fl_epe.limit import ComparisonPlan, carry_out, limit_record, noise_for_epsilon
+from fl_epe.limit import (
+    ComparisonPlan,
+    carry_out,
+    limit_record,
+    noise_for_epsilon,
+)
 from fl_epe.schedules import SCHEDULES, Cohort, Events, ParticipationLaw
 from fl_epe.schedules.contract import Rated
 
@@ -38,7 +43,9 @@ class Pairs(Rated):
 
     kind: ClassVar[str] = "pairs"
 
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+    def cohorts(
+        self, population: int, rng: np.random.Generator
+    ) -> Iterator[Cohort]:
         for _ in range(self.rounds):
             together = np.repeat(rng.random(-(-population // 2)) < self.rate, 2)
             yield np.flatnonzero(together[:population])
@@ -93,9 +100,15 @@ def test_theory_is_not_that_of_independent_coins():
     step = grid[1] - grid[0]
     exact = np.maximum(members - np.exp(poisson) * others, 0).sum() * step
     assert exact > 2 * DELTA
-    one = min(b.epsilon for b in upper_bounds(Pairs(1, RATE).law(100), Z, DELTA))
+    one = min(
+        b.epsilon for b in upper_bounds(Pairs(1, RATE).law(100), Z, DELTA)
+    )
     assert np.maximum(members - np.exp(one) * others, 0).sum() * step <= DELTA
-    assert poisson_epsilon(Z, RATE, T, DELTA) < theory < gaussian_epsilon(Z, DELTA, T)
+    assert (
+        poisson_epsilon(Z, RATE, T, DELTA)
+        < theory
+        < gaussian_epsilon(Z, DELTA, T)
+    )
 
 
 def test_its_record_is_read_where_nobody_knows_it(tmp_path, monkeypatch):
@@ -104,7 +117,10 @@ def test_its_record_is_read_where_nobody_knows_it(tmp_path, monkeypatch):
     monkeypatch.delitem(SCHEDULES, Pairs.kind)
     loaded = AuditRecord.load(path)
     for mine, other in zip(answers(loaded), answers(record), strict=True):
-        assert (mine.estimate, mine.analytical) == (other.estimate, other.analytical)
+        assert (mine.estimate, mine.analytical) == (
+            other.estimate,
+            other.analytical,
+        )
 
 
 def test_epsilon_so_far_ends_with_the_answer():
@@ -137,7 +153,9 @@ def test_it_can_be_compared_and_calibrated(tmp_path):
         mine, other = (row.of("median", sees) for row in (pairs, poisson))
         assert mine.epsilon == pytest.approx(other.epsilon, rel=1e-9)
         assert (mine.theory.epsilon or 0) > (other.theory.epsilon or np.nan)
-        assert mine.theory.adjacency == other.theory.adjacency == "add-or-remove"
+        assert (
+            mine.theory.adjacency == other.theory.adjacency == "add-or-remove"
+        )
     advice = noise_for_epsilon(Pairs(T, RATE), 2.0, DELTA, 200, sees="all")
     assert advice.answer.epsilon == pytest.approx(2.0, rel=0.01)
     assert not advice.answer.theory.knows_rounds

@@ -4,10 +4,21 @@ import pytest
 from every_schedule import TRACE, T
 from trace_files import ROWS, write_csv
 
-from fl_epe.schedules import SCHEDULES, Capped, Trace, make_schedule, parse_schedule
+from fl_epe.schedules import (
+    SCHEDULES,
+    Capped,
+    Trace,
+    make_schedule,
+    parse_schedule,
+)
 from fl_epe.schedules.availability import DeviceClasses
 from fl_epe.schedules.composed import DropOut
-from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
+from fl_epe.schedules.sampled import (
+    BallsInBins,
+    Cyclic,
+    FixedSize,
+    MinSeparation,
+)
 
 OPTIONS = {
     "min-separation": {"separation": 4},
@@ -35,7 +46,9 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
             ValueError, match=rf"participations={bad} in \(0, rounds=20\]"
         ):
             make_schedule(kind, T, bad, **options)
-    with pytest.raises(ValueError, match=f"Unknown option speed=7 of kind='{kind}'"):
+    with pytest.raises(
+        ValueError, match=f"Unknown option speed=7 of kind='{kind}'"
+    ):
         make_schedule(kind, T, participations, **options, speed=7)
 
 
@@ -123,7 +136,9 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
             id="per_window=5-at-most-window=4",
         ),
         pytest.param(
-            lambda: Trace([], []), r"round_ids=\[\] of shape", id="round_ids.shape=0"
+            lambda: Trace([], []),
+            r"round_ids=\[\] of shape",
+            id="round_ids.shape=0",
         ),
         pytest.param(
             lambda: Trace([1.5], [1]),
@@ -193,11 +208,15 @@ def test_trace_options_agree_with_the_file(tmp_path):
     path = write_csv(tmp_path / "t.csv", ROWS)
     with pytest.raises(ValueError, match="Expected rounds=6 to be 4, as in "):
         make_schedule("trace", 6, 1, path=str(path))
-    with pytest.raises(ValueError, match=r"Expected participations=1 to be 1.66"):
+    with pytest.raises(
+        ValueError, match=r"Expected participations=1 to be 1.66"
+    ):
         make_schedule("trace", 4, 1, path=str(path))
 
 
-@pytest.mark.parametrize(("of", "most"), [("balls-in-bins", 10), ("epochs", 10)])
+@pytest.mark.parametrize(
+    ("of", "most"), [("balls-in-bins", 10), ("epochs", 10)]
+)
 def test_a_share_that_drops_out_is_not_rounded(of, most):
     schedule = make_schedule(
         "drop-out", 60, 1, of=of, rate=0.9
@@ -248,13 +267,19 @@ def test_schedules_are_read_from_text(spec, kind, options):
     ("spec", "message"),
     [
         pytest.param(
-            "weekly", "kind='weekly' to be one of", id="kind=weekly-to-be-one-of"
+            "weekly",
+            "kind='weekly' to be one of",
+            id="kind=weekly-to-be-one-of",
         ),
         pytest.param(
-            "capped:per_run", "name=value, got 'per_run'", id="name=value,got-per_run"
+            "capped:per_run",
+            "name=value, got 'per_run'",
+            id="name=value,got-per_run",
         ),
         pytest.param(
-            "capped:{oops", "JSON object after capped", id="JSON-object-after-capped"
+            "capped:{oops",
+            "JSON object after capped",
+            id="JSON-object-after-capped",
         ),
     ],
 )

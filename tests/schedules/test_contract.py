@@ -9,7 +9,15 @@ import missing
 import numpy as np
 import pytest
 from case_ids import in_words
-from every_schedule import CLIENTS, EVERY, RUNS, T, assert_near, runs_of, sizes_of
+from every_schedule import (
+    CLIENTS,
+    EVERY,
+    RUNS,
+    T,
+    assert_near,
+    runs_of,
+    sizes_of,
+)
 
 from fl_epe.schedules import SCHEDULES, Capped, presence
 
@@ -51,7 +59,9 @@ class TestEverySchedule:
         means = counts.mean(axis=1)
         # `Capped` simulates its mean, with ten runs of 1,000 clients
         simulated = (
-            counts.std() / np.sqrt(10_000) if isinstance(schedule, Capped) else 0.0
+            counts.std() / np.sqrt(10_000)
+            if isinstance(schedule, Capped)
+            else 0.0
         )
         error = np.hypot(means.std(ddof=1) / np.sqrt(RUNS), simulated)
         assert abs(means.mean() - schedule.participations()) <= 4 * error + 1e-9
@@ -77,7 +87,9 @@ class TestEverySchedule:
     def test_neighbours_are_strangers(self, schedule):
         # any two clients meet as often as any other two
         seen = runs_of(schedule)
-        near, far = (seen & np.roll(seen, by, axis=2) for by in (1, CLIENTS // 2))
+        near, far = (
+            seen & np.roll(seen, by, axis=2) for by in (1, CLIENTS // 2)
+        )
         assert_near(near.mean(axis=(1, 2)) - far.mean(axis=(1, 2)), 0)
 
     def test_a_seed_repeats_and_another_differs(self, schedule):

@@ -8,10 +8,17 @@ from every_schedule import CLIENTS, TRACE, T, assert_near, sizes_of
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, presence
 from fl_epe.schedules.availability import DeviceClasses
 from fl_epe.schedules.composed import DropOut
-from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
+from fl_epe.schedules.sampled import (
+    BallsInBins,
+    Cyclic,
+    FixedSize,
+    MinSeparation,
+)
 
 
-@pytest.mark.parametrize(("rate", "population"), [(0.3, 10), (0.03, 10), (0.21, 33)])
+@pytest.mark.parametrize(
+    ("rate", "population"), [(0.3, 10), (0.03, 10), (0.21, 33)]
+)
 def test_fixed_sizes_are_even_and_right_on_average(rate, population):
     seen = presence(FixedSize(T, rate), population, np.random.default_rng(0))
     assert seen.sum() == round(rate * population * T)
@@ -20,7 +27,10 @@ def test_fixed_sizes_are_even_and_right_on_average(rate, population):
 
 def test_fixed_size_draws_every_pair():
     seen = np.stack(
-        [presence(FixedSize(1, 0.5), 4, np.random.default_rng(s)) for s in range(1200)]
+        [
+            presence(FixedSize(1, 0.5), 4, np.random.default_rng(s))
+            for s in range(1200)
+        ]
     )
     pairs = seen[:, 0] @ np.array([1, 2, 4, 8])
     # six pairs, each with probability 1/6
@@ -33,7 +43,9 @@ def test_fixed_size_draws_every_pair():
 @pytest.mark.parametrize("population", [7, 40, 101])
 def test_separation_is_kept(rate, separation, population):
     seen = presence(
-        MinSeparation(60, rate, separation), population, np.random.default_rng(1)
+        MinSeparation(60, rate, separation),
+        population,
+        np.random.default_rng(1),
     )
     for t in range(60):
         assert seen[t : t + separation].sum(axis=0).max() <= 1
@@ -73,11 +85,18 @@ def test_device_classes_have_their_rates_and_shares():
 )
 @pytest.mark.parametrize("population", [1, 8, 30, 41])
 def test_cyclic_gaps_are_constant(rounds, epochs, population):
-    seen = presence(Cyclic(rounds, epochs), population, np.random.default_rng(3))
+    seen = presence(
+        Cyclic(rounds, epochs), population, np.random.default_rng(3)
+    )
     gap = rounds * population / round(epochs * population)
-    gaps = np.concatenate([np.diff(np.flatnonzero(client)) for client in seen.T])
+    gaps = np.concatenate(
+        [np.diff(np.flatnonzero(client)) for client in seen.T]
+    )
     assert set(gaps) <= {int(np.floor(gap)), int(np.ceil(gap))}
-    assert set(seen.sum(axis=0)) <= {int(np.floor(epochs)), int(np.ceil(epochs))}
+    assert set(seen.sum(axis=0)) <= {
+        int(np.floor(epochs)),
+        int(np.ceil(epochs)),
+    }
     assert np.ptp(seen.sum(axis=1)) <= 1
 
 
@@ -87,7 +106,9 @@ def test_each_block_has_everybody_once():
     blocks = np.array_split(seen, 3)
     assert all(np.all(block.sum(axis=0) == 1) for block in blocks)
     # independent of each other: 200 runs × 100 clients who pick one of 7 rounds
-    runs = [presence(schedule, 100, np.random.default_rng(s)) for s in range(200)]
+    runs = [
+        presence(schedule, 100, np.random.default_rng(s)) for s in range(200)
+    ]
     sizes = np.stack([run[:7].sum(axis=1) for run in runs])
     variance = 100 / 7 * (6 / 7)
     # the sample variance of a normal has relative standard error sqrt(2 / (n - 1))
@@ -106,9 +127,18 @@ def _naive_cap(seen, per_run, per_window, window):
 
 @pytest.mark.parametrize(
     ("per_run", "per_window", "window"),
-    [(3, None, None), (None, 1, 4), (None, 2, 7), (4, 2, 5), (9, 3, 100), (2, 1, 1)],
+    [
+        (3, None, None),
+        (None, 1, 4),
+        (None, 2, 7),
+        (4, 2, 5),
+        (9, 3, 100),
+        (2, 1, 1),
+    ],
 )
-@pytest.mark.parametrize("inner", [Poisson(30, 0.4), Cyclic(30, 9)], ids=in_words)
+@pytest.mark.parametrize(
+    "inner", [Poisson(30, 0.4), Cyclic(30, 9)], ids=in_words
+)
 def test_caps_equal_the_naive_ones(inner, per_run, per_window, window):
     schedule = Capped(inner, per_run, per_window, window)
     seen = presence(schedule, 25, np.random.default_rng(9))

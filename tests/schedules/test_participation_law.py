@@ -26,7 +26,10 @@ def kinds(base):
     """All kinds of schedules that are defined, by class."""
     for kind in base.__subclasses__():
         yield from kinds(kind)
-        if kind.__module__.startswith("fl_epe.") and not kind.__abstractmethods__:
+        if (
+            kind.__module__.startswith("fl_epe.")
+            and not kind.__abstractmethods__
+        ):
             yield kind
 
 
@@ -44,7 +47,9 @@ class FifthOfTheTruth(Poisson):
     """Its clients come five times as often as its law says."""
 
     def law(self, population):
-        return dataclasses.replace(Poisson(self.rounds, self.rate / 5).law(population))
+        return dataclasses.replace(
+            Poisson(self.rounds, self.rate / 5).law(population)
+        )
 
 
 class TwoOfAKind(Poisson):
@@ -52,7 +57,9 @@ class TwoOfAKind(Poisson):
 
     def cohorts(self, population, rng):
         for _ in range(self.rounds):
-            yield np.flatnonzero(np.repeat(rng.random(population // 2) < self.rate, 2))
+            yield np.flatnonzero(
+                np.repeat(rng.random(population // 2) < self.rate, 2)
+            )
 
 
 class FewerThanPromised(BallsInBins):
@@ -99,11 +106,17 @@ def test_a_record_says_its_law_by_value(tmp_path):
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     assert loaded.mechanism.participation == record.mechanism.participation
     for mine, other in zip(answers(loaded), answers(record), strict=True):
-        assert (mine.estimate, mine.analytical) == (other.estimate, other.analytical)
+        assert (mine.estimate, mine.analytical) == (
+            other.estimate,
+            other.analytical,
+        )
 
 
 def test_a_dropped_client_is_still_hidden():
-    dropped, plain = DropOut(Poisson(20, 0.4), 0.5).law(50), Poisson(20, 0.2).law(50)
+    dropped, plain = (
+        DropOut(Poisson(20, 0.4), 0.5).law(50),
+        Poisson(20, 0.2).law(50),
+    )
     assert dropped.hidden
     assert dropped.coins == plain.coins
     np.testing.assert_allclose(dropped.events.chances, plain.events.chances)
@@ -112,7 +125,12 @@ def test_a_dropped_client_is_still_hidden():
 
 @pytest.mark.parametrize(
     "schedule",
-    [Poisson(20, 0.2), FixedSize(20, 0.25), BallsInBins(20, 4), ShuffledEpochs(20, 4)],
+    [
+        Poisson(20, 0.2),
+        FixedSize(20, 0.25),
+        BallsInBins(20, 4),
+        ShuffledEpochs(20, 4),
+    ],
     ids=in_words,
 )
 def test_a_run_that_ended_early_has_the_law_of_its_rounds(schedule):

@@ -29,11 +29,15 @@ class TestEverySchedule:
             assert np.all((cohort >= 0) & (cohort < 23))
 
     def test_a_seed_repeats(self, schedule):
-        assert np.array_equal(_presence(schedule, 23, 5), _presence(schedule, 23, 5))
+        assert np.array_equal(
+            _presence(schedule, 23, 5), _presence(schedule, 23, 5)
+        )
 
     def test_marginals_are_uniform(self, schedule):
         runs = 400
-        mean = np.mean([_presence(schedule, 12, seed) for seed in range(runs)], axis=0)
+        mean = np.mean(
+            [_presence(schedule, 12, seed) for seed in range(runs)], axis=0
+        )
         expected = schedule.cohort_size(12) / 12
         # a share of `runs` coins: four standard deviations, 12 × T cells; rounding moves a
         # cohort's size by at most one
@@ -46,7 +50,8 @@ class TestEverySchedule:
         )
         # exact for epochs; Poisson: 200 × 40 participants with variance rounds/4 at most
         assert counts == pytest.approx(
-            schedule.participations(), abs=4 * np.sqrt(schedule.rounds / 4 / 8000)
+            schedule.participations(),
+            abs=4 * np.sqrt(schedule.rounds / 4 / 8000),
         )
 
 
@@ -55,12 +60,17 @@ class TestEverySchedule:
 )
 def test_epochs_take_everybody_equally_often(rounds, epochs):
     seen = _presence(ShuffledEpochs(rounds, epochs), 31, 3)
-    assert set(seen.sum(axis=0)) <= {int(np.floor(epochs)), int(np.ceil(epochs))}
+    assert set(seen.sum(axis=0)) <= {
+        int(np.floor(epochs)),
+        int(np.ceil(epochs)),
+    }
     assert np.ptp(seen.sum(axis=1)) <= 1
 
 
 def test_poisson_rounds_are_independent_coins():
-    seen = np.stack([_presence(Poisson(2, 0.4), 10, seed) for seed in range(500)])
+    seen = np.stack(
+        [_presence(Poisson(2, 0.4), 10, seed) for seed in range(500)]
+    )
     both = np.mean(seen[:, 0] & seen[:, 1])
     # 5,000 pairs of coins
     assert both == pytest.approx(0.16, abs=4 * np.sqrt(0.16 * 0.84 / 5000))

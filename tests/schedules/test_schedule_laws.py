@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from fl_epe.schedules import SCHEDULES, Trace, make_schedule, presence
 
-SIMPLE = sorted({schedule.kind for schedule in every_schedule.SIMPLE} - {"trace"})
+SIMPLE = sorted(
+    {schedule.kind for schedule in every_schedule.SIMPLE} - {"trace"}
+)
 clients = st.integers(1, 30)
 seeds = st.integers(0, 2**32)
 
@@ -49,7 +51,9 @@ def composed(draw):
     if draw(st.booleans()):
         rate = draw(st.floats(0, 0.9))
         share = draw(st.floats(0.1, 0.99)) * (1 - rate)
-        return make_schedule("drop-out", rounds, rounds * share, of=of, rate=rate)
+        return make_schedule(
+            "drop-out", rounds, rounds * share, of=of, rate=rate
+        )
     window = draw(st.integers(1, rounds))
     options = {"per_window": draw(st.integers(1, window)), "window": window}
     if draw(st.booleans()):
@@ -63,10 +67,14 @@ def traces(draw):
     """A trace, by name, from a file."""
     rows = draw(
         st.sets(
-            st.tuples(st.integers(0, 9), st.integers(0, 7)), min_size=1, max_size=30
+            st.tuples(st.integers(0, 9), st.integers(0, 7)),
+            min_size=1,
+            max_size=30,
         )
     )
-    rows |= {(t, 0) for t in range(max(rows)[0])}  # a log with clients in every round
+    rows |= {
+        (t, 0) for t in range(max(rows)[0])
+    }  # a log with clients in every round
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "log.csv")
         path.write_text(
@@ -118,7 +126,9 @@ def test_epochs_are_rounded_and_spread_evenly(schedule, population, seed):
 
 
 @given(simple(["fixed-size", "min-separation"]), clients, seeds)
-def test_cohorts_of_fixed_size_differ_by_one_at_most(schedule, population, seed):
+def test_cohorts_of_fixed_size_differ_by_one_at_most(
+    schedule, population, seed
+):
     sizes = who(schedule, population, seed).sum(axis=1)
     total = round(schedule.rate * population * schedule.rounds)
     assert sizes.max() <= math.ceil(total / schedule.rounds)
@@ -172,6 +182,8 @@ def test_what_theorems_may_count_on_is_what_is_promised(schedule, population):
 
 
 @given(simple(["fixed-size"]), clients, seeds)
-def test_the_cohort_that_theorems_count_on_is_the_largest(schedule, population, seed):
+def test_the_cohort_that_theorems_count_on_is_the_largest(
+    schedule, population, seed
+):
     law = schedule.law(population)
     assert who(schedule, population, seed).sum(axis=1).max() <= law.cohorts.size

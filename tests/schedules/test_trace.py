@@ -20,7 +20,11 @@ def _write_parquet(path, **columns):
 
 def test_a_trace_is_replayed():
     trace = Trace(*zip(*ROWS, strict=True))
-    assert (trace.rounds, trace.population, trace.most_participations()) == (4, 3, 3)
+    assert (trace.rounds, trace.population, trace.most_participations()) == (
+        4,
+        3,
+        3,
+    )
     assert trace.participations() == 5 / 3
     assert trace.clients.tolist() == ["a", "b", "c"]
     cohorts = [c.tolist() for c in trace.cohorts(3, np.random.default_rng(0))]
@@ -34,7 +38,9 @@ def test_a_trace_is_replayed():
     ]
 
 
-@pytest.mark.parametrize("ids", [["a", "b", "c"], ["7", "07", "10"], [10, 9, -1]])
+@pytest.mark.parametrize(
+    "ids", [["a", "b", "c"], ["7", "07", "10"], [10, 9, -1]]
+)
 def test_traces_in_files_are_the_same(tmp_path, ids):
     names = [ids["abc".index(client)] for _, client in ROWS]
     rounds = [t for t, _ in ROWS]
@@ -60,12 +66,17 @@ def test_traces_in_files_are_the_same(tmp_path, ids):
     ],
     ids=["gaps", "seconds", "milliseconds"],
 )
-def test_a_log_that_numbers_its_rounds_otherwise_is_asked_about(tmp_path, number):
+def test_a_log_that_numbers_its_rounds_otherwise_is_asked_about(
+    tmp_path, number
+):
     rounds = list(range(4)) * 2
-    rows = [(number(t), name) for t, name in zip(rounds, "aaaabbbb", strict=True)]
+    rows = [
+        (number(t), name) for t, name in zip(rounds, "aaaabbbb", strict=True)
+    ]
     path = write_csv(tmp_path / "odd.csv", rows)
     with pytest.raises(
-        ValueError, match=r"rounds, and 4 of them have clients.*Number the rounds"
+        ValueError,
+        match=r"rounds, and 4 of them have clients.*Number the rounds",
     ):
         Trace.read(path)
 
@@ -77,7 +88,9 @@ def test_empty_rounds_are_kept_where_they_are_few(tmp_path):
 
 
 def test_client_ids_are_integers_if_all_are(tmp_path):
-    path = write_csv(tmp_path / "a.csv", [(1, 7), (2, 8), (3, "x"), (3, 10), (4, 7)])
+    path = write_csv(
+        tmp_path / "a.csv", [(1, 7), (2, 8), (3, "x"), (3, 10), (4, 7)]
+    )
     assert Trace.read(path).clients.tolist() == ["10", "7", "8", "x"]
     path = write_csv(tmp_path / "b.csv", [(1, 7), (2, 8), (3, 10)])
     assert Trace.read(str(path)).clients.tolist() == [7, 8, 10]
@@ -102,11 +115,17 @@ def test_every_digit_of_a_nodes_id_counts(kind, tmp_path):
     else:
         ids = np.array(NODES, np.uint64)
         _write_parquet(
-            path, round=rounds, client_id=ids.astype(str) if "-" in kind else ids
+            path,
+            round=rounds,
+            client_id=ids.astype(str) if "-" in kind else ids,
         )
     found = Trace.read(path)
     assert found.clients.tolist() == sorted(NODES)
-    assert found == Trace(rounds, NODES) == Trace(rounds, np.array(NODES, np.uint64))
+    assert (
+        found
+        == Trace(rounds, NODES)
+        == Trace(rounds, np.array(NODES, np.uint64))
+    )
 
 
 def test_a_node_without_an_id_is_refused(tmp_path):
@@ -114,14 +133,17 @@ def test_a_node_without_an_id_is_refused(tmp_path):
     import pyarrow as pa
 
     ids = pa.array([2**64 - 1, None, 2**53 + 1], pa.uint64())
-    path = _write_parquet(tmp_path / "a.parquet", round=[0, 1, 2], client_id=ids)
+    path = _write_parquet(
+        tmp_path / "a.parquet", round=[0, 1, 2], client_id=ids
+    )
     with pytest.raises(ValueError, match="row 2: client_id is empty"):
         Trace.read(path)
     path = _write_parquet(
         tmp_path / "b.parquet", round=[0, 1], client_id=[2.0**60, 1.0]
     )
     with pytest.raises(
-        ValueError, match=r"row 1: client_id=1\.15.* is neither an integer nor text"
+        ValueError,
+        match=r"row 1: client_id=1\.15.* is neither an integer nor text",
     ):
         Trace.read(path)
     for ids in ([2**64, 1], [2**63, -1]):
@@ -172,9 +194,15 @@ BAD_CSV = {
         f"round,client_id\n{10**30},a\n",
         "line 2: round='10+' is not an integer",
     ),
-    "client-empty": ("round,client_id\n1,a\n2, \n", "line 3: client_id is empty"),
+    "client-empty": (
+        "round,client_id\n1,a\n2, \n",
+        "line 3: client_id is empty",
+    ),
     "cell-missing": ("round,client_id\n1,a\n2\n", "line 3: client_id is empty"),
-    "cell-too-many": ("round,client_id\n1,a,b\n", "line 2 has 3 cells, the header 2"),
+    "cell-too-many": (
+        "round,client_id\n1,a,b\n",
+        "line 2 has 3 cells, the header 2",
+    ),
     "twice-in-a-round": (
         "round,client_id\n\n3,a\n4,a\n3,a\n",
         "client_id='a' once, got it twice in round 3",
@@ -221,7 +249,9 @@ BAD_PARQUET = {
 }
 
 
-@pytest.mark.parametrize(("columns", "message"), BAD_PARQUET.values(), ids=BAD_PARQUET)
+@pytest.mark.parametrize(
+    ("columns", "message"), BAD_PARQUET.values(), ids=BAD_PARQUET
+)
 def test_bad_parquet_traces(tmp_path, columns, message):
     path = _write_parquet(tmp_path / "bad.parquet", **columns)
     with pytest.raises(
@@ -235,10 +265,13 @@ def test_files_that_are_no_traces(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"round,client_id\n1,\xff\n")
     (tmp_path / "a.txt").write_text("round,client_id\n")
     for name in ("a.parquet", "a.csv"):
-        with pytest.raises(ValueError, match=rf"{name} to hold a participation trace"):
+        with pytest.raises(
+            ValueError, match=rf"{name} to hold a participation trace"
+        ):
             Trace.read(tmp_path / name)
     with pytest.raises(
-        ValueError, match=r"a.txt' to end with one of .csv, .tsv, .jsonl, .parquet "
+        ValueError,
+        match=r"a.txt' to end with one of .csv, .tsv, .jsonl, .parquet ",
     ):
         Trace.read(tmp_path / "a.txt")
     with pytest.raises(FileNotFoundError, match=r"none.csv' to exist"):

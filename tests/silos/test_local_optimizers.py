@@ -10,7 +10,13 @@ import torch
 from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from silo_federation import DELTA, LEARNING_RATE, Silo, by_adversary, holds_limit
+from silo_federation import (
+    DELTA,
+    LEARNING_RATE,
+    Silo,
+    by_adversary,
+    holds_limit,
+)
 
 from fl_epe.auditing import FederationFacts
 from fl_epe.canaries import CanarySet
@@ -53,7 +59,9 @@ def of_vector(model, noise, *, z=0.6, batch=100, **options):
 def take_steps(optimizer, sizes):
     """Steps of records without gradients."""
     for size in sizes:
-        optimizer.params[0].grad_sample = torch.zeros(size, *optimizer.params[0].shape)
+        optimizer.params[0].grad_sample = torch.zeros(
+            size, *optimizer.params[0].shape
+        )
         optimizer.step()
         optimizer.zero_grad()
 
@@ -77,7 +85,12 @@ def test_an_upload_is_what_single_impulses_make_of_it(monkeypatch, name):
     )
     start = np.random.default_rng(1).standard_normal(dim).astype(np.float32)
     optimizer = of_vector(start, 0, z=0.0, batch=batch, **SGD[name])
-    options = {"num_canaries": count, "unobserved": 5, "seed": 3, "sample_rate": rate}
+    options = {
+        "num_canaries": count,
+        "unobserved": 5,
+        "seed": 3,
+        "sample_rate": rate,
+    }
     with audit_records({}, optimizer, delta=DELTA, **options):
         take_steps(optimizer, [batch] * steps)
     (upload,) = uploads
@@ -101,7 +114,9 @@ def test_an_upload_is_what_single_impulses_make_of_it(monkeypatch, name):
     assert upload.unit * upload.times == pytest.approx(moved @ drawn)
     vectors = CanarySet(dim, count + 5, 3).vectors(range(count))
     canaries = upload.unit * upload.times @ vectors
-    assert upload.hidden == pytest.approx(canaries, abs=2e-5 * np.linalg.norm(canaries))
+    assert upload.hidden == pytest.approx(
+        canaries, abs=2e-5 * np.linalg.norm(canaries)
+    )
     assert upload.variance == 0.0
 
 
@@ -126,12 +141,15 @@ def test_steps_that_end_on_the_other_side():
         train=take_steps,
     )
     assert_reason(
-        silo.answer(), "some steps move the model the other way by the end of a round"
+        silo.answer(),
+        "some steps move the model the other way by the end of a round",
     )
 
 
 def network():
-    return torch.nn.Sequential(torch.nn.Linear(FEATURES, 12), torch.nn.Linear(12, 3))
+    return torch.nn.Sequential(
+        torch.nn.Linear(FEATURES, 12), torch.nn.Linear(12, 3)
+    )
 
 
 class OneSilo:
@@ -143,7 +161,9 @@ class OneSilo:
         torch.manual_seed(0)
         rng = torch.Generator().manual_seed(5)
         inputs = torch.randn(RECORDS, FEATURES, generator=rng)
-        self.data = torch.utils.data.TensorDataset(inputs, torch.arange(RECORDS) % 3)
+        self.data = torch.utils.data.TensorDataset(
+            inputs, torch.arange(RECORDS) % 3
+        )
         self.mode, self.batch, self.physical = {}, BATCH, None
         self.model, self.engine, self.kept = network(), PrivacyEngine(), None
 
@@ -167,15 +187,25 @@ class OneSilo:
             if "grad_sample_mode" in self.mode
             else {}
         )
-        options = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, **self.mode, **more}
+        options = {
+            "noise_multiplier": 1.0,
+            "max_grad_norm": 1.0,
+            **self.mode,
+            **more,
+        }
         private, optimizer, *rest = self.engine.make_private(
-            module=model, optimizer=self.inner(model), data_loader=loader, **options
+            module=model,
+            optimizer=self.inner(model),
+            data_loader=loader,
+            **options,
         )
         loader, criterion = (
             rest[-1],
             rest[0] if more else torch.nn.functional.cross_entropy,
         )
-        with audit_records(self.where, optimizer, delta=DELTA, **self.options) as audit:
+        with audit_records(
+            self.where, optimizer, delta=DELTA, **self.options
+        ) as audit:
             if self.physical is None:
                 self.steps(private, optimizer, loader, criterion)
             else:
@@ -223,7 +253,11 @@ def assert_reason(answer, reason):
     assert answer.faults == ()
     for line in answer.lines:
         assert reason in line.reason
-        assert (line.epsilon, line.proved, line.linear_limit) == (None, None, None)
+        assert (line.epsilon, line.proved, line.linear_limit) == (
+            None,
+            None,
+            None,
+        )
 
 
 def test_one_silo_alone_has_no_partner():
@@ -233,7 +267,9 @@ def test_one_silo_alone_has_no_partner():
 def test_adam_is_no_sum_of_gradients():
     silo = OneSilo()
     silo.inner = lambda model: torch.optim.Adam(model.parameters())  # type: ignore[method-assign]
-    assert_reason(silo.answer(), "Adam moves the model, so that an upload is no sum")
+    assert_reason(
+        silo.answer(), "Adam moves the model, so that an upload is no sum"
+    )
 
 
 def test_groups_of_parameters_that_move_differently():
@@ -245,7 +281,8 @@ def test_groups_of_parameters_that_move_differently():
         ]
     )
     assert_reason(
-        silo.answer(), "SGD moves tensors differently, so that an upload is no sum"
+        silo.answer(),
+        "SGD moves tensors differently, so that an upload is no sum",
     )
 
 
@@ -304,7 +341,9 @@ def test_models_sent_as_differences():
     assert_measured(silo.answer())
 
 
-@pytest.mark.parametrize("in_place", [False, True], ids=["to-a-copy", "in-place"])
+@pytest.mark.parametrize(
+    "in_place", [False, True], ids=["to-a-copy", "in-place"]
+)
 def test_noise_after_training(in_place):
     def add_noise(model):
         with torch.no_grad():
@@ -381,7 +420,9 @@ def test_ghost_clipping():
     silo.mode = {"grad_sample_mode": "ghost"}
     answer = silo.answer()
     assert_measured(answer)
-    assert any("ghost clipping keeps no gradients" in note for note in answer.notes)
+    assert any(
+        "ghost clipping keeps no gradients" in note for note in answer.notes
+    )
 
 
 def test_clipping_by_layer():
@@ -405,8 +446,12 @@ def test_other_kinds_of_numbers(kind):
         for name, array in model.named_parameters()
     }
     answer = silo.answer()
-    if kind is torch.bfloat16:  # whose noise has a coarse grid, which is seen or not
-        assert all("noise is not as claimed (grid)" in fault for fault in answer.faults)
+    if (
+        kind is torch.bfloat16
+    ):  # whose noise has a coarse grid, which is seen or not
+        assert all(
+            "noise is not as claimed (grid)" in fault for fault in answer.faults
+        )
         answer = dataclasses.replace(answer, faults=())
     assert_measured(answer)
 

@@ -102,7 +102,9 @@ def test_an_error_before_canaries_join_leaves_the_model_as_without_an_audit(
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_an_error_after_canaries_joined_ends_no_training(monkeypatch, owner, name):
+def test_an_error_after_canaries_joined_ends_no_training(
+    monkeypatch, owner, name
+):
     monkeypatch.setattr(owner, name, fails)
     silo = Silo(**SMALL)
     assert np.isfinite(silo.run()).all()
@@ -136,7 +138,9 @@ def test_an_optimizer_is_left_as_it_was(monkeypatch):
     optimizer = silo.plain(np.zeros(silo.dim), 0, 0)
     before = dict(vars(optimizer))
     monkeypatch.setattr(CanarySet, "combine", fails)
-    with audit_records({}, optimizer, delta=DELTA, num_canaries=20, sample_rate=0.1):
+    with audit_records(
+        {}, optimizer, delta=DELTA, num_canaries=20, sample_rate=0.1
+    ):
         assert vars(optimizer).keys() > before.keys()
         for _ in range(10):
             optimizer.step(np.zeros((5, silo.dim), np.float32))
@@ -207,7 +211,9 @@ def test_dp_sgd_after_rounds_without_it():
     where: dict[str, Any] = {}
     plain = silo.plain(np.zeros(silo.dim), 0, 0)
     parameter = torch.nn.Parameter(torch.zeros(silo.dim))
-    with audit_records(where, torch.optim.SGD([parameter], lr=0.1), delta=DELTA):
+    with audit_records(
+        where, torch.optim.SGD([parameter], lr=0.1), delta=DELTA
+    ):
         pass
     with audit_records(
         where, plain, delta=DELTA, num_canaries=20, sample_rate=0.02
@@ -326,7 +332,9 @@ def what_leaves(reply, before):
 
 def checked(text, **shared):
     values = json.loads(text)
-    assert {name: type(value) for name, value in values.items()} == ANSWER | shared
+    assert {
+        name: type(value) for name, value in values.items()
+    } == ANSWER | shared
     for line in values["lines"]:
         assert line.keys() == LINE.keys()
         for name, value in line.items():
@@ -347,7 +355,9 @@ def numbers_in(text):
     }
 
 
-@pytest.mark.parametrize("uniform", [False, True], ids=["sound", "batches-of-one-size"])
+@pytest.mark.parametrize(
+    "uniform", [False, True], ids=["sound", "batches-of-one-size"]
+)
 def test_what_leaves_a_silo_is_its_answer_alone(uniform):
     silo = InFlower(num_canaries=50)
     silo.uniform = uniform
@@ -384,7 +394,9 @@ def test_what_a_silo_shares_is_that_much_more():
     silo = InFlower(num_canaries=50, share_scores=True, share_design=True)
     model, before, reply = silo.run(4)
     what_leaves(reply, before)
-    values = checked(silo.closing(model, 4), design=dict, records=dict, canaries=int)
+    values = checked(
+        silo.closing(model, 4), design=dict, records=dict, canaries=int
+    )
     assert values["design"] == {
         "sampling rate": 0.0234375,
         "steps": 28.0,

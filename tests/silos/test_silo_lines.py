@@ -50,7 +50,9 @@ def test_a_sound_silo_has_no_faults(three):
 def test_two_silos_see_each_others_uploads():
     lines = by_adversary(Silo(count=2).answer())
     for name in ("epsilon", "linear_limit", "scale"):
-        ours, theirs = (getattr(lines[who], name) for who in ("partner", "server"))
+        ours, theirs = (
+            getattr(lines[who], name) for who in ("partner", "server")
+        )
         assert ours == pytest.approx(theirs, rel=0.02)
 
 
@@ -60,7 +62,9 @@ def test_allies_leave_less_noise():
     found = [
         by_adversary(
             final_answer(
-                silo.where, {"w": model}, FederationFacts(8, range(1, 9), 4, (), n)
+                silo.where,
+                {"w": model},
+                FederationFacts(8, range(1, 9), 4, (), n),
             )
         )
         for n in (1, 2, 3)
@@ -93,7 +97,9 @@ def test_a_silo_may_audit_alone():
         "the silo has not seen the last model",
     ]
     assert "the last average is missing" in " ".join(lines["partner"].doubts)
-    assert all(not line.reason for line in final_answer(silo.where, {"w": model}).lines)
+    assert all(
+        not line.reason for line in final_answer(silo.where, {"w": model}).lines
+    )
 
 
 def test_a_person_has_several_records():
@@ -173,7 +179,9 @@ def test_rounds_without_the_silo_hide_nothing():
             always[name].linear_limit, rel=0.06
         )
     assert "3 averages" not in lines["outsider"].doubts[0]
-    assert "2 averages could be seen only together" in lines["outsider"].doubts[0]
+    assert (
+        "2 averages could be seen only together" in lines["outsider"].doubts[0]
+    )
 
 
 def test_uploads_that_the_server_did_not_use():
@@ -209,9 +217,13 @@ def test_the_server_went_back_to_an_earlier_model():
     later = Silo(rounds=8, seed=1, where=silo.where)
     later.run(first, first=4)  # another server, from the model after round 4
     again = Silo(rounds=6, seed=2, where=silo.where)
-    last = again.run(first, first=4)  # which was killed, and began there once more
+    last = again.run(
+        first, first=4
+    )  # which was killed, and began there once more
     lines = by_adversary(
-        final_answer(silo.where, {"w": last}, FederationFacts(6, range(1, 7), 3))
+        final_answer(
+            silo.where, {"w": last}, FederationFacts(6, range(1, 7), 3)
+        )
     )
     assert lines["server"].releases == 4 + 4 + 2
     assert (
@@ -227,7 +239,9 @@ def test_a_model_that_is_sent_twice_is_no_average():
     last = again.run(
         silo.audit._memory.last, first=4
     )  # round 4 once more: its server was killed
-    answer = final_answer(silo.where, {"w": last}, FederationFacts(4, (1, 2, 3, 4), 3))
+    answer = final_answer(
+        silo.where, {"w": last}, FederationFacts(4, (1, 2, 3, 4), 3)
+    )
     assert by_adversary(answer)["server"].releases == 5
     assert by_adversary(answer)["public"].reason == ""
     assert not np.array_equal(model, last)
@@ -240,7 +254,11 @@ def test_the_learning_rate_of_local_steps_changes():
             optimizer.step(np.zeros((size, 2000), np.float32))
 
     lines = by_adversary(Silo(train=train).answer())
-    assert lines["server"].low < lines["server"].linear_limit < lines["server"].high
+    assert (
+        lines["server"].low
+        < lines["server"].linear_limit
+        < lines["server"].high
+    )
     assert math.isfinite(lines["public"].epsilon)
 
 
@@ -252,7 +270,9 @@ def test_a_round_without_dp_sgd_is_never_forgotten(which):
     def optimizer(model, noise, index):
         if index != which:
             return make(model, noise, index)
-        forgotten = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1)
+        forgotten = torch.optim.SGD(
+            [torch.nn.Parameter(torch.zeros(3))], lr=0.1
+        )
         forgotten.theta = model  # type: ignore[attr-defined]
         forgotten.params = []  # type: ignore[attr-defined]
         return forgotten
@@ -279,9 +299,16 @@ def test_a_silo_that_is_too_small_has_theory_and_its_steps_are_looked_at():
     assert (answer.canaries, answer.faults) == (0, ())
     for line in answer.lines:
         assert line.epsilon is None
-        assert line.reason == "a tenth of its records is too few canaries to measure by"
-        assert line.theory == pytest.approx(poisson_epsilon(0.6, 0.05, 3 * 20, DELTA))
-    quiet = Silo(batch=4, rate=0.05, rounds=3, noise=0.0, options=options).answer()
+        assert (
+            line.reason
+            == "a tenth of its records is too few canaries to measure by"
+        )
+        assert line.theory == pytest.approx(
+            poisson_epsilon(0.6, 0.05, 3 * 20, DELTA)
+        )
+    quiet = Silo(
+        batch=4, rate=0.05, rounds=3, noise=0.0, options=options
+    ).answer()
     assert {line.theory for line in quiet.lines} == {math.inf}
     assert not sound.audit._memory._vectors["times"].any()
 
@@ -333,7 +360,9 @@ def test_a_silo_is_accused_by_a_proof_of_four_nines(monkeypatch):
 
     def unlucky(record, adversary, *, confidence):
         found = auditing.answer(record, adversary, confidence=confidence)
-        return dataclasses.replace(found, proved=1000.0 if confidence < 0.999 else 0.5)
+        return dataclasses.replace(
+            found, proved=1000.0 if confidence < 0.999 else 0.5
+        )
 
     monkeypatch.setattr("fl_epe.silos.lines.answer", unlucky)
     for line in Silo().answer().lines:

@@ -19,7 +19,9 @@ def small_silo():
     )  # fmt: skip
 
 
-def test_a_small_silo_says_so_at_the_end_and_not_how_many_records_it_has(tmp_path):
+def test_a_small_silo_says_so_at_the_end_and_not_how_many_records_it_has(
+    tmp_path,
+):
     for _ in range(2):
         with audit_records(
             tmp_path, small_silo(), delta=1e-5, sample_rate=0.25, silo="north"
@@ -33,14 +35,18 @@ def test_a_small_silo_says_so_at_the_end_and_not_how_many_records_it_has(tmp_pat
 
 def test_training_without_dp_is_said_at_the_end():
     kept: dict[str, object] = {}
-    with audit_records(kept, torch.optim.SGD([torch.zeros(3)], lr=0.1), delta=1e-5):
+    with audit_records(
+        kept, torch.optim.SGD([torch.zeros(3)], lr=0.1), delta=1e-5
+    ):
         pass
     found = final_answer(kept, [np.zeros(3)])
     assert all(line.theory == math.inf for line in found.lines)
 
 
 def test_an_error_tells_nothing_of_what_a_context_holds():
-    context = Context(0, 7, {"hospital": "secret"}, RecordDict(), {"site": "secret"})
+    context = Context(
+        0, 7, {"hospital": "secret"}, RecordDict(), {"site": "secret"}
+    )
     with pytest.raises(LookupError, match="a Context that holds") as raised:
         final_answer(context, [])
     assert "secret" not in str(raised.value)
@@ -49,7 +55,9 @@ def test_an_error_tells_nothing_of_what_a_context_holds():
 def test_what_cannot_be_read_is_left_as_it_is(tmp_path):
     path = tmp_path / "records.npz"
     path.write_bytes(b"damaged")
-    with audit_records(tmp_path, small_silo(), delta=1e-5, sample_rate=0.25) as audit:
+    with audit_records(
+        tmp_path, small_silo(), delta=1e-5, sample_rate=0.25
+    ) as audit:
         pass
     assert path.read_bytes() == b"damaged"
     assert audit.answer().canaries == 0

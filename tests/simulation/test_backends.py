@@ -84,7 +84,10 @@ def test_ray_on_a_cluster_of_two_nodes(job, in_process, processes, monkeypatch):
         nodes = ray.nodes()
         ray.shutdown()
         processes.end_all()
-    assert [node["Resources"]["CPU"] for node in nodes if node["Alive"]] == [1, 1]
+    assert [node["Resources"]["CPU"] for node in nodes if node["Alive"]] == [
+        1,
+        1,
+    ]
     _assert_same_run(record, in_process)
     assert np.array_equal(
         record.observed.final, in_process.observed.final
@@ -94,8 +97,12 @@ def test_ray_on_a_cluster_of_two_nodes(job, in_process, processes, monkeypatch):
 def _run_app(processes, tmp_path, *options):
     app = shutil.copytree(APP, tmp_path / "app")
     output = tmp_path / "out"
-    printed = flwr_run(processes, app, {**SETTINGS, "output": str(output)}, *options)
-    assert (output / "record.npz").exists(), printed + processes.log("superlink")
+    printed = flwr_run(
+        processes, app, {**SETTINGS, "output": str(output)}, *options
+    )
+    assert (output / "record.npz").exists(), printed + processes.log(
+        "superlink"
+    )
     assert (output / "report.html").exists()
     return AuditRecord.load(output / "record.npz")
 

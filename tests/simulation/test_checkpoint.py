@@ -11,7 +11,11 @@ from fl_epe.archive import read_archive
 from fl_epe.cli.main import main
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import load_job
-from fl_epe.simulation.checkpoint import previous_of, read_checkpoint, write_checkpoint
+from fl_epe.simulation.checkpoint import (
+    previous_of,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +67,15 @@ JOBS = {
         {"config": {"clients": 20, "rounds": "six"}},
         "rounds='six' to be an integer",
     ),
-    "seeds": ({"seeds": dict.fromkeys(STREAMS, "x")}, "canary='x' to be an integer"),
+    "seeds": (
+        {"seeds": dict.fromkeys(STREAMS, "x")},
+        "canary='x' to be an integer",
+    ),
     "seeds-list": ({"seeds": [1]}, "must be a mapping, not list"),
-    "seeds-huge": ({"seeds": dict.fromkeys(STREAMS, 2**129)}, "canary=[0-9]* <= "),
+    "seeds-huge": (
+        {"seeds": dict.fromkeys(STREAMS, 2**129)},
+        "canary=[0-9]* <= ",
+    ),
     "every": ({"evaluate_every": 0}, "evaluate_every=0 to be an integer >= 1"),
 }
 

@@ -27,7 +27,9 @@ def vectors(state: ServerState) -> list[np.ndarray]:
 def sums(value: float, *, separate: bool = False) -> ClippedSums:
     """The sums of a round with two clients, one of which was clipped."""
     total = np.full(DIM, value)
-    return ClippedSums(total, total / 2 if separate else None, clients=2, unclipped=1)
+    return ClippedSums(
+        total, total / 2 if separate else None, clients=2, unclipped=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,8 +50,12 @@ def test_the_same_state_has_the_same_next_state(options):
     seeds = Seeds.derive(1)
     separate = config.full_knowledge
     state = initial_state(config, np.zeros(DIM, np.float32))
-    for _ in range(2):  # so that the optimizer and correlated noise remember something
-        state, _ = next_round(config, seeds, state, sums(0.1, separate=separate))
+    for _ in range(
+        2
+    ):  # so that the optimizer and correlated noise remember something
+        state, _ = next_round(
+            config, seeds, state, sums(0.1, separate=separate)
+        )
     kept_state, round_sums = copy.deepcopy(state), sums(0.3, separate=separate)
     kept_sums = copy.deepcopy(round_sums)
     first, first_released = next_round(config, seeds, state, round_sums)

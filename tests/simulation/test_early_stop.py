@@ -7,12 +7,21 @@ import pytest
 from tiny import Tiny
 
 from fl_epe import AuditRecord
-from fl_epe.auditing import answer_metrics, answers, epsilon_by_round, epsilon_metrics
+from fl_epe.auditing import (
+    answer_metrics,
+    answers,
+    epsilon_by_round,
+    epsilon_metrics,
+)
 from fl_epe.config import RunConfig
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, Progress, simulate
-from fl_epe.simulation.checkpoint import previous_of, read_checkpoint, write_checkpoint
+from fl_epe.simulation.checkpoint import (
+    previous_of,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 ROUNDS = 20
 CONFIG = RunConfig(
@@ -50,7 +59,10 @@ def test_the_run_stops_when_its_rule_is_met(stopped):
     for before, each in zip(
         progress[2:-1], epsilon_by_round(record)[1:-1], strict=True
     ):
-        assert epsilon_metrics("all", each.estimate).items() <= before.epsilons.items()
+        assert (
+            epsilon_metrics("all", each.estimate).items()
+            <= before.epsilons.items()
+        )
     found = answers(record)
     assert progress[-1].epsilons == answer_metrics(found)
     assert epsilon_by_round(record)[-1].estimate == found[1].estimate
@@ -81,9 +93,14 @@ def test_the_report_says_so(stopped, tmp_path):
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     summary = summarize(loaded)
     text = " ".join(as_text(summary, details=True).split())
-    assert f"ended after round {record.rounds} because of its scores ({RULE})" in text
+    assert (
+        f"ended after round {record.rounds} because of its scores ({RULE})"
+        in text
+    )
     assert "stopped" in [one.code for one in summary.warnings]
-    others = summarize(simulate(job("epsilon-all-high < 0.01", rounds=2))).warnings
+    others = summarize(
+        simulate(job("epsilon-all-high < 0.01", rounds=2))
+    ).warnings
     assert "stopped" not in [one.code for one in others]
 
 
@@ -115,12 +132,17 @@ def test_a_run_that_was_killed_stops_where_it_would_have(stopped, tmp_path):
     ("change", "message"),
     [
         ({"auditor.signals": None}, "it has no 'signals'"),
-        ({"auditor.signals": np.zeros((2, 3))}, r"signals.shape=\(2, 3\) to be"),
+        (
+            {"auditor.signals": np.zeros((2, 3))},
+            r"signals.shape=\(2, 3\) to be",
+        ),
         ({"auditor.factor": np.zeros(5)}, r"factor.shape=\(5,\) to be"),
     ],
     ids=["missing", "shape", "length"],
 )
-def test_a_checkpoint_without_what_the_rule_needs_is_refused(change, message, tmp_path):
+def test_a_checkpoint_without_what_the_rule_needs_is_refused(
+    change, message, tmp_path
+):
     path = tmp_path / "checkpoint.npz"
 
     def kill(progress):

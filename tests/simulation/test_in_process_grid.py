@@ -38,10 +38,14 @@ def test_nodes_in_process_cannot_change_each_other_s_messages():
 
     with InProcessGrid(app, 3) as grid:
         content = RecordDict(
-            {"arrays": pack(theta=np.zeros(2)), "config": ConfigRecord({"secret": 1})}
+            {
+                "arrays": pack(theta=np.zeros(2)),
+                "config": ConfigRecord({"secret": 1}),
+            }
         )
         messages = [
-            Message(content, node, MessageType.TRAIN) for node in grid.get_node_ids()
+            Message(content, node, MessageType.TRAIN)
+            for node in grid.get_node_ids()
         ]
         replies = list(grid.send_and_receive(messages))
     assert [reply.has_error() for reply in replies] == [False] * 3
@@ -55,7 +59,9 @@ def test_its_threads_are_freed_without_the_garbage_collector():
     gc.disable()
     try:
         with InProcessGrid(ClientApp(), 3):
-            started = [weakref.ref(t) for t in set(threading.enumerate()) - before]
+            started = [
+                weakref.ref(t) for t in set(threading.enumerate()) - before
+            ]
             assert len(started) == 3
         assert not any(thread() for thread in started)
     finally:

@@ -27,6 +27,8 @@ def test_orders_survive_the_wire():
     )
     decoded = TrainInstruction.decode(order.encode())
     assert np.array_equal(decoded.theta, order.theta)
-    assert dataclasses.replace(decoded, theta=0) == dataclasses.replace(order, theta=0)
+    assert dataclasses.replace(decoded, theta=0) == dataclasses.replace(
+        order, theta=0
+    )
     with pytest.raises(ValueError, match="'sums' in the reply"):
         PartialAggregate.decode(RecordDict())

@@ -18,7 +18,8 @@ class TestNodes:
         @app.query()
         def query(message, context):
             return Message(
-                RecordDict({"held": pack(clients=np.arange(19))}), reply_to=message
+                RecordDict({"held": pack(clients=np.arange(19))}),
+                reply_to=message,
             )
 
         with (
@@ -32,7 +33,9 @@ class TestNodes:
 
     def test_nodes_that_hold_everyone_share_the_work_by_size(self):
         sizes = np.array([50, 1, 1, 1, 20, 20, 9, 1, 1, 1])
-        with InProcessGrid(worker_app(Tiny(clients=10), everyone=True), 3) as grid:
+        with InProcessGrid(
+            worker_app(Tiny(clients=10), everyone=True), 3
+        ) as grid:
             directory = NodeRegistry(10, 1.0, lambda clients: sizes[clients])
             directory.wait_for_all(grid)
             assert directory.reachable() == 10
@@ -65,4 +68,6 @@ class TestNodes:
             next(iter(grid._contexts.values())).node_config = {}
             message = Message(RecordDict(), 1, MessageType.QUERY)
             (reply,) = grid.send_and_receive([message])
-        assert "'partition-id' in the node's configuration" in str(reply.error.reason)
+        assert "'partition-id' in the node's configuration" in str(
+            reply.error.reason
+        )

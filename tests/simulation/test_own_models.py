@@ -50,7 +50,12 @@ def _sentences() -> datasets.Dataset:
 
 def _table(model: Callable[[], nn.Module]) -> DatasetTask:
     return from_datasets(
-        model, rows(200), inputs="x", targets="y", partition="by:user", held_out=0.25
+        model,
+        rows(200),
+        inputs="x",
+        targets="y",
+        partition="by:user",
+        held_out=0.25,
     )
 
 
@@ -75,7 +80,9 @@ TASKS: dict[str, Callable[[], DatasetTask]] = {
 
 def _job(name: str, **more: Any) -> Job:
     settings = SMALL | {"clients": 10, "local_batch_size": 8} | more
-    return Job(TASKS[name](), RunConfig(**settings), Seeds.derive(1), evaluate_every=1)
+    return Job(
+        TASKS[name](), RunConfig(**settings), Seeds.derive(1), evaluate_every=1
+    )
 
 
 SLOW = pytest.param(
@@ -84,7 +91,9 @@ SLOW = pytest.param(
 
 
 @pytest.mark.parametrize("name", [SLOW, "table", "batch-norm"])
-def test_a_model_of_ones_own_learns_and_leaves_a_record(name: str, tmp_path: Path):
+def test_a_model_of_ones_own_learns_and_leaves_a_record(
+    name: str, tmp_path: Path
+):
     job = _job(
         name, rounds=12, clients_per_round=10, noise_multiplier=0.0, local_epochs=2,
         local_learning_rate=0.3, server_learning_rate=1.0, num_canaries=2,
@@ -92,7 +101,10 @@ def test_a_model_of_ones_own_learns_and_leaves_a_record(name: str, tmp_path: Pat
     )  # fmt: skip
     record = simulate(job, workers=2)
     assert record.provenance.faults == ()
-    accuracy, loss = record.metrics["eval_accuracy"], record.metrics["eval_loss"]
+    accuracy, loss = (
+        record.metrics["eval_accuracy"],
+        record.metrics["eval_loss"],
+    )
     assert loss[-1] < loss[0]
     assert accuracy[-1] > max(0.7, accuracy[0])
     record.save(tmp_path / "record.npz")

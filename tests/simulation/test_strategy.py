@@ -103,7 +103,9 @@ def test_equals_the_reference_loop(monkeypatch):
     )  # float32, in another order
     monkeypatch.setenv("FL_EPE_CHUNK", "1")
     model, record = _final_model(SMALL, workers=2)
-    assert np.array_equal(model, theta)  # to the last bit: clipped sums are exact
+    assert np.array_equal(
+        model, theta
+    )  # to the last bit: clipped sums are exact
     assert np.array_equal(record.presence, canaries)
     assert np.array_equal(record.mechanism.clip_norms, clip_norms)
     per_round = np.split(record.clients.ids, record.clients.offsets[1:-1])
@@ -114,14 +116,18 @@ def test_equals_the_reference_loop(monkeypatch):
 @pytest.mark.slow
 def test_equals_the_reference_loop_on_the_real_task():
     task = load_task("digits", num_clients=12)
-    config = dataclasses.replace(SMALL, clients=12, clients_per_round=4, rounds=3)
+    config = dataclasses.replace(
+        SMALL, clients=12, clients_per_round=4, rounds=3
+    )
     theta, _, canaries, _ = reference.train(task, config, SEEDS)
     record = _run(task, config)
     norm = np.linalg.norm(theta.astype(float))
     assert record.norms.final == pytest.approx(norm, rel=1e-12)
     assert np.array_equal(record.presence, canaries)
     vectors = CanarySet(task.dim, 24, SEEDS.canary)
-    cosines = [vectors.vector(i).astype(float) @ theta / norm for i in range(24)]
+    cosines = [
+        vectors.vector(i).astype(float) @ theta / norm for i in range(24)
+    ]
     together = np.concatenate([record.observed.final, record.unobserved.final])
     # a model that differs by 1e-5 relative moves a cosine of spread 1/√d by 1e-5/√d
     np.testing.assert_allclose(together, cosines, atol=1e-5 / np.sqrt(task.dim))
@@ -129,7 +135,9 @@ def test_equals_the_reference_loop_on_the_real_task():
 
 def test_two_runs_give_the_same_bits():
     first, second = _run().by_name(), _run().by_name()
-    arrays = [name for name, value in first.items() if isinstance(value, np.ndarray)]
+    arrays = [
+        name for name, value in first.items() if isinstance(value, np.ndarray)
+    ]
     assert {
         "observed.means",
         "unobserved.displacement",
@@ -160,7 +168,8 @@ def test_noise_has_its_standard_deviation_and_uses_the_clip_norm_of_its_round():
     )
     record = _run(config=config)
     assert (
-        np.ptp(record.mechanism.clip_norms) > 0.1 * record.mechanism.clip_norms[0]
+        np.ptp(record.mechanism.clip_norms)
+        > 0.1 * record.mechanism.clip_norms[0]
     )  # the norm does move
     noise = (
         record.norms.residuals
@@ -173,14 +182,20 @@ def test_noise_has_its_standard_deviation_and_uses_the_clip_norm_of_its_round():
 
 
 def test_canaries_arrive_at_exactly_the_clip_norm():
-    config = dataclasses.replace(SMALL, full_knowledge=True, noise_multiplier=0.0)
+    config = dataclasses.replace(
+        SMALL, full_knowledge=True, noise_multiplier=0.0
+    )
     record = _run(config=config)
     vectors = CanarySet(record.dim, 24, SEEDS.canary)
     for t in range(record.rounds):
         present = np.flatnonzero(record.presence[t])
-        total = np.sum([vectors.vector(i).astype(float) for i in present], axis=0)
+        total = np.sum(
+            [vectors.vector(i).astype(float) for i in present], axis=0
+        )
         expected = (
-            np.linalg.norm(total) * record.mechanism.clip_norms[t] / config.cohort_size
+            np.linalg.norm(total)
+            * record.mechanism.clip_norms[t]
+            / config.cohort_size
         )
         assert record.norms.residuals[t] == pytest.approx(expected, rel=1e-5)
 
@@ -211,8 +226,12 @@ def test_the_matched_filter_meets_the_analytical_value():
     from fl_epe import epsilon_two_gaussians
 
     # A client takes part in 4 of 8 rounds, a canary in one.
-    shifts = 2 * (1 / config.sum_noise_multiplier() + np.array([-4, 4]) / np.sqrt(400))
-    low, high = (epsilon_two_gaussians(0, 1, shift, 1, 1e-3) for shift in shifts)
+    shifts = 2 * (
+        1 / config.sum_noise_multiplier() + np.array([-4, 4]) / np.sqrt(400)
+    )
+    low, high = (
+        epsilon_two_gaussians(0, 1, shift, 1, 1e-3) for shift in shifts
+    )
     # the real clients' part of the mean adds to the noise: at most 20² + 50 against 0.25 × 20005
     assert low * 0.95 <= estimate.epsilon <= high
 
@@ -226,7 +245,10 @@ def test_the_matched_filter_meets_the_analytical_value():
             "clipping": "fixed",
             "clip_norm": 0.5,
         },
-        {"participation": "drop-out:of=cyclic,rate=0.2", "canary_participations": 2},
+        {
+            "participation": "drop-out:of=cyclic,rate=0.2",
+            "canary_participations": 2,
+        },
         {"server_optimizer": "adam", "server_learning_rate": 0.01},
         {"canaries_vote": True, "canary_participations": 3},
         {"noise_multiplier": 0.0, "server_momentum": 0.0},
@@ -274,7 +296,8 @@ class TestFaults:
             for f in record.provenance.faults
         )
         assert any(
-            "client 5: its update was not finite" in f for f in record.provenance.faults
+            "client 5: its update was not finite" in f
+            for f in record.provenance.faults
         )
 
     def test_the_denominator_stays(self):
@@ -309,11 +332,15 @@ class TestFaults:
             record = run_on_grid(grid, Job(Tiny(), SMALL, SEEDS))
         lost = record.clients.absent.sum()
         assert updates_lost(record) == f"{lost} of {lost} updates were lost"
-        with pytest.raises(NotMeasured, match="no canary took part in 8 rounds"):
+        with pytest.raises(
+            NotMeasured, match="no canary took part in 8 rounds"
+        ):
             epsilon_from_record(record)
 
     def test_a_model_that_overflows_leaves_a_record(self):
-        config = dataclasses.replace(SMALL, server_learning_rate=1e38, clipping="fixed")
+        config = dataclasses.replace(
+            SMALL, server_learning_rate=1e38, clipping="fixed"
+        )
         record = _run(config=config)
         assert divergence(record)[0] == "the final model is not finite"
         with pytest.raises(NotMeasured, match="is not finite"):
@@ -363,10 +390,14 @@ class TestFaults:
                 lambda part: part.total.fill(np.nan), "norm=nan", id="norm=nan"
             ),
             pytest.param(
-                lambda part: part.total.fill(1e6), "to be at most", id="to-be-at-most"
+                lambda part: part.total.fill(1e6),
+                "to be at most",
+                id="to-be-at-most",
             ),
             pytest.param(
-                lambda part: setattr(part, "clients", 99), "clients=99", id="clients=99"
+                lambda part: setattr(part, "clients", 99),
+                "clients=99",
+                id="clients=99",
             ),
             pytest.param(
                 lambda part: setattr(part, "clients", [1]),
@@ -380,7 +411,9 @@ class TestFaults:
             ),
             *(
                 pytest.param(
-                    lambda part, wrong=wrong: setattr(part, "clients_total", wrong),
+                    lambda part, wrong=wrong: setattr(
+                        part, "clients_total", wrong
+                    ),
                     "no sum of clients apart",
                     id=f"clients-apart-{name}",
                 )
@@ -439,11 +472,17 @@ class TestBadInput:
             ValueError, match=r"flat float32 model, got float32 \(2, 2\)"
         ):
             strategy.configure_train(1, arrays, None, None)
-        with pytest.raises(ValueError, match=r"flat float32 model, got int64 \(3,\)"):
-            strategy.configure_train(1, pack(theta=np.zeros(3, int)), None, None)
+        with pytest.raises(
+            ValueError, match=r"flat float32 model, got int64 \(3,\)"
+        ):
+            strategy.configure_train(
+                1, pack(theta=np.zeros(3, int)), None, None
+            )
 
     def test_the_task_must_have_the_clients(self):
-        with pytest.raises(ValueError, match="clients=20 to be those of the task, 7"):
+        with pytest.raises(
+            ValueError, match="clients=20 to be those of the task, 7"
+        ):
             Job(Tiny(clients=7), SMALL, SEEDS)
 
     def test_unknown_backends_and_numbers(self):
@@ -466,13 +505,18 @@ class TestCoins:
 
     def test_every_canary_is_on_one_side_and_the_record_says_which(self):
         record = _run(config=self.config)
-        together = np.sort(np.concatenate([record.observed.ids, record.unobserved.ids]))
+        together = np.sort(
+            np.concatenate([record.observed.ids, record.unobserved.ids])
+        )
         assert np.array_equal(together, np.arange(400))
         # 400 fair coins
         assert abs(len(record.observed.ids) - 200) < 4 * np.sqrt(400) / 2
         assert record.mechanism.inclusion == "coin"
         assert np.all(record.presence.sum(axis=0) == 1)
-        assert (self.config.cohort_size, self.config.canaries_per_round) == (5, 200 / 8)
+        assert (self.config.cohort_size, self.config.canaries_per_round) == (
+            5,
+            200 / 8,
+        )
 
     def test_those_whose_coin_says_so_take_part(self):
         config = dataclasses.replace(
@@ -505,7 +549,10 @@ def test_full_knowledge_subtracts_all_canaries_but_one():
     observed, unobserved = scores.both()
     expected = np.sqrt(8) / config.sum_noise_multiplier()
     assert abs(observed.mean() - expected) < 4 / np.sqrt(120)
-    for side in (observed, unobserved):  # a standard deviation is known to 1/√(2·120)
+    for side in (
+        observed,
+        unobserved,
+    ):  # a standard deviation is known to 1/√(2·120)
         assert abs(side.std() - 1) < 4 / np.sqrt(2 * 120)
     assert scores.spread == 1
 
@@ -546,14 +593,17 @@ def test_no_client_is_lost_to_the_parser():
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(1e-6)
     gc.set_threshold(20, 2, 2)
-    gc.callbacks.append(_nothing)  # garbage collection then runs Python code in between
+    gc.callbacks.append(
+        _nothing
+    )  # garbage collection then runs Python code in between
     try:
         with InProcessGrid(app, 24) as grid:
             content = RecordDict(
                 {"arrays": pack(theta=np.zeros((4, 5)), other=np.ones(3))}
             )
             messages = [
-                Message(content, n, MessageType.TRAIN) for n in grid.get_node_ids()
+                Message(content, n, MessageType.TRAIN)
+                for n in grid.get_node_ids()
             ]
             replies = list(grid.send_and_receive(messages))
     finally:
@@ -561,7 +611,9 @@ def test_no_client_is_lost_to_the_parser():
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(_nothing)
     assert [reply.error.reason for reply in replies if reply.has_error()] == []
-    np.testing.assert_array_equal(content["arrays"]["theta"].numpy(), np.zeros((4, 5)))
+    np.testing.assert_array_equal(
+        content["arrays"]["theta"].numpy(), np.zeros((4, 5))
+    )
 
 
 def _nothing(*args):
@@ -571,4 +623,6 @@ def _nothing(*args):
 def test_the_updates_of_an_optimizer_that_is_not_linear_are_scored():
     record = _run(config=dataclasses.replace(SMALL, server_optimizer="adam"))
     assert record.observed.deltas is not None
-    assert not np.allclose(record.observed.deltas, record.observed.means, atol=1e-3)
+    assert not np.allclose(
+        record.observed.deltas, record.observed.means, atol=1e-3
+    )

@@ -90,11 +90,15 @@ def test_correlated_noise_goes_on_where_it_was(path, monkeypatch):
     config = dataclasses.replace(CONFIG, mechanism="banded:bands=4")
     monkeypatch.setitem(globals(), "JOB", Job(Tiny(), config, Seeds.derive(7)))
     killed(path, 5, checkpoint_every=1)
-    assert sum(name.startswith("noise.") for name in read_checkpoint(path)[1]) == 3
+    assert (
+        sum(name.startswith("noise.") for name in read_checkpoint(path)[1]) == 3
+    )
     check_same(simulate(JOB, checkpoint=path), simulate(JOB))
 
 
-def test_there_is_one_before_the_first_round_and_one_after_the_last(path, whole):
+def test_there_is_one_before_the_first_round_and_one_after_the_last(
+    path, whole
+):
     killed(path, 3, checkpoint_every=9999)
     assert rounds_in(path) == 0
     assert not previous_of(path).exists()
@@ -120,9 +124,14 @@ def test_the_one_before_is_used_and_named(path, whole, damage, caplog):
             JOB, checkpoint=path, on_round=lambda done: seen.append(done.round)
         )
     assert seen[0] == 2
-    assert rounds_in(previous_of(path)) == 2  # the broken one is not in its place
+    assert (
+        rounds_in(previous_of(path)) == 2
+    )  # the broken one is not in its place
     assert f"{str(path)!r} to" in caplog.text
-    assert f"goes on from the checkpoint before it, {previous_of(path)}" in caplog.text
+    assert (
+        f"goes on from the checkpoint before it, {previous_of(path)}"
+        in caplog.text
+    )
     check_same(record, whole)
     remove_checkpoint(path)
     assert not list(path.parent.iterdir())
@@ -143,7 +152,9 @@ def test_where_both_are_broken_both_are_named(path):
 def test_a_checkpoint_of_another_run_is_refused(path, whole):
     killed(path, 5, checkpoint_every=2)
     other = Job(
-        Tiny(), dataclasses.replace(CONFIG, noise_multiplier=0.4), Seeds.derive(8)
+        Tiny(),
+        dataclasses.replace(CONFIG, noise_multiplier=0.4),
+        Seeds.derive(8),
     )
     differs = "other values of config.noise_multiplier, seeds.canary"
     with pytest.raises(ValueError, match=differs):
@@ -173,7 +184,9 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(path, whole, monkeypatch):
         on_round=lambda _: kept.append(rounds_in(path)),
     )
     assert kept == [0, 1, 1, 1, 4, 5, 6, 7, 8]
-    assert record.provenance.fault_counts == {FaultKind.CHECKPOINT_NOT_WRITTEN: 2}
+    assert record.provenance.fault_counts == {
+        FaultKind.CHECKPOINT_NOT_WRITTEN: 2
+    }
     assert [fault.partition(",")[0] for fault in record.provenance.faults] == [
         "round 2",
         "round 3",
@@ -206,7 +219,9 @@ def test_a_run_that_is_asked_to_stop_keeps_its_rounds(path, whole, where):
 
     def run():
         with pytest.raises(RunStoppedError) as stop:
-            simulate(job, checkpoint=path, checkpoint_every=9999, stop=REQUEST[0])
+            simulate(
+                job, checkpoint=path, checkpoint_every=9999, stop=REQUEST[0]
+            )
         stops.append(stop.value)
 
     if where == "main":
@@ -215,7 +230,11 @@ def test_a_run_that_is_asked_to_stop_keeps_its_rounds(path, whole, where):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    assert (stops[0].rounds_done, stops[0].rounds, stops[0].kept) == (4, ROUNDS, True)
+    assert (stops[0].rounds_done, stops[0].rounds, stops[0].kept) == (
+        4,
+        ROUNDS,
+        True,
+    )
     assert rounds_in(path) == 4
     check_same(simulate(JOB, checkpoint=path), whole)
 

@@ -30,8 +30,17 @@ def test_an_example_gives_what_it_shows(name):
 
 def test_tables_are_aligned():
     table = Table(
-        "bounds", ("bound", "ε ≥", "held"), [("gdp", 0.75, True), ("mean", None, False)]
+        "bounds",
+        ("bound", "ε ≥", "held"),
+        [("gdp", 0.75, True), ("mean", None, False)],
     )
-    lines = ["bounds", "bound   ε ≥  held", "gdp    0.75   yes", "mean      –    no"]
+    lines = [
+        "bounds",
+        "bound   ε ≥  held",
+        "gdp    0.75   yes",
+        "mean      –    no",
+    ]
     assert str(table) == "\n".join(lines)
-    assert str(Result("All hold.", [table], ["a note"])).endswith("\n\nNote: a note")
+    assert str(Result("All hold.", [table], ["a note"])).endswith(
+        "\n\nNote: a note"
+    )

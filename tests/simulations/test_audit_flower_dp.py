@@ -24,11 +24,15 @@ def checks(script):
 @pytest.fixture(scope="module")
 def findings(script):
     """Of every case, by its name."""
-    return {case.name: script.examine(case, CANARIES, SEED) for case in script.CASES}
+    return {
+        case.name: script.examine(case, CANARIES, SEED) for case in script.CASES
+    }
 
 
 def test_no_control_is_accused(findings):
-    controls = [finding for finding in findings.values() if finding.case.control]
+    controls = [
+        finding for finding in findings.values() if finding.case.control
+    ]
     assert len(controls) == 4
     # An honest case passes in 99% of all seeds at least; this one is fixed.
     assert {finding.verdict for finding in controls} <= {
@@ -42,7 +46,9 @@ def test_no_control_is_accused(findings):
 def test_one_heavy_client_is_proved_to_break_the_promise(findings):
     finding = findings["1,000 examples"]
     assert finding.verdict == "violation, proved"
-    assert finding.evidence.assumption == "independent scores, of any distribution"
+    assert (
+        finding.evidence.assumption == "independent scores, of any distribution"
+    )
     # 4 canaries of 1,000 examples among 20 clients of 1: a share of nearly 1/4 and not 1/24.
     assert finding.evidence.estimate.low > 5 * finding.case.claimed
 
@@ -97,4 +103,7 @@ def test_an_odd_round_never_raises(checks):
         assert isinstance(well, (bool, np.bool_))
         assert words, check.name
     broken = dataclasses.replace(check, run=lambda: 1 / 0)
-    assert broken.result() == (False, "raises ZeroDivisionError: division by zero")
+    assert broken.result() == (
+        False,
+        "raises ZeroDivisionError: division by zero",
+    )

@@ -21,20 +21,38 @@ def rng():
 
 
 WITHOUT_NOISE: dict[str, tuple[Any, list[float]]] = {
-    "clips-the-mean": (sensitivity_bugs.ClipsTheMean(1.0, 0.0, 10), [0.6, 0.8, 0, 0]),
-    "mean-is-short": (sensitivity_bugs.ClipsTheMean(10.0, 0.0, 10), [3, 4, 0, 0]),
-    "over-batch": (sensitivity_bugs.SensitivityOverBatch(5.0, 0.0, 10), [3, 4, 0, 0]),
+    "clips-the-mean": (
+        sensitivity_bugs.ClipsTheMean(1.0, 0.0, 10),
+        [0.6, 0.8, 0, 0],
+    ),
+    "mean-is-short": (
+        sensitivity_bugs.ClipsTheMean(10.0, 0.0, 10),
+        [3, 4, 0, 0],
+    ),
+    "over-batch": (
+        sensitivity_bugs.SensitivityOverBatch(5.0, 0.0, 10),
+        [3, 4, 0, 0],
+    ),
     "over-batch-long": (
         sensitivity_bugs.SensitivityOverBatch(1.0, 0.0, 10),
         [0.6, 0.8, 0, 0],
     ),
-    "weights": (sensitivity_bugs.WeightedSum(1.0, 0.0, [3.0]), [1.8, 2.4, 0, 0]),
+    "weights": (
+        sensitivity_bugs.WeightedSum(1.0, 0.0, [3.0]),
+        [1.8, 2.4, 0, 0],
+    ),
     "capped-weights": (
         sensitivity_bugs.WeightedSum(1.0, 0.0, [3.0], most=2.0),
         [1.2, 1.6, 0, 0],
     ),
-    "too-little-noise": (noise_bugs.TooLittleNoise(1.0, 0.0, 2.0), [0.6, 0.8, 0, 0]),
-    "by-tensor": (sensitivity_bugs.ClippedByTensor(1.0, 0.0, 4, 0.5), [0.5, 0.5, 0, 0]),
+    "too-little-noise": (
+        noise_bugs.TooLittleNoise(1.0, 0.0, 2.0),
+        [0.6, 0.8, 0, 0],
+    ),
+    "by-tensor": (
+        sensitivity_bugs.ClippedByTensor(1.0, 0.0, 4, 0.5),
+        [0.5, 0.5, 0, 0],
+    ),
     "workers": (
         noise_bugs.NoiseOfWorkers(1.0, 0.0, 10, 2, right=True),
         [0.06, 0.08, 0, 0],
@@ -63,7 +81,9 @@ def test_the_last_tensor_is_not_clipped():
 
 
 def test_weights_go_by_place():
-    mechanism = sensitivity_bugs.WeightedSum(1.0, 0.0, [1.0, 1.0, 3.0], most=None)
+    mechanism = sensitivity_bugs.WeightedSum(
+        1.0, 0.0, [1.0, 1.0, 3.0], most=None
+    )
     rows = np.eye(DIM)[:3] * 9
     np.testing.assert_allclose(mechanism.release(rows, rng()), [1, 1, 3, 0])
     np.testing.assert_allclose(mechanism.release(rows[:2], rng()), [1, 1, 0, 0])
@@ -103,13 +123,18 @@ def test_noise_of_few_seeds_is_one_of_its_table():
 
 
 def test_tensors_share_noise():
-    first, second = np.split(noise_bugs.SharedNoise(1.0, 1.0).release(NOBODY, rng()), 2)
+    first, second = np.split(
+        noise_bugs.SharedNoise(1.0, 1.0).release(NOBODY, rng()), 2
+    )
     np.testing.assert_array_equal(first, second)
     assert first.all()
 
 
 def test_a_resumed_run_repeats_its_noise_and_a_new_one_does_not():
-    mechanism, draws = noise_bugs.RepeatedNoise(1.0, 1.0, resumed_after=2), rng()
+    mechanism, draws = (
+        noise_bugs.RepeatedNoise(1.0, 1.0, resumed_after=2),
+        rng(),
+    )
     steps = [mechanism.release(NOBODY, draws) for _ in range(4)]
     np.testing.assert_array_equal(steps[2:], steps[:2])
     assert not np.isin(steps[0], steps[1]).any()
@@ -121,7 +146,9 @@ def test_a_resumed_run_repeats_its_noise_and_a_new_one_does_not():
 def test_prefix_sums_have_the_noise_of_their_factor(right):
     steps, noise_multiplier, clip_norm = 5, 2.0, 3.0
     factor = noise_bugs.banded_factor(steps)
-    mechanism = noise_bugs.PrefixSums(clip_norm, noise_multiplier, factor, right=right)
+    mechanism = noise_bugs.PrefixSums(
+        clip_norm, noise_multiplier, factor, right=right
+    )
     draws, again = rng(), rng()
     released = [mechanism.release(np.eye(DIM)[:1], draws) for _ in range(steps)]
     std = noise_multiplier * clip_norm * math.sqrt(1.25)
@@ -152,7 +179,9 @@ def test_the_wrong_sign_moves_the_clip_norm_the_other_way():
         sensitivity_bugs.AdaptiveSum(rule, 0.5, right=False),
     )
     updates = np.eye(DIM) * 7
-    released = [mechanism.release(updates, rng()) for mechanism in (right, wrong)]
+    released = [
+        mechanism.release(updates, rng()) for mechanism in (right, wrong)
+    ]
     np.testing.assert_array_equal(*released)  # in units of the clip norm
     assert right.clip_norm > 1
     assert right.clip_norm * wrong.clip_norm == pytest.approx(1.0)
@@ -173,7 +202,9 @@ def test_a_correct_version_has_the_noise_that_it_claims(name):
         std = math.sqrt((observed.var() + unobserved.var()) / 2)
         shift = (observed.mean() - unobserved.mean()) / std
         assert shift <= claimed + 4 * math.sqrt((2 + claimed**2 / 2) / count)
-    assert [one.statistic for one in scores] == [one.name for one in example.statistics]
+    assert [one.statistic for one in scores] == [
+        one.name for one in example.statistics
+    ]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -83,7 +83,11 @@ def test_the_quick_audit_detects_every_bug():
     assert "of a correct version in 0 of 12 games" in result.summary
     *_, short = result.tables
     short_rows = {str(row[0]): row[-2:] for row in short.rows}
-    for name in ("clips-the-mean", "sensitivity-over-batch", "one-tensor-unclipped"):
+    for name in (
+        "clips-the-mean",
+        "sensitivity-over-batch",
+        "one-tensor-unclipped",
+    ):
         assert short_rows[name] == (0, 1), name
     for name in ("few-seeds", "shared-noise", "repeated-noise"):
         assert short_rows[name] == (1, 1), name

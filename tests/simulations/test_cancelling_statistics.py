@@ -13,8 +13,12 @@ from simulations.tramer_2022.cancelling_statistics import (
 )
 from simulations.tramer_2022.noise_bugs import SharedNoise
 
-CANARY = np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
-NOISE = np.array([[0.3, -1.0, 0.3, -1.0], [2.0, 0.1, 2.0, 0.1], [0.3, -1.0, 0.3, -1.0]])
+CANARY = np.array(
+    [[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+)
+NOISE = np.array(
+    [[0.3, -1.0, 0.3, -1.0], [2.0, 0.1, 2.0, 0.1], [0.3, -1.0, 0.3, -1.0]]
+)
 
 
 def seen(released, canaries=CANARY):
@@ -26,7 +30,9 @@ def test_shared_noise_cancels_between_tensors():
     assert score(*seen(CANARY + NOISE)) == pytest.approx(5.0)
     assert score(*seen(NOISE)) == pytest.approx(0.0)
     thirds = between_tensors(3, tensors=3).score
-    assert thirds(*seen([[6.0, 1.0, 1.0]], [[5.0, 0.0, 0.0]])) == pytest.approx(5.0)
+    assert thirds(*seen([[6.0, 1.0, 1.0]], [[5.0, 0.0, 0.0]])) == pytest.approx(
+        5.0
+    )
 
 
 def test_repeated_noise_cancels_between_steps():
@@ -38,7 +44,9 @@ def test_repeated_noise_cancels_between_steps():
 
 
 def test_the_nearest_noise_tells_the_worlds_apart():
-    statistic = nearest_noise(NOISE[:2], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 5.0, 0.0])
+    statistic = nearest_noise(
+        NOISE[:2], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 5.0, 0.0]
+    )
     for noise in NOISE[:2]:
         with_canary = statistic.score(
             *seen([noise + np.array([1, 1, 6, 1])], CANARY[:1])
@@ -56,7 +64,9 @@ def test_whitening_is_the_likelihood_ratio():
     workload = np.tril(np.ones((3, 3)))
     canaries = np.array([[0.0, 0.0], [0.0, -7.0], [0.0, 0.0]])
     released = rng.standard_normal((3, 2))
-    expected = workload[:, 1] @ np.linalg.inv(factor @ factor.T) @ -released[:, 1]
+    expected = (
+        workload[:, 1] @ np.linalg.inv(factor @ factor.T) @ -released[:, 1]
+    )
     score = whitened(factor, workload).score(*seen(released, canaries))
     assert score == pytest.approx(expected)
 

@@ -34,7 +34,10 @@ def _examples(count, seed=0):
 
 
 def _images(count):
-    (inputs, labels), (test_inputs, test_labels) = _examples(count), _examples(80, 1)
+    (inputs, labels), (test_inputs, test_labels) = (
+        _examples(count),
+        _examples(80, 1),
+    )
     return Images("noise", inputs, labels, test_inputs, test_labels)
 
 
@@ -64,18 +67,26 @@ def test_gradients_are_those_of_autograd():
         _by_autograd(model, inputs, labels),
         _by_autograd(model, others, theirs),
     )
-    np.testing.assert_allclose(found.norms, np.linalg.norm(naive, axis=1), rtol=1e-12)
-    np.testing.assert_allclose(found.products(further), naive @ more.T, atol=1e-14)
+    np.testing.assert_allclose(
+        found.norms, np.linalg.norm(naive, axis=1), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        found.products(further), naive @ more.T, atol=1e-14
+    )
     weights = np.linspace(-1, 2, 7)
     np.testing.assert_allclose(found.sum(weights), weights @ naive, atol=1e-14)
     clipped = found.scales(0.3) * found.norms
-    np.testing.assert_allclose(clipped, np.minimum(found.norms, 0.3), rtol=1e-12)
+    np.testing.assert_allclose(
+        clipped, np.minimum(found.norms, 0.3), rtol=1e-12
+    )
 
 
 def test_coordinates_of_pixels_are_moved_by_those_pixels_alone():
     inputs, labels = _examples(5)
     inputs[:, [2, 7]] = 0.0
-    total = NETWORK.gradients(NETWORK.initial(1), inputs, labels).sum(np.ones(5))
+    total = NETWORK.gradients(NETWORK.initial(1), inputs, labels).sum(
+        np.ones(5)
+    )
     still = NETWORK.hidden_inputs([2, 7])
     assert len(still) == 2 * NETWORK.hidden
     assert not total[still].any()
@@ -106,18 +117,27 @@ def test_scores_are_one_apart_in_units_of_the_noise():
     distance = audit.scores.observed.mean() - audit.scores.unobserved.mean()
     canary_norm = min(float(audit.canary.gradient.norms[0]), 1.0)
     deviation = audit.scores.unobserved.std()
-    assert distance == pytest.approx(canary_norm, abs=4 * deviation * np.sqrt(2 / 500))
-    assert deviation > 0.5 * (1 - 4 / np.sqrt(2 * 500))  # noise, and the other examples
+    assert distance == pytest.approx(
+        canary_norm, abs=4 * deviation * np.sqrt(2 / 500)
+    )
+    assert deviation > 0.5 * (
+        1 - 4 / np.sqrt(2 * 500)
+    )  # noise, and the other examples
     assert audit.fitted < 1.15 * gaussian_epsilon(0.5, DELTA)
 
 
 def test_the_lower_limit_ends_where_no_guess_is_wrong():
     upper = 1 - 0.025 ** (1 / 50)
-    assert largest(100, DELTA) == pytest.approx(np.log((1 - DELTA - upper) / upper))
+    assert largest(100, DELTA) == pytest.approx(
+        np.log((1 - DELTA - upper) / upper)
+    )
     mixed = Scores(np.array([1.0, 2.0, -5.0]), np.array([0.0, -1.0, 5.0]))
     assert lower_limit(mixed, DELTA) == 0.0
     assert (
-        fitted_epsilon(Scores(np.array([0.0, 1.0]), np.array([3.0, 4.0])), DELTA) == 0.0
+        fitted_epsilon(
+            Scores(np.array([0.0, 1.0]), np.array([3.0, 4.0])), DELTA
+        )
+        == 0.0
     )
 
 
@@ -131,7 +151,8 @@ def test_composing_what_few_scores_say_stays_small():
     largest_epsilon = largest(100, DELTA)
     for by in ("rdp", "pld"):
         assert (
-            whole_run([largest_epsilon] * 5, [100] * 5, 128 / 60_000, DELTA, by) < 0.5
+            whole_run([largest_epsilon] * 5, [100] * 5, 128 / 60_000, DELTA, by)
+            < 0.5
         )
     true = gaussian_epsilon(0.2, DELTA)
     assert whole_run([true] * 5, [100] * 5, 128 / 60_000, DELTA, "pld") > 30
@@ -159,7 +180,8 @@ def test_the_quick_audit_has_the_order_of_the_paper():
     published = value["CANIFE: lower limits, Rényi composition (as published)"]
     assert published <= value["CANIFE: the most it can say with so many scores"]
     assert (
-        published < value["  lower bound, Clopper–Pearson: every round, matched filter"]
+        published
+        < value["  lower bound, Clopper–Pearson: every round, matched filter"]
     )
     assert value["CANIFE: fitted Gaussians, mean ε of a round"] > 10 * published
     assert "34.5" in lines[1]

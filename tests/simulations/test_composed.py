@@ -13,9 +13,9 @@ DELTA = 1e-5
 @pytest.mark.parametrize("noise", [0.05, 0.2, 1.0, 4.2, 50.0])
 def test_noise_and_epsilon_are_inverse(noise):
     epsilon = gaussian_epsilon(noise, DELTA)
-    assert gaussian_epsilon(noise_of_epsilon(epsilon, DELTA), DELTA) == pytest.approx(
-        epsilon, 1e-7
-    )
+    assert gaussian_epsilon(
+        noise_of_epsilon(epsilon, DELTA), DELTA
+    ) == pytest.approx(epsilon, 1e-7)
     assert noise_of_epsilon(epsilon, DELTA) == pytest.approx(noise, rel=1e-6)
 
 
@@ -27,7 +27,9 @@ def test_nothing_and_everything():
 
 def test_equal_rounds_are_those_of_poisson_epsilon():
     mixed = composed_epsilon([(1.0, 20), (1.0, 30)], 0.05, DELTA)
-    assert mixed == pytest.approx(poisson_epsilon(1.0, 0.05, 50, DELTA), rel=0.02)
+    assert mixed == pytest.approx(
+        poisson_epsilon(1.0, 0.05, 50, DELTA), rel=0.02
+    )
 
 
 def test_renyi_divergences_are_not_below():

@@ -36,8 +36,12 @@ def test_every_step():
 
 def test_whoever_forgets_all_steps_but_the_last_has_one_step_a_round():
     coins = Events.coins(np.full(study.ROUNDS, study.RATE))
-    one_step = hidden_rounds_epsilon(coins, np.full(study.ROUNDS, 1 / 0.4), study.DELTA)
-    assert study.uploads_epsilon(1e-9, 0.4) == pytest.approx(one_step, rel=0.005)
+    one_step = hidden_rounds_epsilon(
+        coins, np.full(study.ROUNDS, 1 / 0.4), study.DELTA
+    )
+    assert study.uploads_epsilon(1e-9, 0.4) == pytest.approx(
+        one_step, rel=0.005
+    )
 
 
 def test_lines(capsys, monkeypatch):
@@ -45,7 +49,15 @@ def test_lines(capsys, monkeypatch):
     monkeypatch.setattr(study, "CONTRACTIONS", (1.0, 0.1))
     study.main()
     head, linear, contracting = capsys.readouterr().out.splitlines()
-    assert head.split() == ["z", "ρ", "exact", "linear", "limit", "every", "step"]
+    assert head.split() == [
+        "z",
+        "ρ",
+        "exact",
+        "linear",
+        "limit",
+        "every",
+        "step",
+    ]
     assert linear.split() == ["0.4", "1.0", "7.90", "7.90", "37.46"]
     assert contracting.split() == ["0.4", "0.1", "12.41", "7.90", "37.46"]
 
@@ -60,10 +72,14 @@ def test_nothing_calls_the_linear_limit_a_bound():
     naming = []
     for path in [*texts, ROOT / "README.md"]:
         flat = " ".join(path.read_text("utf-8").split())
-        naming += re.findall(r"[^.!?|]*linear limit[^.!?|]*", flat, re.IGNORECASE)
+        naming += re.findall(
+            r"[^.!?|]*linear limit[^.!?|]*", flat, re.IGNORECASE
+        )
     assert len(naming) > 3
     bounding = [
-        text for text in naming if re.search(r"\b(bound|ceiling|at most)\b", text)
+        text
+        for text in naming
+        if re.search(r"\b(bound|ceiling|at most)\b", text)
     ]
     assert [
         text for text in bounding if not re.search(r"\b(no|not|never)\b", text)

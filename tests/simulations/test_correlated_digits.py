@@ -8,7 +8,9 @@ from simulations.studies import correlated_digits as study
 
 
 @pytest.mark.slow
-def test_scores_are_those_of_theory_and_rows_are_printed(capsys, monkeypatch, tmp_path):
+def test_scores_are_those_of_theory_and_rows_are_printed(
+    capsys, monkeypatch, tmp_path
+):
     monkeypatch.setattr(
         study, "load_task", lambda *_, **options: Tiny(clients=study.CLIENTS)
     )
@@ -38,4 +40,6 @@ def test_all_mechanisms_have_one_analytical_value():
         bound, *_ = strategy_bounds(
             schedule.law(study.CLIENTS), strategy_matrix(mechanism, 32), z, 0.01
         )
-        np.testing.assert_allclose(bound.epsilon, gaussian_epsilon(1 / study.MU, 0.01))
+        np.testing.assert_allclose(
+            bound.epsilon, gaussian_epsilon(1 / study.MU, 0.01)
+        )

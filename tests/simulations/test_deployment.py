@@ -104,6 +104,8 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     assert printed.count("'epsilon-all'") == 2 * (ROUNDS - len(lost))
     # Six equal shares: the noise multiplier is what it says, and ε is known. The interval
     # misses it with probability 1e-6.
-    estimate = epsilon_from_record(record, adversary=EVERY_ROUND, confidence=1 - 1e-6)
+    estimate = epsilon_from_record(
+        record, adversary=EVERY_ROUND, confidence=1 - 1e-6
+    )
     known = gaussian_epsilon(SETTINGS["noise-multiplier"], record.delta)
     assert estimate.low < known < estimate.high

@@ -42,5 +42,7 @@ def test_every_table_is_printed():
     differences.main(2, 1, lines.append)
     assert [line[:2] for line in lines if line[0] != " "] == ["1.", "2.", "3."]
     expected = differences.__doc__.partition("Expected::")[2].splitlines()
-    rows = [line[:40].strip() for line in expected if line.startswith("       ")]
+    rows = [
+        line[:40].strip() for line in expected if line.startswith("       ")
+    ]
     assert rows == [line[:36].strip() for line in lines if line[0] == " "]

@@ -16,6 +16,8 @@ def test_honest_nodes_of_one_size_are_seldom_named(nodes):
     assert max(run, first) <= 0.05
 
 
-@pytest.mark.parametrize("lie", [study.claims_all_examples, study.share_one_vector])
+@pytest.mark.parametrize(
+    "lie", [study.claims_all_examples, study.share_one_vector]
+)
 def test_those_that_hide_the_others_are(lie):
     assert study.named(30, sizes=0.5, drift=0.0, lie=lie) == (1.0, 1.0)

@@ -24,7 +24,9 @@ def _threads():
 
 
 def test_the_quick_form_prints_every_table(capsys, monkeypatch):
-    monkeypatch.setattr(dp_sgd, "against_theory", lambda *_: iter([]))  # the test below
+    monkeypatch.setattr(
+        dp_sgd, "against_theory", lambda *_: iter([])
+    )  # the test below
     dp_sgd.main(["--quick"])
     printed = capsys.readouterr().out
     assert re.findall(r"^(\d)\. ", printed, re.M) == ["1", "2", "3"]
@@ -52,7 +54,9 @@ def test_the_app_audits_in_three_lines(tmp_path):
     assert len(lines) == 3
     torch.manual_seed(0)
     printed = opacus_audit.main(["--epochs", "1", "--output", str(tmp_path)])
-    assert "adversary knows its updates, not its rounds" in " ".join(printed.split())
+    assert "adversary knows its updates, not its rounds" in " ".join(
+        printed.split()
+    )
     assert "Accuracy on 297" in printed
     assert (tmp_path / "record.npz").is_file()
     assert (tmp_path / "report.html").is_file()

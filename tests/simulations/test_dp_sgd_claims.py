@@ -6,7 +6,9 @@ import pytest
 
 from simulations.nasr_2023 import dp_sgd_claims
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning"
+)
 
 
 def test_right_steps_are_not_found_fault_with():

@@ -6,7 +6,9 @@ import pytest
 
 from simulations.nasr_2023 import dp_sgd_steps
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning"
+)
 
 UNSEEN = ("ghost clipping", "smoothed", "smoothed, Adam", "signs")
 SLOW = ("batches of 4", "accounted 2, drawn 4")  # hundreds of steps
@@ -18,14 +20,18 @@ def kinds(table):
     for name in table:
         marks = [pytest.mark.slow] if name in SLOW else []
         cases.append(
-            pytest.param(name, marks=marks, id=re.sub(r"[^A-Za-z0-9]+", "-", name))
+            pytest.param(
+                name, marks=marks, id=re.sub(r"[^A-Za-z0-9]+", "-", name)
+            )
         )
     return cases
 
 
 @pytest.mark.parametrize("name", kinds(dp_sgd_steps.RIGHT))
 def test_right_steps_have_no_fault_and_are_seen(name):
-    findings = dp_sgd_steps.audited(dp_sgd_steps.RIGHT[name], 0, canaries=50).findings
+    findings = dp_sgd_steps.audited(
+        dp_sgd_steps.RIGHT[name], 0, canaries=50
+    ).findings
     assert findings.faults == ()
     assert bool(findings.unseen) == (name in UNSEEN)
 

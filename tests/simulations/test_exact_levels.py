@@ -21,9 +21,9 @@ def test_every_mechanism_has_its_epsilon():
 def test_every_data_set_is_listed_once():
     ways = study.counts(5, 3)
     assert len({tuple(way) for way in ways.tolist()}) == len(ways) == 21
-    assert study.probabilities(ways, np.array([0.2, 0.3, 0.5])).sum() == pytest.approx(
-        1
-    )
+    assert study.probabilities(
+        ways, np.array([0.2, 0.3, 0.5])
+    ).sum() == pytest.approx(1)
 
 
 # The sizes at which coins that came from a hash of the scores gave 7 to 10%.
@@ -32,7 +32,9 @@ def test_every_data_set_is_listed_once():
     [("weighted", 13), ("weighted", 16), ("one-run", 3), ("one-run", 8)],
 )
 def test_levels_of_two_values(method, size):
-    cases = [case for case in study.mechanisms("pure", 2) if case.epsilon <= 0.3]
+    cases = [
+        case for case in study.mechanisms("pure", 2) if case.epsilon <= 0.3
+    ]
     assert study.levels(method, size, cases).max() <= study.ALPHA
 
 

@@ -12,7 +12,10 @@ def test_limits_of_a_rate_keep_their_confidence_where_the_plain_one_does_not():
     for repeat in range(400):
         rng = np.random.default_rng((3, repeat))
         limits = lower_limits(rng.binomial(200, rng.beta(1, 1, 10)) / 200, 200)
-        below += np.array([limits.independent, limits.betting, limits.bernstein]) <= 0.5
+        below += (
+            np.array([limits.independent, limits.betting, limits.bernstein])
+            <= 0.5
+        )
     assert below[0] < 300
     assert min(below[1:]) >= stats.binom.ppf(0.001, 400, 0.95)
 
@@ -27,11 +30,18 @@ def test_second_order_limits_hold_for_many_runs():
     assert limits.bernstein < limits.wilson < 0.5
 
 
-@pytest.mark.parametrize("shares", [[0.0], [0.0, 0.0], [0.0] * 200 + [1.0], [1.0] * 3])
+@pytest.mark.parametrize(
+    "shares", [[0.0], [0.0, 0.0], [0.0] * 200 + [1.0], [1.0] * 3]
+)
 def test_odd_shares_have_limits(shares):
     limits = lower_limits(shares, 10)
     mean = float(np.mean(shares))
-    for limit in (limits.independent, limits.betting, limits.bernstein, limits.wilson):
+    for limit in (
+        limits.independent,
+        limits.betting,
+        limits.bernstein,
+        limits.wilson,
+    ):
         assert 0 <= limit <= mean
 
 

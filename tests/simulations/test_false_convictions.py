@@ -6,13 +6,21 @@ from fl_epe.auditing import find_evidence
 from simulations.studies import false_convictions, plug_in_claims
 from simulations.studies.few_nodes import Cell
 
-EPOCHS = [cell for cell in false_convictions.AT_CLAIM if cell.name.startswith("epochs")]
+EPOCHS = [
+    cell
+    for cell in false_convictions.AT_CLAIM
+    if cell.name.startswith("epochs")
+]
 
 
 def test_right_runs_are_acquitted_and_false_claims_are_found():
     (right,) = EPOCHS
-    (false,) = (cell for cell in false_convictions.FALSE if cell.name == right.name)
-    private = [cell for cell in false_convictions.BELOW if cell.name == right.name]
+    (false,) = (
+        cell for cell in false_convictions.FALSE if cell.name == right.name
+    )
+    private = [
+        cell for cell in false_convictions.BELOW if cell.name == right.name
+    ]
     assert not any(right.evidence(seed).violated for seed in range(10))
     assert not any(
         cell.evidence(seed).violated for cell in private for seed in range(10)

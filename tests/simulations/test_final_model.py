@@ -30,7 +30,9 @@ def _run(noise=0.5, momentum=0.5):
         inputs[:, 4] = 0.0
         batches.append((inputs, labels))
     server = ServerSGD(0.7, momentum)
-    return Training(NETWORK, NETWORK.initial(1) + 0.05, batches, noise, 10.0, server)
+    return Training(
+        NETWORK, NETWORK.initial(1) + 0.05, batches, noise, 10.0, server
+    )
 
 
 def _unit(dim, seed=0):
@@ -48,7 +50,9 @@ def _dark():
 def test_paths_are_derivatives_of_whole_runs(number):
     run = _run()
     canary, step = _unit(NETWORK.dim), 1e-5
-    moved = [run.train(sign * step * canary, (number,), None)[-1] for sign in (1, -1)]
+    moved = [
+        run.train(sign * step * canary, (number,), None)[-1] for sign in (1, -1)
+    ]
     derivative = (moved[0] - moved[1]) / (2 * step)
     np.testing.assert_allclose(
         memory_of(run).paths[number] @ canary, derivative, atol=1e-6
@@ -60,11 +64,17 @@ def test_what_clients_do_not_move_is_the_sum_of_rounds():
     memory, weights = memory_of(run), run.weights
     for present in ((1,), tuple(range(ROUNDS))):
         expected = flat_shift(weights, run.noise_multiplier, present)
-        assert memory.shift(_dark(), present) == pytest.approx(expected, rel=1e-6)
-    assert memory.growth(_dark(), 2, weights[2] / run.size) == pytest.approx(1.0)
+        assert memory.shift(_dark(), present) == pytest.approx(
+            expected, rel=1e-6
+        )
+    assert memory.growth(_dark(), 2, weights[2] / run.size) == pytest.approx(
+        1.0
+    )
     # Every round: what the final model leaks is nearly what all models do.
     everything = np.sqrt(ROUNDS) / run.noise_multiplier
-    assert flat_shift(np.ones(ROUNDS), 0.5, range(ROUNDS)) == pytest.approx(everything)
+    assert flat_shift(np.ones(ROUNDS), 0.5, range(ROUNDS)) == pytest.approx(
+        everything
+    )
 
 
 def test_the_best_direction_is_best_and_below_what_every_round_shows():
@@ -72,10 +82,13 @@ def test_the_best_direction_is_best_and_below_what_every_round_shows():
     memory = memory_of(run)
     for number in range(ROUNDS):
         best, direction = memory.best(number)
-        assert memory.shift(direction, (number,)) == pytest.approx(best, rel=1e-6)
+        assert memory.shift(direction, (number,)) == pytest.approx(
+            best, rel=1e-6
+        )
         assert best < 1 / run.noise_multiplier
         assert all(
-            memory.shift(_unit(NETWORK.dim, s), (number,)) <= best for s in range(20)
+            memory.shift(_unit(NETWORK.dim, s), (number,)) <= best
+            for s in range(20)
         )
 
 
@@ -108,7 +121,9 @@ def test_games_against_whole_runs_meet_theory():
         small = Kind(name, canary * 1e-3, (2,), 0.0)
         scores = play(run, memory, small, 300, seed=1)
         distance = scores.observed.mean() - scores.unobserved.mean()
-        deviation = np.sqrt((scores.observed.var() + scores.unobserved.var()) / 2)
+        deviation = np.sqrt(
+            (scores.observed.var() + scores.unobserved.var()) / 2
+        )
         expected = 1e-3 * memory.shift(canary, (2,))
         assert expected > 1
         error = np.sqrt(2 / 300 + expected**2 / 1200)
@@ -120,7 +135,9 @@ def test_a_run_without_noise_repeats_and_has_its_canary():
     rng = np.random.default_rng(0)
     mechanism = FinalModel(run, (1,))
     nobody = np.empty((0, NETWORK.dim))
-    without, again = (np.asarray(mechanism.release(nobody, rng)) for _ in range(2))
+    without, again = (
+        np.asarray(mechanism.release(nobody, rng)) for _ in range(2)
+    )
     assert np.array_equal(without, again)
     canary = 10.0 * _dark()
     added = np.asarray(mechanism.release(canary[None], rng)) - without
@@ -148,7 +165,9 @@ def test_the_interval_covers():
         )
         inside += low <= truth <= high
     assert inside / 200 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 200)
-    assert common_deviation(np.array([0.0, 1.0]), np.array([5.0, 6.0]), DELTA) == (
+    assert common_deviation(
+        np.array([0.0, 1.0]), np.array([5.0, 6.0]), DELTA
+    ) == (
         0.0,
         0.0,
         0.0,

@@ -30,7 +30,9 @@ HERE = [path for path in TEXTS if path.name.startswith(("flower", "opacus"))]
 
 def reproduction(path):
     (code,) = re.findall(
-        r"```python\n(.*?)```", path.read_text("utf-8").split("**Measured.**")[0], re.S
+        r"```python\n(.*?)```",
+        path.read_text("utf-8").split("**Measured.**")[0],
+        re.S,
     )
     return code
 
@@ -58,12 +60,16 @@ def test_a_reproduction_prints_what_it_says(path):
     """Of the libraries that are installed for the tests; within a tenth, as all are random."""
     code = reproduction(path)
     stated = [
-        float(number) for number in re.findall(r"^print\(.*\)  # ([\d.]+)", code, re.M)
+        float(number)
+        for number in re.findall(r"^print\(.*\)  # ([\d.]+)", code, re.M)
     ]
     assert stated
     seeded = f"import numpy, torch\nnumpy.random.seed(1)\ntorch.manual_seed(1)\n{code}"
     run = subprocess.run(
-        [sys.executable, "-c", seeded], capture_output=True, text=True, check=True
+        [sys.executable, "-c", seeded],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     lines = [
         line

@@ -13,7 +13,11 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "flower-accountant.md"
 def numbers(text):
     """The numbers of each line of a table that begins with one."""
     lines = [line.strip("| ") for line in text.splitlines()]
-    return [re.findall(r"\d+(?:\.\d+)?", line) for line in lines if line[:1].isdigit()]
+    return [
+        re.findall(r"\d+(?:\.\d+)?", line)
+        for line in lines
+        if line[:1].isdigit()
+    ]
 
 
 def test_the_guide_has_the_numbers_that_the_script_expects():
@@ -23,7 +27,9 @@ def test_the_guide_has_the_numbers_that_the_script_expects():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # dp-accounting's, of orders that do not help
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # dp-accounting's, of orders that do not help
 def test_what_is_spent_is_at_least_what_theory_says(capsys):
     flower_accountant.main(["--quick"])
     rows = numbers(capsys.readouterr().out)

@@ -20,7 +20,10 @@ from simulations.andrew_2024 import paper_runs, stackoverflow
 pytestmark = pytest.mark.slow
 
 ROOM = Path(__file__).parents[2] / "simulations"
-APP, BASELINE = ROOM / "apps" / "canary-audit", ROOM / "baselines" / "one-shot-epsilon"
+APP, BASELINE = (
+    ROOM / "apps" / "canary-audit",
+    ROOM / "baselines" / "one-shot-epsilon",
+)
 HOSPITALS = ROOM / "apps" / "three-hospitals"
 
 
@@ -28,7 +31,8 @@ def front_matter(readme):
     """The fields between the lines that a README begins with."""
     head = re.findall(r"\A---\n(.*?)\n---\n", readme, re.S)[0]
     return {
-        line.partition(":")[0]: line.partition(":")[2] for line in head.splitlines()
+        line.partition(":")[0]: line.partition(":")[2]
+        for line in head.splitlines()
     }
 
 
@@ -45,11 +49,15 @@ def test_an_app_makes_a_bundle_of_all_that_it_is(app, tmp_path):
     )
     assert built.returncode == 0, built.stdout + built.stderr
     (bundle,) = tmp_path.glob("*.fab")
-    project = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))[
+        "project"
+    ]
     assert bundle.name.startswith(f"fl-epe.{project['name']}.0-1-0.")
     with zipfile.ZipFile(bundle) as files:
         packed = {name: files.read(name) for name in files.namelist()}
-    ours = {p.relative_to(app).as_posix(): p for p in app.rglob("*") if p.is_file()}
+    ours = {
+        p.relative_to(app).as_posix(): p for p in app.rglob("*") if p.is_file()
+    }
     bundled = {name for name in ours if "__pycache__" not in name}
     assert bundled == packed.keys() - {".info/CONTENT"}
     same = bundled - {"pyproject.toml"}
@@ -75,7 +83,9 @@ def settings_of(app):
 @pytest.mark.parametrize(
     ("z", "more"), [(0.0496, None), (0.2317, "z0.2317")], ids=["low", "high"]
 )
-def test_the_baseline_runs_what_the_paper_s_script_runs(z, more, monkeypatch, tmp_path):
+def test_the_baseline_runs_what_the_paper_s_script_runs(
+    z, more, monkeypatch, tmp_path
+):
     """To the last setting and seed, so that the numbers of its README are of both."""
     monkeypatch.syspath_prepend(BASELINE)
     settings = settings_of(BASELINE)
@@ -83,7 +93,9 @@ def test_the_baseline_runs_what_the_paper_s_script_runs(z, more, monkeypatch, tm
         settings |= tomllib.loads(
             (BASELINE / "conf" / f"{more}.toml").read_text("utf-8")
         )
-    found = importlib.import_module("one_shot_epsilon.server_app").job_of(settings)
+    found = importlib.import_module("one_shot_epsilon.server_app").job_of(
+        settings
+    )
     options = Namespace(
         scale=1 / 32,
         data_dir=None,
@@ -96,7 +108,9 @@ def test_the_baseline_runs_what_the_paper_s_script_runs(z, more, monkeypatch, tm
     plan = paper_runs.plan_of(stackoverflow.TABLE, options)
     (cell,) = plan.cells()
     jobs = []
-    monkeypatch.setattr("fl_epe.simulation.simulate", lambda job, **_: jobs.append(job))
+    monkeypatch.setattr(
+        "fl_epe.simulation.simulate", lambda job, **_: jobs.append(job)
+    )
     with pytest.raises(AttributeError):  # there is no record
         runner.train(plan, cell, tmp_path, nodes=1)
     assert found.to_dict() == jobs[0].to_dict()
@@ -115,7 +129,9 @@ def test_the_baseline_runs_in_a_simulation(processes, tmp_path):
         "num-canaries": 2,
         "unobserved": 20,
     }
-    printed = flwr_run(processes, BASELINE, settings, "--federation-config", federation)
+    printed = flwr_run(
+        processes, BASELINE, settings, "--federation-config", federation
+    )
     assert (tmp_path / "out" / "report.html").exists(), printed + processes.log(
         "superlink"
     )
@@ -131,7 +147,9 @@ def test_the_app_runs_in_a_simulation(processes, tmp_path):
         "num-server-rounds": 6,
         "fraction-train": 1.0,
     }
-    printed = flwr_run(processes, APP, settings, "--federation-config", federation)
+    printed = flwr_run(
+        processes, APP, settings, "--federation-config", federation
+    )
     assert (tmp_path / "out" / "report.html").exists(), printed + processes.log(
         "superlink"
     )
@@ -166,7 +184,7 @@ def test_the_app_runs_on_a_superlink(processes, tmp_path):
         "fraction-train": 1.0,
     }
     printed = flwr_run(processes, APP, settings)
-    assert (tmp_path / "out" / "final_model.pt").exists(), printed + processes.log(
-        "superlink"
+    assert (tmp_path / "out" / "final_model.pt").exists(), (
+        printed + processes.log("superlink")
     )
     assert "No two canaries fit beside 2 clients" in " ".join(printed.split())

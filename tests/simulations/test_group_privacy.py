@@ -28,9 +28,9 @@ def test_it_lies_between_add_or_remove_and_the_group(noise, rate, rounds):
 def test_group_privacy_is_its_formula():
     """Without sampling: ε_S = 2·ε′ where (1 + e^ε′)·δ′ = δ, and δ′ is in closed form."""
     half = group_epsilon(2.0, 1.0, 4, DELTA) / 2
-    assert gaussian_epsilon(2.0, DELTA / (1 + math.exp(half)), 4) == pytest.approx(
-        half, rel=1e-6
-    )
+    assert gaussian_epsilon(
+        2.0, DELTA / (1 + math.exp(half)), 4
+    ) == pytest.approx(half, rel=1e-6)
     half = group_epsilon(10.0, 0.25, 500, DELTA) / 2
     epsilon = poisson_epsilon(10.0, 0.25, 500, DELTA / (1 + math.exp(half)))
     assert epsilon == pytest.approx(half, rel=5e-3)

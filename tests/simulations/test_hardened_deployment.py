@@ -47,9 +47,13 @@ def test_the_record_says_what_happened(processes, tmp_path, capsys):
     assert record.findings.resumed_after == (1, 2)
     assert record.clients.absent.tolist() == [0, 1, 1, 1]
     assert _said(record, "round 1, ", f"node {liar} moved the model")
-    assert _said(record, "round 2, ", f"node {victims[0]}: Error: Node Unavailable")
     assert _said(
-        record, "round 3, ", f"node {liar}: Expected num-examples=1000000 in (0, 1000]"
+        record, "round 2, ", f"node {victims[0]}: Error: Node Unavailable"
+    )
+    assert _said(
+        record,
+        "round 3, ",
+        f"node {liar}: Expected num-examples=1000000 in (0, 1000]",
     )
     assert _said(
         record, "round 4, ", f"node {liar}: It answered NaN or infinite entries"
@@ -63,10 +67,13 @@ def test_the_record_says_what_happened(processes, tmp_path, capsys):
     report = json.loads((output / "report.json").read_text())
     assert report["status"] == "unreliable"
     assert any(
-        "most of the energy of all" in warning["text"] for warning in report["warnings"]
+        "most of the energy of all" in warning["text"]
+        for warning in report["warnings"]
     )
     every = next(entry for entry in report["answer"] if entry["sees"] == "all")
     assert every["epsilon"] > 0
     assert (output / "final_model.npz").exists()
-    assert not (output / "unfinished").exists()  # and the canaries' seed with it
+    assert not (
+        output / "unfinished"
+    ).exists()  # and the canaries' seed with it
     deployment.expel(here, liar)

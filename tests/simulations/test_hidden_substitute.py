@@ -53,7 +53,8 @@ def test_error_rates_along_the_curve_give_back_its_epsilon():
     grid = np.linspace(-150, 150, 300_001)
     levels = (np.arange(count) + 0.5) / count
     worlds = [
-        np.interp(levels, 1 - pair.above(grid[::100], s), grid[::100]) for s in (1, -1)
+        np.interp(levels, 1 - pair.above(grid[::100], s), grid[::100])
+        for s in (1, -1)
     ]
     bound = hidden_substitute_lower_bound(Scores(*worlds), 0.5, 40, DELTA)
     assert 0.9 * pair.epsilon(DELTA) < bound < pair.epsilon(DELTA)
@@ -81,10 +82,17 @@ def test_the_bound_holds_in_its_share_of_runs():
 
 def test_scores_that_tell_nothing_or_everything():
     zeros, ones = np.zeros(400), np.ones(400)
-    assert hidden_substitute_lower_bound(Scores(zeros, zeros), 0.5, 10, DELTA) == 0
-    assert hidden_substitute_lower_bound(Scores(zeros, ones), 0.5, 10, DELTA) == 0
+    assert (
+        hidden_substitute_lower_bound(Scores(zeros, zeros), 0.5, 10, DELTA) == 0
+    )
+    assert (
+        hidden_substitute_lower_bound(Scores(zeros, ones), 0.5, 10, DELTA) == 0
+    )
     # No noise at all: who never takes part, in (1 − 0.1)^5 of runs, is still not found out.
-    assert hidden_substitute_lower_bound(Scores(ones, zeros), 0.1, 5, DELTA) == math.inf
+    assert (
+        hidden_substitute_lower_bound(Scores(ones, zeros), 0.1, 5, DELTA)
+        == math.inf
+    )
     with pytest.raises(ValueError, match="unobserved=None"):
         hidden_substitute_lower_bound(Scores(ones, None), 0.5, 10, DELTA)
     with pytest.raises(ValueError, match="observations=1"):
@@ -96,9 +104,9 @@ def test_scores_that_tell_nothing_or_everything():
 @pytest.mark.parametrize(("noise", "rate"), [(2.0, 0.5), (2.0, 0.1)])
 def test_one_step_is_that_of_two_mixtures(noise, rate):
     exact = HiddenSubstitute(noise, rate, 1).epsilon(DELTA)
-    assert poisson_epsilon(noise, rate, 1, DELTA, replace_one=True) == pytest.approx(
-        exact, rel=2e-3
-    )
+    assert poisson_epsilon(
+        noise, rate, 1, DELTA, replace_one=True
+    ) == pytest.approx(exact, rel=2e-3)
 
 
 @pytest.mark.slow
@@ -108,7 +116,10 @@ def test_one_step_is_that_of_two_mixtures(noise, rate):
 )
 def test_it_is_within_that_of_who_sees_every_step(noise, rate, rounds):
     substitute = poisson_epsilon(noise, rate, rounds, DELTA, replace_one=True)
-    assert HiddenSubstitute(noise, rate, rounds).epsilon(DELTA) <= 1.002 * substitute
+    assert (
+        HiddenSubstitute(noise, rate, rounds).epsilon(DELTA)
+        <= 1.002 * substitute
+    )
 
 
 def test_without_sampling_it_is_gaussian_at_twice_the_distance():
@@ -124,7 +135,8 @@ def test_the_hidden_pair_is_its_mixture():
     weights = scipy.stats.binom.pmf(np.arange(7), 6, 0.3)
     totals = np.linspace(-9, 9, 7)
     densities = [
-        scipy.stats.norm.pdf(totals[:, np.newaxis], sign * np.arange(7), std) @ weights
+        scipy.stats.norm.pdf(totals[:, np.newaxis], sign * np.arange(7), std)
+        @ weights
         for sign in (1, -1)
     ]
     np.testing.assert_allclose(
@@ -132,10 +144,13 @@ def test_the_hidden_pair_is_its_mixture():
     )
     grid = np.linspace(-60, 60, 200_001)
     present, absent = (
-        scipy.stats.norm.pdf(grid[:, np.newaxis], sign * np.arange(7), std) @ weights
+        scipy.stats.norm.pdf(grid[:, np.newaxis], sign * np.arange(7), std)
+        @ weights
         for sign in (1, -1)
     )
-    excess = np.maximum(present - np.exp(0.7) * absent, 0).sum() * (grid[1] - grid[0])
+    excess = np.maximum(present - np.exp(0.7) * absent, 0).sum() * (
+        grid[1] - grid[0]
+    )
     assert pair.delta(0.7) == pytest.approx(excess, rel=1e-6)
     assert pair.delta(pair.epsilon(1e-3)) == pytest.approx(1e-3)
     assert pair.epsilon(0.9) == 0

@@ -54,14 +54,14 @@ def run(config):
     answered: collections.Counter[int] = collections.Counter()
 
     def answer(message, context):
-        with (
-            turn
-        ):  # torch has one generator for all nodes, which take turns in any order
+        with turn:  # torch has one generator for all nodes, which take turns in any order
             silo = int(context.node_config["partition-id"])
             answered[silo] += 1
             torch.manual_seed(2**59 + 2**40 * silo + answered[silo])
             states[context.node_id] = context.state
-            return client.app(message, dataclasses.replace(context, run_config=config))
+            return client.app(
+                message, dataclasses.replace(context, run_config=config)
+            )
 
     own = Context(0, 0, {}, RecordDict(), config)
     with InProcessGrid(answer, nodes=3) as grid:
@@ -71,7 +71,11 @@ def run(config):
 
 def test_hospitals_are_unequal_and_have_no_record_in_common(task):
     parts = {name: task.hospital_records(name) for name in task.HOSPITALS}
-    rows = [tuple(row.tolist()) for part in parts.values() for row in part.tensors[0]]
+    rows = [
+        tuple(row.tolist())
+        for part in parts.values()
+        for row in part.tensors[0]
+    ]
     assert {name: len(part) for name, part in parts.items()} == task.HOSPITALS
     assert len(set(rows)) == len(rows)
     assert sum(p.numel() for p in task.Net().parameters()) >= 2000
@@ -91,9 +95,9 @@ def test_the_flower_app_learns_and_says_what_leaks(task, tmp_path, capsys):
     assert silos.keys() == task.HOSPITALS.keys()
     assert all(silo["unit"] == "record" for silo in silos.values())
     for name in ("east", "south"):
-        assert all(line["epsilon"] is not None for line in silos[name]["lines"]), silos[
-            name
-        ]
+        assert all(
+            line["epsilon"] is not None for line in silos[name]["lines"]
+        ), silos[name]
     for line in silos["north"]["lines"]:  # 60 records
         assert line["epsilon"] is None
         assert "too few canaries" in line["reason"]
@@ -169,7 +173,9 @@ def flare(task, monkeypatch):
         monkeypatch.setitem(sys.modules, "nvflare", package)
         monkeypatch.setitem(sys.modules, "nvflare.client", stub)
         monkeypatch.delitem(sys.modules, "hospital_client", raising=False)
-        importlib.import_module("hospital_client").main(["--audits", str(folder)])
+        importlib.import_module("hospital_client").main(
+            ["--audits", str(folder)]
+        )
         return stub
 
     return go
@@ -206,11 +212,15 @@ def shown_lines(document):
     """File and line of what a document says is in a file, but ``...``."""
     text = document.read_text("utf-8")
     blocks = re.findall(
-        r"^<!-- [^>]*lines of (\S+) -->\n```python\n(.*?)^```", text, re.M | re.S
+        r"^<!-- [^>]*lines of (\S+) -->\n```python\n(.*?)^```",
+        text,
+        re.M | re.S,
     )
     for path, block in blocks:
         yield from (
-            (path, line.strip()) for line in block.splitlines() if line.strip(" .")
+            (path, line.strip())
+            for line in block.splitlines()
+            if line.strip(" .")
         )
 
 

@@ -30,11 +30,15 @@ SCRIPTS = {
 
 
 def noisy_sum(noise, rng):
-    return lambda updates: updates.sum(axis=0) + rng.normal(0, noise, updates.shape[1])
+    return lambda updates: (
+        updates.sum(axis=0) + rng.normal(0, noise, updates.shape[1])
+    )
 
 
 def lead(noise, claim=4.4, **options):
-    game = wild.played(noisy_sum(noise, np.random.default_rng(1)), np.eye(DIM)[0])
+    game = wild.played(
+        noisy_sum(noise, np.random.default_rng(1)), np.eye(DIM)[0]
+    )
     return wild.Lead("a sum", claim, game, method="gdp", **options)
 
 
@@ -47,7 +51,9 @@ def lead(noise, claim=4.4, **options):
     ],
 )
 def test_severity_follows_what_is_proved(noise, severity):
-    result = wild.examine(lead(noise, defect=severity != "none found"), 1500, seed=1)
+    result = wild.examine(
+        lead(noise, defect=severity != "none found"), 1500, seed=1
+    )
     assert result.severity == severity
     assert result.as_expected
 
@@ -66,7 +72,9 @@ def test_no_seed_accuses_a_right_mechanism():
 
 def test_no_noise_at_all_is_critical_without_any_assumption():
     game = wild.played(lambda updates: updates.sum(axis=0), np.eye(DIM)[0])
-    result = wild.examine(wild.Lead("no noise", 1.0, game, defect=True), 400, seed=1)
+    result = wild.examine(
+        wild.Lead("no noise", 1.0, game, defect=True), 400, seed=1
+    )
     assert result.severity == "critical"
 
 
@@ -82,7 +90,8 @@ def test_shared_noise_shows_in_a_difference_and_not_in_one_array():
         wild.played(release, canary, weights=np.eye(DIM)[0]),
     ]
     results = [
-        wild.examine(wild.Lead("joint", 1.4, game), 400, seed=1) for game in games
+        wild.examine(wild.Lead("joint", 1.4, game), 400, seed=1)
+        for game in games
     ]
     assert [result.severity for result in results] == ["critical", "none found"]
 
@@ -90,7 +99,9 @@ def test_shared_noise_shows_in_a_difference_and_not_in_one_array():
 def test_a_package_is_imported_without_its_init(tmp_path, monkeypatch):
     inner = tmp_path / "heavy_outer" / "inner"
     inner.mkdir(parents=True)
-    (tmp_path / "heavy_outer" / "__init__.py").write_text("import not_there_at_all")
+    (tmp_path / "heavy_outer" / "__init__.py").write_text(
+        "import not_there_at_all"
+    )
     (inner / "__init__.py").write_text("import not_there_either")
     (inner / "audited.py").write_text(
         "from missing_helper.part import Helper\nVALUE = 3"
@@ -131,13 +142,21 @@ def test_the_own_control_is_not_accused():
 
 
 @pytest.mark.weekly
-@pytest.mark.filterwarnings("ignore")  # of libraries that are audited as they are
-@pytest.mark.parametrize("script", [pytest.param(name, id=name) for name in SCRIPTS])
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # of libraries that are audited as they are
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, id=name) for name in SCRIPTS]
+)
 def test_released_code(script):
     if importlib.util.find_spec(SCRIPTS[script]) is None:
         pytest.skip(f"{SCRIPTS[script]} is not installed")
     leads = importlib.import_module(f"simulations.in_the_wild.{script}").leads()
     results = [(lead, wild.examine(lead, 400, 1)) for lead in leads]
-    assert all(result.as_expected for lead, result in results if not lead.defect)
+    assert all(
+        result.as_expected for lead, result in results if not lead.defect
+    )
     defects = [result.as_expected for lead, result in results if lead.defect]
-    assert any(defects) or not defects  # so few observations do not show every one
+    assert (
+        any(defects) or not defects
+    )  # so few observations do not show every one

@@ -13,7 +13,8 @@ OWN = np.random.default_rng(9)
 
 
 @pytest.mark.parametrize(
-    ("game", "times"), [("add-or-remove", 1), ("zero-out", 1), ("substitute", 2)]
+    ("game", "times"),
+    [("add-or-remove", 1), ("zero-out", 1), ("substitute", 2)],
 )
 @pytest.mark.parametrize("denominator", [1.0, 4.0])
 def test_a_right_mechanism_has_its_sensitivity(game, times, denominator):
@@ -25,9 +26,9 @@ def test_a_right_mechanism_has_its_sensitivity(game, times, denominator):
 class _OneTensorUnclipped(games.AuditedMechanism):
     def release(self, updates, rng):
         first = games.clipped(updates[:, :3], 1.0)
-        return np.concatenate([first, updates[:, 3:]], axis=1).sum(axis=0) + rng.normal(
-            size=6
-        )
+        return np.concatenate([first, updates[:, 3:]], axis=1).sum(
+            axis=0
+        ) + rng.normal(size=6)
 
 
 def test_the_longest_change_of_any_canary_counts():
@@ -38,7 +39,9 @@ def test_the_longest_change_of_any_canary_counts():
     )
     assert (first, last) == pytest.approx((1.0, 50.0))
     assert first < together < last
-    assert largest_change(mechanism, "add-or-remove", CANARIES) == pytest.approx(50)
+    assert largest_change(
+        mechanism, "add-or-remove", CANARIES
+    ) == pytest.approx(50)
 
 
 def _adds(draw):
@@ -46,22 +49,29 @@ def _adds(draw):
 
     class Adds(games.AuditedMechanism):
         def release(self, updates, rng):
-            return games.clipped(updates, 1.0).sum(axis=0) + draw(len(updates), rng)
+            return games.clipped(updates, 1.0).sum(axis=0) + draw(
+                len(updates), rng
+            )
 
     return Adds()
 
 
 class _Sampled(games.AuditedMechanism):
     def release(self, updates, rng):
-        return games.clipped(updates, 1.0)[rng.random(len(updates)) < 0.5].sum(axis=0)
+        return games.clipped(updates, 1.0)[rng.random(len(updates)) < 0.5].sum(
+            axis=0
+        )
 
 
 @pytest.mark.parametrize(
     "mechanism",
     [
-        pytest.param(_adds(lambda _, __: OWN.normal(size=6)), id="own-generator"),
         pytest.param(
-            _adds(lambda n, rng: rng.normal(size=(n, 6)).sum(0)), id="noise-of-each"
+            _adds(lambda _, __: OWN.normal(size=6)), id="own-generator"
+        ),
+        pytest.param(
+            _adds(lambda n, rng: rng.normal(size=(n, 6)).sum(0)),
+            id="noise-of-each",
         ),
         pytest.param(_Sampled(), id="sampled"),
     ],

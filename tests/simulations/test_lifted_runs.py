@@ -35,7 +35,9 @@ def _exceeds(draw, truth, delta=DELTA, trials=120):
 def test_holds_for_correlated_scores_and_the_exact_null(shared):
     def draw(rng):
         common = math.sqrt(shared) * rng.normal()
-        return [_cosines(1 + common + math.sqrt(1 - shared) * rng.normal(size=60))]
+        return [
+            _cosines(1 + common + math.sqrt(1 - shared) * rng.normal(size=60))
+        ]
 
     _exceeds(draw, epsilon_two_gaussians(0, 1, 1, 1, DELTA))
 
@@ -53,7 +55,9 @@ def test_holds_for_copies_of_one_randomized_response(runs, epsilon):
             high = rng.random() < top * math.exp(epsilon)
             level = 1 - top * rng.random() if high else (1 - top) * rng.random()
             drawn.append(
-                _cosines(np.full(50, stats.norm.ppf(level)) + 1e-9 * rng.random(50))
+                _cosines(
+                    np.full(50, stats.norm.ppf(level)) + 1e-9 * rng.random(50)
+                )
             )
         return drawn
 
@@ -65,7 +69,8 @@ def test_ranks_hold_where_all_canaries_of_a_run_share_a_shift(runs):
     def draw(rng):
         shifts = 5 * rng.normal(size=runs)
         return [
-            Scores(s + rng.normal(size=80), s + rng.normal(size=99)) for s in shifts
+            Scores(s + rng.normal(size=80), s + rng.normal(size=99))
+            for s in shifts
         ]
 
     _exceeds(draw, 0.0)
@@ -83,12 +88,16 @@ def test_one_run_is_worth_what_the_note_says():
 
 def test_more_runs_show_more():
     rng = np.random.default_rng(0)
-    runs = [Scores(rng.normal(3, 1, 200), rng.normal(0, 1, 400)) for _ in range(16)]
+    runs = [
+        Scores(rng.normal(3, 1, 200), rng.normal(0, 1, 400)) for _ in range(16)
+    ]
     bounds = [lifted_lower_bound(runs[:n], DELTA) for n in (1, 4, 16)]
     assert bounds == sorted(bounds)
     assert bounds[0] + 1 < bounds[-1] < epsilon_two_gaussians(0, 1, 3, 1, DELTA)
     of_one_run = BOUNDS["lifted"](*runs[0].both(), DELTA)
-    assert lifted_lower_bound(runs[:1], DELTA) == pytest.approx(of_one_run, rel=1e-12)
+    assert lifted_lower_bound(runs[:1], DELTA) == pytest.approx(
+        of_one_run, rel=1e-12
+    )
 
 
 def test_confidence_costs():
@@ -112,7 +121,9 @@ def test_the_capital_is_fair():
     rng = np.random.default_rng(2)
     shares = rng.beta(0.5, 1.5, (4_000, 3))
     capitals = np.exp([log_capital(row, 0.25) for row in shares])
-    assert abs(capitals.mean() - 1) < 4 * capitals.std() / math.sqrt(len(capitals))
+    assert abs(capitals.mean() - 1) < 4 * capitals.std() / math.sqrt(
+        len(capitals)
+    )
 
 
 def test_bad_input_is_named():

@@ -55,7 +55,8 @@ def test_training_is_plain_sgd_with_clipped_gradients(problem, kind):
     weights = torch.zeros(65, 10)
     for _ in range(CALM.steps):
         total = sum(
-            clipped_gradient(weights, problem.example(i)) for i in range(CALM.examples)
+            clipped_gradient(weights, problem.example(i))
+            for i in range(CALM.examples)
         )
         if kind == "example":
             total = total + clipped_gradient(weights, extra)
@@ -75,7 +76,8 @@ def test_noise_and_sampling_have_their_sizes():
     problem = LinearDigits(training, seed=1)
     rate = training.learning_rate / (0.3 * training.examples)
     moved = (
-        -problem.train(GradientCanary(0, 0.8), 400, 7)[:, 0, 0].double().numpy() / rate
+        -problem.train(GradientCanary(0, 0.8), 400, 7)[:, 0, 0].double().numpy()
+        / rate
     )
     variance = 10 * (2.0 * 0.8) ** 2 + 10 * 0.3 * 0.7 * 0.8**2
     assert moved.mean() == pytest.approx(
@@ -85,7 +87,9 @@ def test_noise_and_sampling_have_their_sizes():
 
 
 def test_a_seed_repeats_and_another_does_not():
-    problem = LinearDigits(dataclasses.replace(CALM, noise_multiplier=1.0), seed=1)
+    problem = LinearDigits(
+        dataclasses.replace(CALM, noise_multiplier=1.0), seed=1
+    )
     first, again, different = (
         problem.train(None, 3, *seed) for seed in ((1, 2), (1, 2), (1, 3))
     )
@@ -120,7 +124,10 @@ def test_logits_of_target_and_canary(problem):
     weights = torch.arange(65 * 10 * 2).reshape(2, 65, 10).float()
     target, canary = problem.example(0), problem.example(1)
     expected = [
-        float((target.features @ w)[target.label] - (canary.features @ w)[canary.label])
+        float(
+            (target.features @ w)[target.label]
+            - (canary.features @ w)[canary.label]
+        )
         for w in weights
     ]
     np.testing.assert_allclose(
@@ -132,7 +139,9 @@ def test_the_estimate_of_two_gaussians_of_one_spread():
     grid = np.linspace(-1.5, 1.5, 101)
     spread = grid.std(ddof=1)
     epsilon = epsilon_of_means(Scores(grid + spread, grid), 1e-5)
-    assert epsilon == pytest.approx(4.377, abs=1e-3)  # of N(0, 1) against N(1, 1)
+    assert epsilon == pytest.approx(
+        4.377, abs=1e-3
+    )  # of N(0, 1) against N(1, 1)
     assert epsilon_of_means(Scores(grid, grid + 1), 1e-5) == 0
 
 

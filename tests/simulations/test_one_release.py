@@ -27,12 +27,16 @@ def cosines_of_the_mechanism(dim, count, z, seed=0):
 
 
 def together(cosines, dim, sum_norm=None):
-    return epsilon_together(Scores.from_cosines(cosines, dim), DELTA, sum_norm=sum_norm)
+    return epsilon_together(
+        Scores.from_cosines(cosines, dim), DELTA, sum_norm=sum_norm
+    )
 
 
 def test_the_shift_is_that_of_one_canary():
     assert shift_of_one(3.0, 10, 10**9) == pytest.approx(3.0, rel=1e-6)
-    assert shift_of_one(1 / np.sqrt(0.01 + 0.1), 1000, 10_000) == pytest.approx(10.0)
+    assert shift_of_one(1 / np.sqrt(0.01 + 0.1), 1000, 10_000) == pytest.approx(
+        10.0
+    )
     # a sum that is longer than expected says that less was added to it
     assert shift_of_one(0.7, 1000, 1000, np.sqrt(1000) * 1.05) < shift_of_one(
         0.7, 1000, 1000
@@ -63,7 +67,9 @@ def test_few_canaries_have_the_plain_estimate():
         together(cosines, 10**8),
     )
     for name in ("epsilon", "low", "high"):
-        assert getattr(projected, name) == pytest.approx(getattr(plain, name), rel=1e-4)
+        assert getattr(projected, name) == pytest.approx(
+            getattr(plain, name), rel=1e-4
+        )
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -90,7 +96,10 @@ def test_without_the_sum_there_may_be_no_upper_end():
     assert together(cosines, 1000).high == np.inf
     estimate = together(cosines, 1000, sum_norm)
     assert (
-        estimate.low < epsilon_two_gaussians(0, 1, 10, 1, DELTA) < estimate.high < 130
+        estimate.low
+        < epsilon_two_gaussians(0, 1, 10, 1, DELTA)
+        < estimate.high
+        < 130
     )
 
 
@@ -103,7 +112,9 @@ def test_bad_arguments_are_named():
     for bad in (0.0, 3.0, np.nan):
         with pytest.raises(ValueError, match=f"sum_norm={bad}"):
             together([0.01, 0.02], 100, bad)
-    with pytest.raises(ValueError, match="too large; each was in a release of its own"):
+    with pytest.raises(
+        ValueError, match="too large; each was in a release of its own"
+    ):
         together(np.full(1000, 0.5), 1000)
     with pytest.raises(ValueError, match="dim=None"):
         epsilon_together(Scores(np.ones(3)), DELTA)
@@ -123,7 +134,9 @@ def test_bare_scores_say_that_their_canaries_may_overlap():
     assert summary.overlap == pytest.approx(0.5, abs=0.1)
     assert score_warnings(_summary([0.01, 0.02], 100)) == []
     # Canaries that each had a release of their own cannot be most of one.
-    released = np.random.default_rng(1).normal(0, np.sqrt(3 / 1000), (1000, 1000))
+    released = np.random.default_rng(1).normal(
+        0, np.sqrt(3 / 1000), (1000, 1000)
+    )
     released[:, 0] += 1
     cosines = released[:, 0] / np.linalg.norm(released, axis=1)
     assert np.mean(cosines) == pytest.approx(0.5, abs=0.01)

@@ -31,7 +31,8 @@ def test_finds_a_strong_signal_and_not_its_mirror_image(method):
 def test_the_mean_exceeds_the_truth_no_more_often_than_it_says(shift):
     truth = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
     failed = sum(
-        _bound("mean", *gaussian_scores(shift, 60, (5, t))) > truth for t in range(100)
+        _bound("mean", *gaussian_scores(shift, 60, (5, t))) > truth
+        for t in range(100)
     )
     assert failed <= stats.binom.ppf(0.999, 100, ALPHA)
 
@@ -83,7 +84,9 @@ def test_mean_with_the_exact_null():
     cosines = gaussian_scores(1.0, 316, 17)[0] / 1e5
     mu = 1e5 * cosines.mean() - stats.norm.ppf(0.95) / np.sqrt(316)
     exact = epsilon_two_gaussians(0, 1, mu, 1, DELTA)
-    assert _bound("mean", cosines, None, dim=10**10) == pytest.approx(exact, rel=1e-9)
+    assert _bound("mean", cosines, None, dim=10**10) == pytest.approx(
+        exact, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("shift", [0.8, 5.0, 200.0])

@@ -12,7 +12,9 @@ def test_the_length_of_a_sum_has_the_law_of_random_directions():
     rng, runs, dim, count = np.random.default_rng(0), 4000, 50, 20
     squares = overlap.sum_squares(rng, runs, dim, count)
     deviation = np.sqrt(2 * count * (count - 1) / dim)
-    assert squares.mean() == pytest.approx(count, abs=3 * deviation / np.sqrt(runs))
+    assert squares.mean() == pytest.approx(
+        count, abs=3 * deviation / np.sqrt(runs)
+    )
     # The square's tails are a gamma law's, of kurtosis 3 + 12/dim.
     error = np.sqrt((2 + 12 / dim) / runs) / 2
     assert squares.std() == pytest.approx(deviation, rel=3 * error)
@@ -49,5 +51,7 @@ def test_the_quick_form_prints_what_is_judged():
     for row in tables[1][1:]:
         *_, error, wide, width, covers, _ = row.split()
         assert abs(float(error)) < 3.5
-        assert float(wide) == pytest.approx(float(width), rel=3.5 / np.sqrt(2 * 100))
+        assert float(wide) == pytest.approx(
+            float(width), rel=3.5 / np.sqrt(2 * 100)
+        )
         assert float(covers.rstrip("%")) >= 95 - 3 * np.sqrt(95 * 5 / 100)

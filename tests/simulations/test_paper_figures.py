@@ -16,7 +16,9 @@ def test_networks_that_sample_have_their_own_batches():
     train, _ = digits(1)
     examples = train.take(torch.arange(4))
     networks = Networks.drawn(2, 3, seed=1)
-    sampled = torch.tensor([[True, False, True, False], [True, True, True, True]])
+    sampled = torch.tensor(
+        [[True, False, True, False], [True, True, True, True]]
+    )
     total = networks.clipped_sum(examples, 0.5, sampled)
     some = networks.clipped_sum(train.take(torch.tensor([0, 2])), 0.5)
     torch.testing.assert_close(total[0], some[0])
@@ -61,7 +63,9 @@ def test_figures_of_hyperparameters():
         "Figure 5",
     ]
     assert all(
-        len(row) == len(table.columns) for table in result.tables for row in table.rows
+        len(row) == len(table.columns)
+        for table in result.tables
+        for row in table.rows
     )
 
 

@@ -21,7 +21,9 @@ SMALL = ["--dim", "3000", "--canaries", "100", "--runs", "8"]
 def test_four_standard_errors_are_apart_and_so_is_what_is_not_a_number():
     assert not apart([1.0, 3.0], 0.0, 1.0)  # 2 = 2.8 errors
     assert apart([2.0, 4.0], 0.0, 1.0)
-    assert not apart([2.0, 4.0], 0.0, 1.0, runs=2)  # whose mean has an error of its own
+    assert not apart(
+        [2.0, 4.0], 0.0, 1.0, runs=2
+    )  # whose mean has an error of its own
     assert apart([np.nan, 0.0], 0.0, 1.0)
 
 
@@ -56,7 +58,9 @@ def test_table_3_agrees_with_what_other_seeds_gave(one_noise, capsys):
 
 
 @pytest.mark.slow
-def test_table_3_fails_where_something_else_is_expected(one_noise, monkeypatch, capsys):
+def test_table_3_fails_where_something_else_is_expected(
+    one_noise, monkeypatch, capsys
+):
     rows = ((mean + 5 * sd, sd) for mean, sd in table3.EXPECTED[one_noise])
     monkeypatch.setattr(table3, "EXPECTED", {one_noise: tuple(rows)})
     with pytest.raises(SystemExit, match="1"):

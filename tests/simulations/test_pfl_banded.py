@@ -25,7 +25,9 @@ def matrix_mechanism(factor, dim, seed):
 
 def test_the_factor_that_was_meant_has_columns_of_length_one():
     lower = square_root(ROUNDS, 8)
-    lower /= np.linalg.norm(lower, axis=1)[:, None]  # rows, as of numpy.linalg.cholesky
+    lower /= np.linalg.norm(lower, axis=1)[
+        :, None
+    ]  # rows, as of numpy.linalg.cholesky
     factor = pfl_banded.meant(lower)
     np.testing.assert_allclose(factor.T @ factor, lower @ lower.T)
     np.testing.assert_allclose(np.linalg.norm(factor, axis=0), 1)
@@ -44,8 +46,12 @@ def test_rows_of_length_one_are_disproved_and_columns_are_not(monkeypatch):
     claimed = pfl_banded.claim(ROUNDS, SEPARATION)
     for factor, seed in ((right, 1), (wrong, 2)):
         mechanism = matrix_mechanism(factor, pfl_banded.DIM, seed)
-        mean, proved, verdict = pfl_banded.audit(mechanism, ROUNDS, SEPARATION, seed)
+        mean, proved, verdict = pfl_banded.audit(
+            mechanism, ROUNDS, SEPARATION, seed
+        )
         theory = np.linalg.norm(factor[:, ::SEPARATION].sum(axis=1))
-        assert mean == pytest.approx(theory, abs=4 / np.sqrt(pfl_banded.CANARIES))
+        assert mean == pytest.approx(
+            theory, abs=4 / np.sqrt(pfl_banded.CANARIES)
+        )
         assert verdict == claimed
         assert (proved > claimed) == (factor is wrong)

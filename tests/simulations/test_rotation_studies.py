@@ -20,10 +20,14 @@ def test_independent_products_have_the_law_of_sphere_canaries():
             hidden *= np.float32(9 / np.linalg.norm(hidden))
             if kind:
                 canaries = CanarySet(dim, count, seed, "sphere")
-                products.append(rotation.products(canaries, taking_part, hidden))
+                products.append(
+                    rotation.products(canaries, taking_part, hidden)
+                )
             else:
                 products.append(
-                    rotation.independent_products(rng, dim, count, taking_part, 9.0)
+                    rotation.independent_products(
+                        rng, dim, count, taking_part, 9.0
+                    )
                 )
         # Scores of one that takes part and of one that does not, and the canaries' square.
         samples.append(
@@ -101,13 +105,16 @@ def test_canaries_that_are_much_of_a_release_narrow_the_null():
 
 def test_one_canary_gives_the_others_away_in_half_of_the_families():
     results = [
-        rotation_attacks.with_one_canary(1 << 16, seed, 0.0) for seed in range(4)
+        rotation_attacks.with_one_canary(1 << 16, seed, 0.0)
+        for seed in range(4)
     ]
     broken = [result for result in results if result[0]]
     assert broken
     for _, share, score in broken:
         assert share == 1
-        assert score == pytest.approx(rotation_attacks.SCORE, abs=4 / np.sqrt(19))
+        assert score == pytest.approx(
+            rotation_attacks.SCORE, abs=4 / np.sqrt(19)
+        )
 
 
 def test_a_noisy_direction_gives_no_whole_numbers():

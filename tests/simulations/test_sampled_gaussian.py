@@ -30,18 +30,23 @@ def test_one_sampled_step_is_the_lower_of_its_two_directions():
     noise, rate = 0.5, 0.25
     thresholds = np.linspace(-4, 5, 4001)
     absent = scipy.stats.norm.sf(thresholds / noise)
-    present = (1 - rate) * absent + rate * scipy.stats.norm.sf((thresholds - 1) / noise)
+    present = (1 - rate) * absent + rate * scipy.stats.norm.sf(
+        (thresholds - 1) / noise
+    )
     least = poisson_trade_off(noise, rate, 1).least_fnr
     assert np.all(least(absent) <= 1 - present + 1e-12)  # who looks for members
     assert np.all(least(1 - present) <= absent + 1e-12)  # who looks for others
     gap = np.minimum(1 - present - least(absent), absent - least(1 - present))
     assert gap.min() < 1e-3
-    few = np.argmin(np.abs(absent - 1e-3))  # there members are the easier to find
+    few = np.argmin(
+        np.abs(absent - 1e-3)
+    )  # there members are the easier to find
     assert 1 - present[few] - least(absent[few]) < 2e-3
 
 
 @pytest.mark.parametrize(
-    ("noise", "rate", "steps"), [(1.0, 0.1, 10), (2.0, 0.3, 4), (0.125, 0.25, 40)]
+    ("noise", "rate", "steps"),
+    [(1.0, 0.1, 10), (2.0, 0.3, 4), (0.125, 0.25, 40)],
 )
 def test_epsilon_is_bracketed(noise, rate, steps):
     below = poisson_epsilon_below(noise, rate, steps, 1e-5)
@@ -51,8 +56,12 @@ def test_epsilon_is_bracketed(noise, rate, steps):
 
 def test_one_step_has_the_formula_of_sampling():
     epsilon = poisson_epsilon_below(1.0, 0.25, 1, 1e-5)
-    assert epsilon == pytest.approx(poisson_epsilon(1.0, 0.25, 1, 1e-5), rel=1e-3)
-    assert poisson_epsilon_below(1.0, 1.0, 7, 1e-5) == gaussian_epsilon(1.0, 1e-5, 7)
+    assert epsilon == pytest.approx(
+        poisson_epsilon(1.0, 0.25, 1, 1e-5), rel=1e-3
+    )
+    assert poisson_epsilon_below(1.0, 1.0, 7, 1e-5) == gaussian_epsilon(
+        1.0, 1e-5, 7
+    )
     assert poisson_epsilon_below(math.inf, 0.3, 5, 1e-5) == 0
     assert poisson_epsilon_below(1.0, 1e-6, 1, 1e-5) == 0
     assert poisson_epsilon_below(0.01, 0.5, 1, 1e-5) == pytest.approx(

@@ -6,7 +6,9 @@ from simulations.studies import schedule_bounds
 
 
 @pytest.mark.slow
-def test_no_analytical_epsilon_of_a_few_schedules_is_below_the_exact_one(tmp_path):
+def test_no_analytical_epsilon_of_a_few_schedules_is_below_the_exact_one(
+    tmp_path,
+):
     for spec in schedule_bounds.schedules(4, 8, tmp_path)[:3]:
         rows = schedule_bounds.measure(spec, 4, 8)
         assert len(rows) == len(schedule_bounds.NOISES)

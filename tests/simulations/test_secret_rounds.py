@@ -18,7 +18,9 @@ def test_the_truth_of_independent_rounds_is_what_is_computed():
 
 def test_lines(capsys, monkeypatch):
     monkeypatch.setattr(study, "CELLS", (study.CELLS[4], study.CELLS[6]))
-    monkeypatch.setattr("sys.argv", ["secret_rounds", "--runs", "2", "--draws", "6000"])
+    monkeypatch.setattr(
+        "sys.argv", ["secret_rounds", "--runs", "2", "--draws", "6000"]
+    )
     study.main()
     unequal, correlated = capsys.readouterr().out.splitlines()[1:]
     assert unequal.split()[-3] == "2"

@@ -6,7 +6,10 @@ import pytest
 from fl_epe.canaries import CanarySet
 from fl_epe.simulation import InProcessGrid
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
-from simulations.pradhan_2025.substitute_clients import LinearDigitsTask, signed_app
+from simulations.pradhan_2025.substitute_clients import (
+    LinearDigitsTask,
+    signed_app,
+)
 
 pytest.importorskip("sklearn")
 

@@ -33,7 +33,9 @@ def in_folders(app, folder):
     text = path.read_text("utf-8")
     assert IN_CONTEXT in text
     assert HANDLER in text
-    text = text.replace(IN_CONTEXT, IN_CONTEXT.replace("context", "folder_of(context)"))
+    text = text.replace(
+        IN_CONTEXT, IN_CONTEXT.replace("context", "folder_of(context)")
+    )
     text = text.replace(
         HANDLER, HANDLER_OF_FOLDER.replace("{folder!r}", repr(str(folder)))
     )

@@ -18,7 +18,8 @@ def test_each_adversary_has_its_line(adversary):
         for s in range(5)
     ]
     held = [
-        run.estimate is not None and run.estimate.low < exact < run.estimate.high
+        run.estimate is not None
+        and run.estimate.low < exact < run.estimate.high
         for run in runs
     ]
     assert sum(held) >= 4  # of 60 seeds 98%
@@ -34,7 +35,8 @@ def test_each_adversary_has_its_line(adversary):
 
 def test_who_sees_less_learns_less():
     epsilons = [
-        study.exact_epsilon(SMALL, 0, adversary) for adversary in study.ADVERSARIES
+        study.exact_epsilon(SMALL, 0, adversary)
+        for adversary in study.ADVERSARIES
     ]
     assert epsilons == sorted(epsilons, reverse=True)
 
@@ -54,8 +56,12 @@ def test_the_largest_silo_need_not_leak_most(audited, upload, average):
 
 
 def test_the_noise_of_unequal_silos():
-    silo = Silo(4, 0.1, noise=0.5, clip_norm=2.0, step_size=3.0, batch=6.0, weight=5.0)
-    two = Silo(9, 0.1, noise=1.0, clip_norm=1.0, step_size=2.0, batch=4.0, weight=1.0)
+    silo = Silo(
+        4, 0.1, noise=0.5, clip_norm=2.0, step_size=3.0, batch=6.0, weight=5.0
+    )
+    two = Silo(
+        9, 0.1, noise=1.0, clip_norm=1.0, step_size=2.0, batch=4.0, weight=1.0
+    )
     # A record adds 5·3·2/6 = 5 and 1·2·1/4 = 1/2; deviations are 5·0.5·2 = 5 and 0.5·1·3 = 1.5.
     assert study.deviation((silo, two), 0, "server") == pytest.approx(1)
     assert study.deviation((silo, two), 1, "server") == pytest.approx(3)

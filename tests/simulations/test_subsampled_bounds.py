@@ -35,7 +35,9 @@ def drawn(noise, rate, count, seed):
 def test_the_limit_is_seldom_below_the_noise(noise, rate):
     audits = 60
     missed = sum(
-        noise_multiplier_limit(drawn(noise, rate, 300, seed), sampling_rate=rate)
+        noise_multiplier_limit(
+            drawn(noise, rate, 300, seed), sampling_rate=rate
+        )
         < noise
         for seed in range(audits)
     )
@@ -60,7 +62,9 @@ def test_where_a_step_is_sampled_its_own_curve_proves_more():
 def test_without_sampling_it_is_gdp():
     scores = drawn(1.0, 1.0, 1000, 3)
     bound = subsampled_lower_bound(scores, DELTA, sampling_rate=1.0, steps=1)
-    assert bound == pytest.approx(lower_bound(scores, DELTA, method="gdp"), rel=1e-9)
+    assert bound == pytest.approx(
+        lower_bound(scores, DELTA, method="gdp"), rel=1e-9
+    )
     of_many = noise_multiplier_limit(scores, steps=9)
     assert of_many == pytest.approx(3 * noise_multiplier_limit(scores))
 
@@ -80,8 +84,13 @@ def test_scores_that_say_nothing_prove_nothing():
     mixed = drawn(1e3, 1.0, 100, 1)
     for scores in (same, mixed):
         assert noise_multiplier_limit(scores) == math.inf
-        assert subsampled_lower_bound(scores, DELTA, sampling_rate=0.5, steps=1) == 0
-        assert composed_lower_bound(scores, DELTA, sampling_rate=0.5, steps=3) == 0
+        assert (
+            subsampled_lower_bound(scores, DELTA, sampling_rate=0.5, steps=1)
+            == 0
+        )
+        assert (
+            composed_lower_bound(scores, DELTA, sampling_rate=0.5, steps=3) == 0
+        )
 
 
 def test_a_perfect_attack_stops_at_the_least_noise_of_the_family():
@@ -93,7 +102,9 @@ def test_a_perfect_attack_stops_at_the_least_noise_of_the_family():
 def test_cosines_have_their_exact_null():
     rng = np.random.default_rng(4)
     dim = 10_000
-    scores = Scores.from_cosines((2 + rng.standard_normal(500)) / math.sqrt(dim), dim)
+    scores = Scores.from_cosines(
+        (2 + rng.standard_normal(500)) / math.sqrt(dim), dim
+    )
     assert 0.5 < noise_multiplier_limit(scores) < 0.7
     assert noise_multiplier_limit(scores, sampling_rate=0.5) < 0.5
 
@@ -102,8 +113,12 @@ def test_cosines_have_their_exact_null():
 def test_bounds_at_thresholds_are_of_all_scores(method):
     scores = drawn(1.0, 1.0, 1000, 1)
     places = np.array([-50.0, 0.5, 50.0])
-    bounds = lower_bounds_at(scores, places, DELTA, confidence=0.95, method=method)
-    looser = lower_bounds_at(scores, places, DELTA, confidence=0.6, method=method)
+    bounds = lower_bounds_at(
+        scores, places, DELTA, confidence=0.95, method=method
+    )
+    looser = lower_bounds_at(
+        scores, places, DELTA, confidence=0.6, method=method
+    )
     assert bounds[0] == bounds[2] == 0
     assert 0 < bounds[1] < looser[1]
 

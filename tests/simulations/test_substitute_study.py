@@ -23,9 +23,17 @@ def test_the_accountant_is_what_is_integrated(rounds):
 
 def test_the_worst_case_is_above_add_or_remove_and_within_substitute():
     assert substitute.audit(QUICK).passed
-    for _, _, _, add_or_remove, _, bound, _, promised, _ in substitute.worst_case(
-        QUICK
-    ):
+    for (
+        _,
+        _,
+        _,
+        add_or_remove,
+        _,
+        bound,
+        _,
+        promised,
+        _,
+    ) in substitute.worst_case(QUICK):
         assert add_or_remove < bound < promised
 
 

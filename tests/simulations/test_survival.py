@@ -17,8 +17,18 @@ PATIENCE = 800
 
 def _survive(*options):
     """What the script prints, as a process of its own: it forks."""
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), "--seed", "1", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(SCRIPT),
+        "--seed",
+        "1",
+        *options,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -33,7 +43,9 @@ def test_a_run_that_is_killed_is_that_which_nobody_killed():
 
 @pytest.mark.weekly
 def test_other_options_make_no_other_run():
-    assert "options    2 of 2 equal" in _survive("--parts", "options", "--runs", "2")
+    assert "options    2 of 2 equal" in _survive(
+        "--parts", "options", "--runs", "2"
+    )
 
 
 @pytest.mark.weekly

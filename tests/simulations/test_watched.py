@@ -14,14 +14,21 @@ def test_what_is_shown_now_misleads_rarely_and_what_was_shown_before_did_not():
     misled = watched.misleading(runs, 300)
     assert misled["fixed-time"] > 0.15
     limit = 0.025 + 3 * math.sqrt(0.025 * 0.975 / runs)
-    assert all(share < limit for name, share in misled.items() if name != "fixed-time")
+    assert all(
+        share < limit for name, share in misled.items() if name != "fixed-time"
+    )
 
 
 def test_the_widths_at_the_end():
     widths = watched.widths(1000)
     assert widths["fixed-time"] == 1
     assert (
-        1 < widths["planned"] < widths["plan 10% off"] < 1.35 < widths["no plan"] < 1.7
+        1
+        < widths["planned"]
+        < widths["plan 10% off"]
+        < 1.35
+        < widths["no plan"]
+        < 1.7
     )
 
 
@@ -30,7 +37,8 @@ def test_the_fixed_design_has_its_power():
         count = watched.fixed_design(claim, 0.975, 0.95)
         drift = watched.shift(2 * claim) - watched.shift(claim)
         powers = [
-            1 - 0.5 * math.erfc((drift * math.sqrt(n) - 1.959964) / math.sqrt(2))
+            1
+            - 0.5 * math.erfc((drift * math.sqrt(n) - 1.959964) / math.sqrt(2))
             for n in (count - 1, count)
         ]
         assert powers[0] < 0.95 <= powers[1]

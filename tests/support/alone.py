@@ -41,6 +41,9 @@ class Alone:
     ) -> Update:
         """Start from the model ``theta`` and train on the client's examples."""
         start = torch.tensor(theta, device=self._execution.torch_device())
-        data, random = self._task.client(client), generator(seed, round_number, client)
+        data, random = (
+            self._task.client(client),
+            generator(seed, round_number, client),
+        )
         update, sums = self.trainer.train(start, data, local, random)
         return Update(update.cpu().numpy(), *sums.tolist())

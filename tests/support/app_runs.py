@@ -100,7 +100,10 @@ def watch(grid: Grid) -> list[Exchange]:
     send = grid.send_and_receive
 
     def send_and_receive(
-        messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        **newer: Any,
     ) -> Iterable[Message]:
         messages = list(messages)
         replies = list(send(messages, timeout=timeout, **newer))
@@ -164,7 +167,9 @@ def run_app(
                     "max_share": 0.25,
                     **given,
                 }
-            strategy = audit = CanaryAudit(strategy, delta=DELTA, seed=1, **given)
+            strategy = audit = CanaryAudit(
+                strategy, delta=DELTA, seed=1, **given
+            )
         result = case.run(strategy, grid, folder)
         recorded = case.recorded(strategy)
     except Exception as raised:  # noqa: BLE001 - compared with that of the other run
@@ -177,7 +182,11 @@ def _for_nodes(strategy: Strategy, nodes: int) -> Strategy:
     """The strategy, told to wait for all of so many nodes where it waits for `NODES`."""
     layers: Any = strategy
     while layers is not None:
-        for name in ("min_train_nodes", "min_available_nodes", "num_sampled_clients"):
+        for name in (
+            "min_train_nodes",
+            "min_available_nodes",
+            "num_sampled_clients",
+        ):
             if getattr(layers, name, 0) == NODES:
                 setattr(layers, name, nodes)
         layers = getattr(layers, "strategy", None)

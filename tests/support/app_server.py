@@ -23,7 +23,10 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     compare(
-        str(config["app-name"]), int(config["nodes"]), Path(str(config["output"])), grid
+        str(config["app-name"]),
+        int(config["nodes"]),
+        Path(str(config["output"])),
+        grid,
     )
 
 
@@ -31,7 +34,10 @@ def compare(name: str, nodes: int, output: Path, grid: Grid) -> None:
     """Run an app twice on the nodes of a grid."""
     output.mkdir(parents=True)
     found = case_named(name)
-    audit = {"max_share": 0.5, **found.audit}  # two canaries a round beside five nodes
+    audit = {
+        "max_share": 0.5,
+        **found.audit,
+    }  # two canaries a round beside five nodes
     case = dataclasses.replace(found, nodes=nodes, rounds=2, audit=audit)
     verdict = NO_HARM
     try:

@@ -90,7 +90,9 @@ class Batches:
     def release(self, updates: Floats, rng: Rng) -> Any:
         chosen = self.choose(len(updates), self.step % 4, rng)
         self.step += 1
-        return cut(updates[chosen]).sum(axis=0) + rng.normal(0, Z, updates.shape[1])
+        return cut(updates[chosen]).sum(axis=0) + rng.normal(
+            0, Z, updates.shape[1]
+        )
 
     @classmethod
     def target(cls, choose: Choose) -> Target:
@@ -119,7 +121,10 @@ def shards(draw: Callable[[Rng, int], list[Floats]]) -> Target:
         total = cut(updates).sum(axis=0)
         halves = np.split(total, 2)
         return np.concatenate(
-            [half + n for half, n in zip(halves, draw(rng, DIM // 2), strict=True)]
+            [
+                half + n
+                for half, n in zip(halves, draw(rng, DIM // 2), strict=True)
+            ]
         )
 
     return Target(release, **gaussian())
@@ -165,7 +170,9 @@ def microbatches(each: bool) -> Target:
         total = np.zeros(updates.shape[1])
         for first in range(0, len(updates), 2):
             part = updates[first : first + 2]
-            total += part.sum(axis=0) if each else cut(part.mean(axis=0)[None])[0]
+            total += (
+                part.sum(axis=0) if each else cut(part.mean(axis=0)[None])[0]
+            )
         return total + rng.normal(0, Z, total.size)
 
     return Target(release, **gaussian())
@@ -173,7 +180,9 @@ def microbatches(each: bool) -> Target:
 
 def noisy_max(scale: float) -> Target:
     def release(votes: Floats, rng: Rng) -> int:
-        return int(np.argmax(votes.sum(axis=0) + rng.laplace(0, scale, votes.shape[1])))
+        return int(
+            np.argmax(votes.sum(axis=0) + rng.laplace(0, scale, votes.shape[1]))
+        )
 
     return Target(
         release,
@@ -258,18 +267,26 @@ def geometric(scale: float) -> Target:
 PAIRS = {
     "laplace-half-scale": (laplace(0.5), laplace(1.0)),
     "laplace-10-bits": (
-        laplace_of_uniforms(lambda rng, n: (rng.integers(1024, size=n) + 0.5) / 1024),
+        laplace_of_uniforms(
+            lambda rng, n: (rng.integers(1024, size=n) + 0.5) / 1024
+        ),
         laplace_of_uniforms(lambda rng, n: rng.random(n)),
     ),
     "clips-entries": (clipping(by_entry), clipping(cut)),
-    "clips-layers": (clipping(by_layer(1.0)), clipping(by_layer(math.sqrt(0.5)))),
+    "clips-layers": (
+        clipping(by_layer(1.0)),
+        clipping(by_layer(math.sqrt(0.5))),
+    ),
     "batches-in-order": (Batches.target(in_order), Batches.target(by_coins)),
     "shared-by-shards": (shards(one_seed), shards(two_seeds)),
     "reused-in-steps": (Accumulation.target(False), Accumulation.target(True)),
     "clips-microbatches": (microbatches(False), microbatches(True)),
     "noisy-max-third": (noisy_max(1 / 3), noisy_max(1.0)),
     "truncated-laplace": (truncated(4.0), truncated(math.inf)),
-    "truncated-gaussian": (truncated_gaussian(3.5), truncated_gaussian(math.inf)),
+    "truncated-gaussian": (
+        truncated_gaussian(3.5),
+        truncated_gaussian(math.inf),
+    ),
     "exponential-double": (exponential(1.0), exponential(0.5)),
     "response-too-true": (randomised_response(0.9), randomised_response(0.75)),
     "geometric-half": (geometric(2.0), geometric(1.0)),

@@ -8,5 +8,7 @@ def in_words(schedule: object) -> str:
 
     Its `repr` without brackets, names of fields and fields that are None.
     """
-    found = re.findall(r"[^(),= ]+(?![^(),]*=)", repr(schedule).replace("None", ""))
+    found = re.findall(
+        r"[^(),= ]+(?![^(),]*=)", repr(schedule).replace("None", "")
+    )
     return "-".join(f"{float(x):.4g}" if x[0].isdigit() else x for x in found)

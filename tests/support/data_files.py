@@ -39,7 +39,9 @@ def _example_class() -> Any:
         parent: Any, name: str, *fields: tuple[str, str, str, str | None]
     ) -> Any:
         made = parent.add(name=name)
-        for number, (field_name, label, kind, type_name) in enumerate(fields, 1):
+        for number, (field_name, label, kind, type_name) in enumerate(
+            fields, 1
+        ):
             made.field.add(
                 name=field_name,
                 number=number,
@@ -55,7 +57,9 @@ def _example_class() -> Any:
     message(file.message_type, "Feature", *lists)
     entry = ".tf.Features.FeatureEntry"
     features = message(
-        file.message_type, "Features", ("feature", "REPEATED", "TYPE_MESSAGE", entry)
+        file.message_type,
+        "Features",
+        ("feature", "REPEATED", "TYPE_MESSAGE", entry),
     )
     pair = message(
         features.nested_type,
@@ -71,7 +75,9 @@ def _example_class() -> Any:
     )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("tf.Example")
+    )
 
 
 Example = _example_class()
@@ -115,12 +121,16 @@ def write_sqlite(path: pathlib.Path, rows: Rows) -> None:
     ]
     database.executemany("INSERT INTO examples VALUES (?, ?, ?)", messages)
     counts = collections.Counter((client, split) for split, client, _ in rows)
-    values = [(client, split, count) for (client, split), count in counts.items()]
+    values = [
+        (client, split, count) for (client, split), count in counts.items()
+    ]
     database.executemany("INSERT INTO client_metadata VALUES (?, ?, ?)", values)
     database.commit()
     database.close()
     if plain != path:
-        path.write_bytes(lzma.compress(plain.read_bytes(), format=lzma.FORMAT_ALONE))
+        path.write_bytes(
+            lzma.compress(plain.read_bytes(), format=lzma.FORMAT_ALONE)
+        )
         plain.unlink()
 
 
@@ -135,7 +145,9 @@ def write_hdf5(path: pathlib.Path, rows: Rows) -> None:
                 values = [features[name] for features in examples]
                 kind = h5py.string_dtype() if isinstance(first, str) else None
                 data = values if kind else np.array(values)
-                file.create_dataset(f"examples/{client}/{name}", data=data, dtype=kind)
+                file.create_dataset(
+                    f"examples/{client}/{name}", data=data, dtype=kind
+                )
 
 
 def write_parquet(path: pathlib.Path, rows: Rows, client: str) -> None:
@@ -210,10 +222,14 @@ def write_source(kind: str, folder: pathlib.Path) -> str:
     else:
         users = posts()
         rows = [
-            ("", user, {"tokens": text}) for user in users for text in users[user][:20]
+            ("", user, {"tokens": text})
+            for user in users
+            for text in users[user][:20]
         ]
         write_parquet(folder / "train.parquet", rows, "user_id")
-        counts = collections.Counter(" ".join(f["tokens"] for _, _, f in rows).split())
+        counts = collections.Counter(
+            " ".join(f["tokens"] for _, _, f in rows).split()
+        )
         lines = [f"{word} {count}\n" for word, count in counts.most_common()]
         (folder / "stackoverflow.word_count").write_text(
             "".join(lines), encoding="utf-8"

@@ -88,11 +88,15 @@ def sizes_of(schedule: Schedule) -> np.ndarray | None:
             )
         case Trace():
             return (
-                CLIENTS * np.bincount(TRACE.round_ids, minlength=T) / TRACE.population
+                CLIENTS
+                * np.bincount(TRACE.round_ids, minlength=T)
+                / TRACE.population
             )
         case Capped(schedule=Poisson(rate=q), per_run=2, window=None):
             return _capped_twice(q)
-        case Capped(schedule=Poisson(rate=q), per_run=None, per_window=1, window=4):
+        case Capped(
+            schedule=Poisson(rate=q), per_run=None, per_window=1, window=4
+        ):
             p: list[float] = []
             for _ in range(T):
                 p.append(q * (1 - sum(p[-3:])))
@@ -106,7 +110,9 @@ def sizes_of(schedule: Schedule) -> np.ndarray | None:
 
 def _capped_twice(q: float) -> np.ndarray:
     t = np.arange(T)  # at most one head before
-    return CLIENTS * q * ((1 - q) ** t + t * q * (1 - q) ** np.maximum(t - 1, 0))
+    return (
+        CLIENTS * q * ((1 - q) ** t + t * q * (1 - q) ** np.maximum(t - 1, 0))
+    )
 
 
 def assert_near(
@@ -144,7 +150,9 @@ def law_faults(schedule: Schedule) -> list[str]:
         faults.append("most")
     rounds = [np.flatnonzero(client) for run in runs[:30] for client in run.T]
     apart = np.concatenate([np.diff(each) for each in rounds])
-    if len(apart) and (apart.min() < law.separation or (law.regular and np.ptp(apart))):
+    if len(apart) and (
+        apart.min() < law.separation or (law.regular and np.ptp(apart))
+    ):
         faults.append("separation")
     for start, end in law.blocks if isinstance(schedule, BallsInBins) else ():
         if runs[:, start:end].sum(axis=1).max() > 1:
@@ -155,20 +163,28 @@ def law_faults(schedule: Schedule) -> list[str]:
             weights = np.zeros(T)
             weights[list(chosen)] = 1.0
             both = runs[:, list(chosen)].all(axis=1).mean(axis=1)
-            compare(f"rounds {chosen}", both, _chance(events, weights, len(chosen)))
+            compare(
+                f"rounds {chosen}", both, _chance(events, weights, len(chosen))
+            )
         for number in range(int(law.limit) + 1):
             seen = (counts == number).mean(axis=1)
-            compare(f"{number} rounds", seen, _chance(events, np.ones(T), number))
+            compare(
+                f"{number} rounds", seen, _chance(events, np.ones(T), number)
+            )
     elif law.events_at_most is not None:
         for number in range(1, int(law.limit) + 1):
             most = expected_score_law(law.events_at_most, np.ones(T))
             allowed = (
-                most.shares[most.expected_scores > number - 0.5].sum() if most else 1.0
+                most.shares[most.expected_scores > number - 0.5].sum()
+                if most
+                else 1.0
             )
             more = (counts >= number).mean(axis=1)
             compare(f"{number} rounds or more", more, allowed, at_most=True)
     toss = (
-        events.chances.max() * events.keep if law.coins is not None and events else 0.0
+        events.chances.max() * events.keep
+        if law.coins is not None and events
+        else 0.0
     )
     if law.coins is not None and toss > law.coins.rate * (1 + 1e-9):
         faults.append("coins")

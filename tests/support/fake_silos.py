@@ -42,7 +42,9 @@ def lines(epsilon: float) -> tuple[SiloLine, ...]:
     )
 
 
-def answer(silo: str, rounds: int = 3, epsilon: float = 2.0, **more: Any) -> SiloAnswer:
+def answer(
+    silo: str, rounds: int = 3, epsilon: float = 2.0, **more: Any
+) -> SiloAnswer:
     return SiloAnswer(
         **{
             "silo": silo,
@@ -86,7 +88,9 @@ class FakeSilos:
     models: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
     trained: dict[int, int] = dataclasses.field(default_factory=dict)
 
-    def _answer(self, partition: int, server_round: int, **more: Any) -> str | None:
+    def _answer(
+        self, partition: int, server_round: int, **more: Any
+    ) -> str | None:
         rounds = self.trained.get(partition, 0)
         found = answer(NAMES[partition], rounds, 2.0 + partition, **more)
         return self.reply(partition, server_round, found)
@@ -97,7 +101,9 @@ class FakeSilos:
         @app.train()
         def train(message: Message, context: Context) -> Message:
             partition = int(context.node_config["partition-id"])
-            server_round = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
+            server_round = int(
+                message.content.config_records["config"]["server-round"]
+            )  # type: ignore[arg-type]
             if self.fails(partition, server_round):
                 raise RuntimeError("the silo's machine is gone")
             self.trained[partition] = self.trained.get(partition, 0) + 1
@@ -111,7 +117,9 @@ class FakeSilos:
             content = RecordDict(
                 {
                     "arrays": arrays,
-                    "metrics": MetricRecord({"num-examples": self.examples[partition]}),
+                    "metrics": MetricRecord(
+                        {"num-examples": self.examples[partition]}
+                    ),
                 }
             )
             text = self._answer(partition, server_round) if with_audit else None
@@ -130,7 +138,9 @@ class FakeSilos:
                 self.models[partition] = next(iter(model.values())).numpy()
                 if self.fails(partition, 0):
                     raise RuntimeError("the silo's machine is gone")
-                last = self._answer(partition, 0, notes=("it saw the last model",))
+                last = self._answer(
+                    partition, 0, notes=("it saw the last model",)
+                )
                 record = ConfigRecord({"answer": last or ""})
                 return Message(RecordDict({RECORDS: record}), reply_to=message)
 
@@ -138,18 +148,26 @@ class FakeSilos:
 
 
 def trained(
-    sent: ArrayRecord, partition: int, server_round: int, *, norm: float, update: bool
+    sent: ArrayRecord,
+    partition: int,
+    server_round: int,
+    *,
+    norm: float,
+    update: bool,
 ) -> ArrayRecord:
     """The model after a random step of this norm, or that step alone."""
     rng = np.random.default_rng((7, partition, server_round))
     arrays: Mapping[str, np.ndarray] = {
         name: array.numpy() for name, array in sent.items()
     }
-    steps = {name: rng.standard_normal(value.shape) for name, value in arrays.items()}
+    steps = {
+        name: rng.standard_normal(value.shape) for name, value in arrays.items()
+    }
     length = np.sqrt(sum(np.sum(step**2) for step in steps.values()))
     scaled = {name: norm / length * step for name, step in steps.items()}
     found = {
-        name: step if update else arrays[name] + step for name, step in scaled.items()
+        name: step if update else arrays[name] + step
+        for name, step in scaled.items()
     }
     return ArrayRecord(
         {name: Array(value.astype("f4")) for name, value in found.items()}

@@ -12,7 +12,9 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return head + array.astype(np.uint8).tobytes()
 
 
-def write_fashion(folder: pathlib.Path, train: int = 200, test: int = 30) -> None:
+def write_fashion(
+    folder: pathlib.Path, train: int = 200, test: int = 30
+) -> None:
     """Four small files, the training ones packed and the test ones not."""
     random = np.random.default_rng(0)
     for prefix, count, suffix in (("train", train, ".gz"), ("t10k", test, "")):
@@ -20,7 +22,9 @@ def write_fashion(folder: pathlib.Path, train: int = 200, test: int = 30) -> Non
             ("images-idx3", (count, 28, 28)),
             ("labels-idx1", (count,)),
         ):
-            values = random.integers(0, 256 if kind.startswith("images") else 10, shape)
+            values = random.integers(
+                0, 256 if kind.startswith("images") else 10, shape
+            )
             raw = (
                 gzip.compress(idx_bytes(values), mtime=0)
                 if suffix

@@ -6,13 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from sklearn.datasets import load_digits
 
 Arrays: TypeAlias = dict[str, np.ndarray]
-SHAPES: dict[str, tuple[int, ...]] = {"layer.weight": (40, 100), "layer.bias": (40,)}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "layer.weight": (40, 100),
+    "layer.bias": (40,),
+}
 DIM = 4040
 
 
@@ -59,9 +69,9 @@ def drifting_app(
         steps = {k: rng.standard_normal(received[k].shape) for k in moved}
         length = np.sqrt(sum(np.sum(step**2) for step in steps.values()))
         arrays = {
-            k: np.asarray(v + norm / length * steps[k] if k in moved else v).astype(
-                v.dtype
-            )
+            k: np.asarray(
+                v + norm / length * steps[k] if k in moved else v
+            ).astype(v.dtype)
             for k, v in received.items()
         }
         count = examples(partition) if callable(examples) else examples

@@ -70,7 +70,9 @@ def raw(content: bytes, random: random.Random) -> bytes:
         del data[at:to]
     elif how == 7:
         edge = random.choice([0, max(0, len(data) - 64)])
-        data[min(edge + random.randrange(64), len(data) - 1)] = random.randrange(256)
+        data[min(edge + random.randrange(64), len(data) - 1)] = (
+            random.randrange(256)
+        )
     else:
         kind, value = random.choice(
             [
@@ -110,11 +112,15 @@ def archive(content: bytes, random: random.Random) -> bytes:
     elif how == 2:
         del members[name]
     elif how == 3:
-        members[random.choice(["x.npy", "x", "../x.npy", other])] = members.pop(name)
+        members[random.choice(["x.npy", "x", "../x.npy", other])] = members.pop(
+            name
+        )
     elif how == 4:
         members[name], members[other] = members[other], members[name]
     else:
-        members[name] = _npy(_odd_array(np.load(io.BytesIO(members[name])), random))
+        members[name] = _npy(
+            _odd_array(np.load(io.BytesIO(members[name])), random)
+        )
     return _zipped(members)
 
 
@@ -129,7 +135,9 @@ def _odd_array(array: np.ndarray, random: random.Random) -> np.ndarray:
     how = random.randrange(10)
     if how == 0:
         return array.astype(
-            random.choice(["f4", "i4", "u1", "U3", "c16", "b1", "S2", ">f8", "O"])
+            random.choice(
+                ["f4", "i4", "u1", "U3", "c16", "b1", "S2", ">f8", "O"]
+            )
         )
     if how == 1:
         return array[..., None]
@@ -147,7 +155,9 @@ def _odd_array(array: np.ndarray, random: random.Random) -> np.ndarray:
         )
     changed = np.array(array)
     if changed.dtype.kind in "fiub" and changed.size:
-        odd = random.choice([0, -1, 1, 2, 1e300, np.nan, np.inf, -np.inf, 2**40])
+        odd = random.choice(
+            [0, -1, 1, 2, 1e300, np.nan, np.inf, -np.inf, 2**40]
+        )
         where = slice(None) if how == 7 else random.randrange(changed.size)
         with np.errstate(all="ignore"):
             changed.reshape(-1)[where] = np.array(odd).astype(changed.dtype)
@@ -159,17 +169,24 @@ def signed(content: bytes, random: random.Random) -> bytes:
     members = _members(content)
     names = [name for name in members if name != "checksums.npy"]
     texts = [
-        name for name in names if name.removesuffix(".npy") in ("meta", "seeds", "job")
+        name
+        for name in names
+        if name.removesuffix(".npy") in ("meta", "seeds", "job")
     ]
     name = random.choice(texts if random.random() < 0.6 else names)
     if name in texts:
         values = json.loads(np.load(io.BytesIO(members[name])).tobytes())
         _change_a_leaf(values, random)
-        members[name] = _npy(np.frombuffer(json.dumps(values).encode(), np.uint8))
+        members[name] = _npy(
+            np.frombuffer(json.dumps(values).encode(), np.uint8)
+        )
     else:
-        members[name] = _npy(_odd_array(np.load(io.BytesIO(members[name])), random))
+        members[name] = _npy(
+            _odd_array(np.load(io.BytesIO(members[name])), random)
+        )
     digests = {
-        n.removesuffix(".npy"): hashlib.sha256(members[n]).hexdigest() for n in names
+        n.removesuffix(".npy"): hashlib.sha256(members[n]).hexdigest()
+        for n in names
     }
     listed = {"schema": 1, "sha256": digests}
     members["checksums.npy"] = _npy(
@@ -180,7 +197,11 @@ def signed(content: bytes, random: random.Random) -> bytes:
 
 def _change_a_leaf(values: Any, random: random.Random) -> None:
     while True:
-        keys = list(values) if isinstance(values, dict) else list(range(len(values)))
+        keys = (
+            list(values)
+            if isinstance(values, dict)
+            else list(range(len(values)))
+        )
         if not keys:
             return
         key = random.choice(keys)
@@ -208,7 +229,8 @@ def cells(content: bytes, random: random.Random) -> bytes:
         parts[random.randrange(len(parts))] = random.choice(ODD_CELLS)
     elif how == 3:
         parts.insert(
-            random.randrange(len(parts) + 1), random.choice([*ODD_CELLS, *parts])
+            random.randrange(len(parts) + 1),
+            random.choice([*ODD_CELLS, *parts]),
         )
     elif how == 4:
         parts.pop()
@@ -217,7 +239,11 @@ def cells(content: bytes, random: random.Random) -> bytes:
         return b"".join(lines)
     lines[row] = b",".join(parts) + b"\n"
     text = b"".join(lines)
-    return text.decode("latin-1").encode("utf-16") if random.random() < 0.02 else text
+    return (
+        text.decode("latin-1").encode("utf-16")
+        if random.random() < 0.02
+        else text
+    )
 
 
 def tabbed_cells(content: bytes, random: random.Random) -> bytes:
@@ -229,7 +255,17 @@ def much(content: bytes, random: random.Random) -> bytes:
     """Some bytes of a text many times, which gzip makes small."""
     lines = content.splitlines(keepends=True)
     part = random.choice(
-        [lines[-1], lines[-1].strip(), b"\n", b"a", b"0", b'"', b"[", b"\0", b","]
+        [
+            lines[-1],
+            lines[-1].strip(),
+            b"\n",
+            b"a",
+            b"0",
+            b'"',
+            b"[",
+            b"\0",
+            b",",
+        ]
     )
     return content + part * (
         random.choice([1 << 16, 1 << 23, 1 << 26]) // max(1, len(part))
@@ -292,10 +328,22 @@ def table(content: bytes, random: random.Random) -> bytes:
     if how <= 1:
         values[random.randrange(len(values))] = None
     elif how == 2:
-        columns[name] = [random.choice([value, None, value]) for value in values]
+        columns[name] = [
+            random.choice([value, None, value]) for value in values
+        ]
     elif how == 3:
         odd: Any = random.choice(
-            [float("nan"), float("inf"), "x", 2**62, -1, b"\xff", [1], True, "y" * 999]
+            [
+                float("nan"),
+                float("inf"),
+                "x",
+                2**62,
+                -1,
+                b"\xff",
+                [1],
+                True,
+                "y" * 999,
+            ]
         )
         columns[name] = [odd if random.random() < 0.5 else None for _ in values]
     names = [
@@ -316,11 +364,16 @@ def table(content: bytes, random: random.Random) -> bytes:
     return file.getvalue()
 
 
-_ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+_ENDLESS = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+)
 _VIEWS = tuple(
     f"ALTER TABLE {table} RENAME TO kept; CREATE VIEW {table} AS {rows}"
     for table, rows in (
-        ("examples", "SELECT a.* FROM kept a, kept b, kept c, kept d, kept e, kept f"),
+        (
+            "examples",
+            "SELECT a.* FROM kept a, kept b, kept c, kept d, kept e, kept f",
+        ),
         (
             "examples",
             "SELECT client_id, split_name, zeroblob(900000000) AS x FROM kept",
@@ -377,7 +430,9 @@ def sqlite(content: bytes, random: random.Random) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.sqlite")
         path.write_bytes(content)
-        return sqlite_bytes(path, lambda database: database.executescript(order))
+        return sqlite_bytes(
+            path, lambda database: database.executescript(order)
+        )
 
 
 def hdf5(content: bytes, random: random.Random) -> bytes:
@@ -416,14 +471,22 @@ def hdf5(content: bytes, random: random.Random) -> bytes:
     return file.getvalue()
 
 
-_OUTSIDE = ("/etc/passwd", "/dev/zero", "../seeds/sources/a.h5", "a.h5", "missing.h5")
+_OUTSIDE = (
+    "/etc/passwd",
+    "/dev/zero",
+    "../seeds/sources/a.h5",
+    "a.h5",
+    "missing.h5",
+)
 
 
 def _link(data: h5py.File, place: str, random: random.Random) -> None:
     """A link, or values in another file, in place of a member."""
     del data[place]
     path = random.choice(_OUTSIDE)
-    where = random.choice(["/examples", "/", place, "/examples/f0/pixels", "/x"])
+    where = random.choice(
+        ["/examples", "/", place, "/examples/f0/pixels", "/x"]
+    )
     how = random.randrange(6)
     if how == 0:
         data[place] = h5py.SoftLink(where)
@@ -443,7 +506,12 @@ def _link(data: h5py.File, place: str, random: random.Random) -> None:
     else:
         shape = (1 << random.choice([10, 20, 31]), 28, 28)
         data.create_dataset(
-            place, shape, "f4", chunks=(4, 28, 28), compression="gzip", fillvalue=1
+            place,
+            shape,
+            "f4",
+            chunks=(4, 28, 28),
+            compression="gzip",
+            fillvalue=1,
         )
 
 

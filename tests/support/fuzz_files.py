@@ -132,13 +132,18 @@ class Fuzzer:
                 OSError,
                 MemoryError,
             ):  # no such array
-                damage, content = fuzz_damage.raw, fuzz_damage.raw(seed.content, chance)
+                damage, content = (
+                    fuzz_damage.raw,
+                    fuzz_damage.raw(seed.content, chance),
+                )
         return seed, damage.__name__, content
 
     def run(self, number: int, entropy: int) -> Outcome:
         """One case: damage a file, read it, judge."""
         seed, damage, content = self.damaged(number, entropy)
-        Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
+        Path("/proc/self/clear_refs").write_text(
+            "5"
+        )  # forget the largest size so far
         before = _kibibytes("VmRSS")
         start = time.process_time()
         try:
@@ -147,7 +152,10 @@ class Fuzzer:
         except _HangError:
             what, errors = "hang", traceback.format_exc()
         except Exception as error:  # noqa: BLE001 - a command must not raise anything
-            what, errors = f"raised {type(error).__name__}", traceback.format_exc()
+            what, errors = (
+                f"raised {type(error).__name__}",
+                traceback.format_exc(),
+            )
         seconds = time.process_time() - start
         taken = _kibibytes("VmHWM") - before
         if taken << 10 > GROWTH:
@@ -162,12 +170,17 @@ class Fuzzer:
             return "traceback"
         if status == 2:
             *logged, last = errors.splitlines() or [""]
-            if any("error: " in line for line in logged) or not re.match(_ERROR, last):
+            if any("error: " in line for line in logged) or not re.match(
+                _ERROR, last
+            ):
                 return "not one line"
             return "refused" if len(last) < 2000 else "long line"
         if status not in (0, 3):
             return f"status {status}"
-        if seed.result(self._folder / "case", printed) == self._sound[seed.name]:
+        if (
+            seed.result(self._folder / "case", printed)
+            == self._sound[seed.name]
+        ):
             return "same"
         return "CHANGED" if seed.checked and damage != "signed" else "read"
 
@@ -196,7 +209,10 @@ def _kibibytes(name: str) -> int:
 
 
 def _limit_growth() -> None:
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    size = (
+        int(Path("/proc/self/statm").read_text().split()[0])
+        * resource.getpagesize()
+    )
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (size + GROWTH + GROWTH // 2, hard))
 
@@ -236,7 +252,9 @@ def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
     while workers:
         time.sleep(1)
         for which, (process, part) in list(workers.items()):
-            stuck = part.exists() and time.time() - part.stat().st_mtime > _SILENCE
+            stuck = (
+                part.exists() and time.time() - part.stat().st_mtime > _SILENCE
+            )
             if process.poll() == 0:
                 del workers[which]
             elif process.returncode is not None or stuck:
@@ -253,7 +271,9 @@ def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
 def _after(log: Path, which: int, step: int) -> int:
     """The first case of a process that its log does not hold."""
     part = log.with_name(f"{log.name}.{which}")
-    lines = part.read_text(encoding="utf-8").splitlines() if part.exists() else []
+    lines = (
+        part.read_text(encoding="utf-8").splitlines() if part.exists() else []
+    )
     return int(lines[-1].split("\t")[0]) + step if lines else which
 
 
@@ -295,7 +315,9 @@ def main() -> int:
     parser.add_argument("--entropy", type=int, default=1)
     parser.add_argument("--log", type=Path, default=Path("fuzz.log"))
     parser.add_argument("--only", type=int, help="repeat one case and show it")
-    parser.add_argument("--show", action="store_true", help="count what the log holds")
+    parser.add_argument(
+        "--show", action="store_true", help="count what the log holds"
+    )
     parser.add_argument("--work", type=int, nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.work:
@@ -303,7 +325,10 @@ def main() -> int:
         work(start, stop, step, asked.entropy, asked.log)
         return 0
     if asked.only is not None:
-        with tempfile.TemporaryDirectory() as folder, fuzzing(Path(folder)) as fuzzer:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            fuzzing(Path(folder)) as fuzzer,
+        ):
             outcome = fuzzer.run(asked.only, asked.entropy)
         print(outcome.kind, outcome.damage, outcome.what, outcome.detail)
         return 0

@@ -142,7 +142,10 @@ def seeds(folder: Path) -> list[Seed]:
     """Every kind of file; ``folder`` is for what has to be written first."""
     rng = np.random.default_rng(7)
     observed, unobserved = rng.normal(0.1, 0.03, 12), rng.normal(0, 0.03, 10)
-    columns = {"observed": observed, "unobserved": np.append(unobserved, [np.nan] * 2)}
+    columns = {
+        "observed": observed,
+        "unobserved": np.append(unobserved, [np.nan] * 2),
+    }
     wide = [
         (a, b if i < 10 else "")
         for i, (a, b) in enumerate(
@@ -157,7 +160,9 @@ def seeds(folder: Path) -> list[Seed]:
     checkpoint = _checkpoint(folder)
     log = [(t, f"phone-{c}") for t in range(6) for c in range(8) if (t + c) % 3]
     rounds, clients = zip(*log, strict=True)
-    nodes = np.array([2**64 - 9 + int(client[-1]) for client in clients], np.uint64)
+    nodes = np.array(
+        [2**64 - 9 + int(client[-1]) for client in clients], np.uint64
+    )
     trace = _csv(["round", "client_id"], log)
     events = [{"round": t, "client_id": client} for t, client in log]
     scores = _csv(list(columns), wide)
@@ -182,8 +187,22 @@ def seeds(folder: Path) -> list[Seed]:
     scored = _bytes_of(table(long), folder / "b.parquet")
     record_file, checkpoint_file = "record.npz", "checkpoint.npz"
     return [
-        Seed("record", record_file, whole, _beside("report"), _report, checked=True),
-        Seed("record-like", record_file, whole, _advise_noise, _printed, checked=True),
+        Seed(
+            "record",
+            record_file,
+            whole,
+            _beside("report"),
+            _report,
+            checked=True,
+        ),
+        Seed(
+            "record-like",
+            record_file,
+            whole,
+            _advise_noise,
+            _printed,
+            checked=True,
+        ),
         Seed(
             "checkpoint",
             checkpoint_file,
@@ -193,7 +212,11 @@ def seeds(folder: Path) -> list[Seed]:
             checked=True,
         ),
         Seed(
-            "scores-npz", "a.npz", _bytes_of(npz, folder / "a.npz"), _estimate, _printed
+            "scores-npz",
+            "a.npz",
+            _bytes_of(npz, folder / "a.npz"),
+            _estimate,
+            _printed,
         ),
         Seed("scores-npy", "a.npy", npy, _estimate, _printed),
         Seed("scores-csv", "a.csv", scores, _estimate, _printed),
@@ -202,18 +225,47 @@ def seeds(folder: Path) -> list[Seed]:
         Seed("scores-tsv", "a.tsv", tsv, _estimate, _printed),
         Seed("scores-jsonl", "a.jsonl", lines, _estimate, _printed),
         Seed(
-            "scores-jsonl-gz", "a.jsonl.gz", gzip.compress(lines), _estimate, _printed
+            "scores-jsonl-gz",
+            "a.jsonl.gz",
+            gzip.compress(lines),
+            _estimate,
+            _printed,
         ),
-        Seed("scores-csv-gz", "a.csv.gz", gzip.compress(scores), _estimate, _printed),
-        Seed("scores-decimal-commas", "d.csv", decimal_commas, _estimate, _printed),
+        Seed(
+            "scores-csv-gz",
+            "a.csv.gz",
+            gzip.compress(scores),
+            _estimate,
+            _printed,
+        ),
+        Seed(
+            "scores-decimal-commas",
+            "d.csv",
+            decimal_commas,
+            _estimate,
+            _printed,
+        ),
         Seed("trace-csv", "log.csv", trace, _advise_log, _printed),
-        Seed("trace-csv-gz", "log.csv.gz", gzip.compress(trace), _advise_log, _printed),
-        Seed("trace-jsonl", "log.jsonl", _json_lines(events), _advise_log, _printed),
+        Seed(
+            "trace-csv-gz",
+            "log.csv.gz",
+            gzip.compress(trace),
+            _advise_log,
+            _printed,
+        ),
+        Seed(
+            "trace-jsonl",
+            "log.jsonl",
+            _json_lines(events),
+            _advise_log,
+            _printed,
+        ),
         Seed(
             "trace-parquet",
             "log.parquet",
             _bytes_of(
-                table({"round": rounds, "client_id": clients}), folder / "c.parquet"
+                table({"round": rounds, "client_id": clients}),
+                folder / "c.parquet",
             ),
             _advise_log,
             _printed,
@@ -222,7 +274,8 @@ def seeds(folder: Path) -> list[Seed]:
             "trace-nodes",
             "log.parquet",
             _bytes_of(
-                table({"round": rounds, "client_id": nodes}), folder / "d.parquet"
+                table({"round": rounds, "client_id": nodes}),
+                folder / "d.parquet",
             ),
             _advise_log,
             _printed,
@@ -293,7 +346,11 @@ def _tables(folder: Path) -> list[Seed]:
 def _sources(folder: Path) -> list[Seed]:
     ink, labels = data_files.handwriting(12)
     images: data_files.Rows = [
-        ("train", f"f{i % 3}", {"pixels": 1 - image / np.float32(255), "label": label})
+        (
+            "train",
+            f"f{i % 3}",
+            {"pixels": 1 - image / np.float32(255), "label": label},
+        )
         for i, (image, label) in enumerate(zip(ink, labels, strict=True))
     ]
     posts: data_files.Rows = [
@@ -367,7 +424,9 @@ def call(words: list[str]) -> int:
     return cli.main(words)
 
 
-def sqlite_bytes(path: Path, changes: Callable[[sqlite3.Connection], Any]) -> bytes:
+def sqlite_bytes(
+    path: Path, changes: Callable[[sqlite3.Connection], Any]
+) -> bytes:
     """The bytes of a data base after some changes through SQLite itself."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         changes(database)

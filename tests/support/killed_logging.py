@@ -9,7 +9,9 @@ from pathlib import Path
 from fl_epe.loggers import Loggers
 
 
-def tell(logger: str, folder: Path, rounds: Iterable[int], *, resumed: bool) -> Loggers:
+def tell(
+    logger: str, folder: Path, rounds: Iterable[int], *, resumed: bool
+) -> Loggers:
     """Log rounds; a logger that fails is an error."""
 
     def fail(text: str) -> None:
@@ -17,7 +19,11 @@ def tell(logger: str, folder: Path, rounds: Iterable[int], *, resumed: bool) -> 
 
     loggers = Loggers(logger, folder, fail)
     for t in rounds:
-        values = {"epsilon-all": 1.5 * t, "train_loss": math.nan, "clip_norm": math.inf}
+        values = {
+            "epsilon-all": 1.5 * t,
+            "train_loss": math.nan,
+            "clip_norm": math.inf,
+        }
         loggers.log(t, values, resumed=resumed)
     return loggers
 

@@ -31,7 +31,9 @@ class Later(flower.FedAvgM):
         self, done: int = 0, momentum: float = 0.0, vector: Any = None
     ) -> None:
         rate = 0.5 if momentum else 1.0
-        super().__init__(**PLAIN, server_learning_rate=rate, server_momentum=momentum)
+        super().__init__(
+            **PLAIN, server_learning_rate=rate, server_momentum=momentum
+        )
         self.done, self.momentum_vector = done, vector
 
     def configure_train(self, server_round: int, *given: Any) -> Any:
@@ -47,10 +49,14 @@ def main(folder: Path, stops_in: int) -> None:
 
     def keep(server_round: int, arrays: ArrayRecord) -> None:
         part = folder / "part.npz"
-        np.savez(part, **{name: array.numpy() for name, array in arrays.items()})  # type: ignore[arg-type]
+        np.savez(
+            part, **{name: array.numpy() for name, array in arrays.items()}
+        )  # type: ignore[arg-type]
         part.replace(folder / f"model-{done + server_round}.npz")
 
-    done = max((int(path.stem[6:]) for path in folder.glob("model-*.npz")), default=0)
+    done = max(
+        (int(path.stem[6:]) for path in folder.glob("model-*.npz")), default=0
+    )
     arrays = model()
     if done:
         with np.load(folder / f"model-{done}.npz") as kept:

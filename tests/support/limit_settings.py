@@ -33,7 +33,9 @@ def limit_weights(
     schedule: Schedule, noise_multiplier: float, **settings: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a round adds to an expected score of the final model, and to the square of every's."""
-    record = limit_record(schedule, noise_multiplier, DELTA, unobserved=0, **settings)
+    record = limit_record(
+        schedule, noise_multiplier, DELTA, unobserved=0, **settings
+    )
     final, every = (
         seen_by(record, Adversary(sees)).weights for sees in ("final", "all")
     )

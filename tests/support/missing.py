@@ -13,7 +13,9 @@ class _Hidden:
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> None:
         if name.split(".")[0] in self._names:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

@@ -142,7 +142,10 @@ def check_report(case: AppCase, audited: Outcome) -> None:
 
 def check_unchanged(plain: Outcome, audited: Outcome) -> None:
     """If nothing was measured, nothing was changed: the models are the same up to rounding."""
-    if _not_measured(_report(audited.audited())) is not None and plain.error is None:
+    if (
+        _not_measured(_report(audited.audited())) is not None
+        and plain.error is None
+    ):
         for before, after in zip(plain.models, audited.models, strict=True):
             assert distance(after, before) <= _rounding(before)
 
@@ -161,7 +164,9 @@ def _not_measured(report: str) -> str | None:
 def _heard(exchange: Exchange) -> Counter[tuple[int, str]]:
     """Who got which configuration."""
     pairs = zip(exchange.asked, exchange.configs, strict=True)
-    return Counter((node, repr(sorted(config.items()))) for node, config in pairs)
+    return Counter(
+        (node, repr(sorted(config.items()))) for node, config in pairs
+    )
 
 
 def _key(answer: Answer) -> tuple[int, float]:
@@ -187,7 +192,9 @@ def _assert_equal(
 ) -> None:
     assert (found is None) == (expected is None)
     for key, value in (expected or {}).items():
-        np.testing.assert_allclose((found or {})[key], value, rtol=1e-9, equal_nan=True)
+        np.testing.assert_allclose(
+            (found or {})[key], value, rtol=1e-9, equal_nan=True
+        )
     assert (found or {}).keys() == (expected or {}).keys()
 
 
@@ -205,12 +212,16 @@ def _form(weights: Weights) -> list[tuple[str, Any, tuple[int, ...]]]:
 
 
 def _flat(weights: Weights, names: list[str]) -> NDArray[np.float64]:
-    return np.concatenate([np.ravel(weights[name]).astype(float) for name in names])
+    return np.concatenate(
+        [np.ravel(weights[name]).astype(float) for name in names]
+    )
 
 
 def distance(one: Weights, other: Weights) -> float:
     """Euclidean distance of two models."""
-    return float(np.linalg.norm(_flat(one, list(one)) - _flat(other, list(one))))
+    return float(
+        np.linalg.norm(_flat(one, list(one)) - _flat(other, list(one)))
+    )
 
 
 def _rounding(weights: Weights) -> float:
@@ -219,13 +230,17 @@ def _rounding(weights: Weights) -> float:
         np.finfo(v.dtype).eps for v in weights.values() if v.dtype.kind == "f"
     )
     return (
-        8 * float(coarsest) * (1 + float(np.linalg.norm(_flat(weights, list(weights)))))
+        8
+        * float(coarsest)
+        * (1 + float(np.linalg.norm(_flat(weights, list(weights)))))
     )
 
 
 def _explained(case: AppCase, exchange: Exchange) -> float:
     """How far canaries move a model in one round at most."""
-    good = [answer for answer in exchange.answers if _fits(answer, exchange.model)]
+    good = [
+        answer for answer in exchange.answers if _fits(answer, exchange.model)
+    ]
     most = max(len(answer.weights) for answer in good)
     updates = np.stack(
         [
@@ -238,7 +253,8 @@ def _explained(case: AppCase, exchange: Exchange) -> float:
         far = np.full((CANARIES_A_ROUND, updates.shape[1]), 1e6)
         alone = case.robust(updates)
         moved = [
-            case.robust(np.vstack([updates, side * far])) - alone for side in (-1, 1)
+            case.robust(np.vstack([updates, side * far])) - alone
+            for side in (-1, 1)
         ]
         return float(np.linalg.norm(np.abs(moved).max(axis=0)))
     weights = [answer.metrics.get("num-examples", 1) for answer in good]
@@ -247,7 +263,9 @@ def _explained(case: AppCase, exchange: Exchange) -> float:
     return float(2 * share * np.linalg.norm(updates, axis=1).max())
 
 
-def _update(case: AppCase, answer: Answer, exchange: Exchange) -> NDArray[np.float64]:
+def _update(
+    case: AppCase, answer: Answer, exchange: Exchange
+) -> NDArray[np.float64]:
     """What a client's answer adds to the arrays that it holds."""
     names = list(answer.weights)
     found = _flat(answer.weights, names)

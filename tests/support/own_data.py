@@ -45,7 +45,9 @@ def net() -> nn.Module:
 
 def normalised() -> nn.Module:
     """The same with BatchNorm."""
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)
+    )
 
 
 class TwoInputs(nn.Module):

@@ -31,7 +31,10 @@ def make_record(**changes: Any) -> AuditRecord:
     observed = (rng.standard_normal((T, k)) + presence / z) / root
     unobserved = rng.standard_normal((T, u)) / root
     ends = [(rng.standard_normal(k) + 1) / root, rng.standard_normal(u) / root]
-    moved = [(rng.standard_normal(k) + 1.5) / root, rng.standard_normal(u) / root]
+    moved = [
+        (rng.standard_normal(k) + 1.5) / root,
+        rng.standard_normal(u) / root,
+    ]
     record = AuditRecord(
         dim=dim,
         delta=1e-3,

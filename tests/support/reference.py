@@ -34,7 +34,9 @@ def train(
     trainer, names = Alone(task), dict[str, Any]()
     exec(compile(block(), str(_NOTE), "exec"), names)  # noqa: S102 - our own
 
-    def local_update(theta: np.ndarray, client: int, round_number: int) -> np.ndarray:
+    def local_update(
+        theta: np.ndarray, client: int, round_number: int
+    ) -> np.ndarray:
         found = trainer.train(
             theta, client, local, seed=seeds.local, round_number=round_number
         )

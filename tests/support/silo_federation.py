@@ -41,7 +41,9 @@ class Silo:
     train: Callable[[Any, Sequence[int]], None] | None = None
     server: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
     where: Any = dataclasses.field(default_factory=dict)
-    sent: Callable[[np.ndarray], dict[str, np.ndarray]] = lambda model: {"w": model}
+    sent: Callable[[np.ndarray], dict[str, np.ndarray]] = lambda model: {
+        "w": model
+    }
 
     def facts(self) -> FederationFacts:
         """As a server tells them, which sees no uploads."""
@@ -59,7 +61,9 @@ class Silo:
             "silos": self.count,
             **self.options,
         }
-        with audit_records(self.where, optimizer, delta=DELTA, **options) as audit:
+        with audit_records(
+            self.where, optimizer, delta=DELTA, **options
+        ) as audit:
             records = int(self.batch / self.rate)
             rng = np.random.default_rng((self.seed, 7, index))
             sizes = rng.binomial(records, self.rate, self.steps).tolist()
@@ -84,15 +88,19 @@ class Silo:
             seed=noise,
         )
 
-    def run(self, start: np.ndarray | None = None, first: int = 0) -> np.ndarray:
+    def run(
+        self, start: np.ndarray | None = None, first: int = 0
+    ) -> np.ndarray:
         """The last model, after the rounds from ``first`` on."""
         model = np.zeros(self.dim, np.float32) if start is None else start
         rng = np.random.default_rng((self.seed, 5))
-        deviation = LEARNING_RATE * self.noise * np.sqrt(self.steps) / self.batch
+        deviation = (
+            LEARNING_RATE * self.noise * np.sqrt(self.steps) / self.batch
+        )
         for index in range(self.rounds):
-            others = rng.normal(0, deviation, (self.count - 1, self.dim)).astype(
-                np.float32
-            )
+            others = rng.normal(
+                0, deviation, (self.count - 1, self.dim)
+            ).astype(np.float32)
             noise = int(rng.integers(2**60))
             if index < first:
                 continue
@@ -106,7 +114,9 @@ class Silo:
 
     def answer(self, facts: FederationFacts | None = None) -> SiloAnswer:
         """What the silo says at the end of a whole run."""
-        return final_answer(self.where, {"w": self.run()}, facts or self.facts())
+        return final_answer(
+            self.where, {"w": self.run()}, facts or self.facts()
+        )
 
 
 def by_adversary(answer: SiloAnswer) -> dict[str, Any]:

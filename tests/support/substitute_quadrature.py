@@ -53,7 +53,9 @@ def epsilon_by_quadrature(
     return float(scipy.optimize.brentq(excess, 0.0, span))
 
 
-def _log_density(outputs: np.ndarray, z: float, q: float, sign: int) -> np.ndarray:
+def _log_density(
+    outputs: np.ndarray, z: float, q: float, sign: int
+) -> np.ndarray:
     zero = -(outputs**2) / (2 * z**2) + (math.log1p(-q) if q < 1 else -math.inf)
     moved = -((outputs - sign) ** 2) / (2 * z**2) + math.log(q)
     return np.logaddexp(zero, moved)

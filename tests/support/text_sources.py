@@ -24,7 +24,9 @@ def tagged_sentences(split: str = "train", limit: int = 40) -> Rows:
 
 def write_vocabulary(folder: pathlib.Path) -> pathlib.Path:
     path = folder / "stackoverflow.word_count"
-    path.write_text("".join(f"{word} 1\n" for word in VOCABULARY), encoding="utf-8")
+    path.write_text(
+        "".join(f"{word} 1\n" for word in VOCABULARY), encoding="utf-8"
+    )
     return path
 
 
@@ -60,7 +62,10 @@ def write_text_source(
 
 def converted_posts(tmp_path: pathlib.Path) -> pathlib.Path:
     source = write_text_source(
-        tmp_path / "source", ".parquet", tagged_sentences(), tagged_sentences("test")
+        tmp_path / "source",
+        ".parquet",
+        tagged_sentences(),
+        tagged_sentences("test"),
     )
     data.convert("stackoverflow", source, tmp_path / "store")
     return tmp_path / "store"

@@ -61,4 +61,6 @@ def _examples(inputs: int, number: int) -> ClientData:
     rng = np.random.default_rng((17, number))
     targets = rng.integers(0, CLASSES, 10)
     values = _centres(inputs)[targets] + rng.standard_normal((10, inputs))
-    return ClientData(torch.tensor(values, dtype=torch.float32), torch.tensor(targets))
+    return ClientData(
+        torch.tensor(values, dtype=torch.float32), torch.tensor(targets)
+    )

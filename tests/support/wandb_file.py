@@ -13,7 +13,10 @@ _BLOCK, _HEAD, _START = (
     7,
     7,
 )  # bytes of a block, of a part's head, of the file's head
-_LAST = (1, 4)  # kinds of parts with which a record ends: whole, or its last part
+_LAST = (
+    1,
+    4,
+)  # kinds of parts with which a record ends: whole, or its last part
 
 
 def _records(path: Path) -> Iterator[Any]:
@@ -36,7 +39,9 @@ def _records(path: Path) -> Iterator[Any]:
             whole = b""
 
 
-def read_wandb(path: Path) -> tuple[str, dict[int, dict[str, Any]], dict[str, Any]]:
+def read_wandb(
+    path: Path,
+) -> tuple[str, dict[int, dict[str, Any]], dict[str, Any]]:
     """The id of a run, the values of each of its steps, and its summary."""
     run, history, summary = "", dict[int, dict[str, Any]](), dict[str, Any]()
     for record in _records(path):

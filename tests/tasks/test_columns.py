@@ -13,14 +13,20 @@ from fl_epe.tasks import classes_to_predict, read_tables, sort_columns
 from fl_epe.tasks.tables import read_column
 
 ROWS = 60
-DAYS = [datetime.date(2021, 3, 1) + datetime.timedelta(days=i) for i in range(ROWS)]
+DAYS = [
+    datetime.date(2021, 3, 1) + datetime.timedelta(days=i) for i in range(ROWS)
+]
 
 
 def _sorted(values, name="column"):
     found = sort_columns(pandas.DataFrame({name: values}), but=[])
     if name in found.left_out:
         return found.left_out[name]
-    kinds = {"number": found.numbers, "category": found.categories, "date": found.dates}
+    kinds = {
+        "number": found.numbers,
+        "category": found.categories,
+        "date": found.dates,
+    }
     (kind,) = [kind for kind, names in kinds.items() if name in names]
     return found.dates.get(name, kind)
 
@@ -31,10 +37,14 @@ def _sorted(values, name="column"):
         pytest.param([i / 7 for i in range(ROWS)], "number", id="real"),
         pytest.param([i % 50 for i in range(ROWS)], "number", id="whole"),
         pytest.param(
-            [None, *(i % 5 for i in range(ROWS - 1))], "number", id="whole-missing"
+            [None, *(i % 5 for i in range(ROWS - 1))],
+            "number",
+            id="whole-missing",
         ),
         pytest.param(
-            [decimal.Decimal(i) / 4 for i in range(ROWS)], "number", id="decimal"
+            [decimal.Decimal(i) / 4 for i in range(ROWS)],
+            "number",
+            id="decimal",
         ),
         pytest.param(["a", "b", None] * 20, "category", id="text"),
         pytest.param([True, False] * 30, "category", id="flag"),
@@ -42,8 +52,12 @@ def _sorted(values, name="column"):
         pytest.param(DAYS, "ISO8601", id="days"),
         pytest.param(pandas.to_datetime(DAYS), "ISO8601", id="times"),
         pytest.param([str(day) for day in DAYS], "ISO8601", id="iso-text"),
-        pytest.param([f"{day:%d.%m.%Y}" for day in DAYS], "%d.%m.%Y", id="day-first"),
-        pytest.param([f"{day:%m/%d/%Y}" for day in DAYS], "%m/%d/%Y", id="month-first"),
+        pytest.param(
+            [f"{day:%d.%m.%Y}" for day in DAYS], "%d.%m.%Y", id="day-first"
+        ),
+        pytest.param(
+            [f"{day:%m/%d/%Y}" for day in DAYS], "%m/%d/%Y", id="month-first"
+        ),
         pytest.param(
             [*range(ROWS)],
             "whole numbers as of an identifier, 60 different values in 60 rows",
@@ -54,9 +68,13 @@ def _sorted(values, name="column"):
             "text as of an identifier or a note, 60 different values in 60 rows",
             id="notes",
         ),
-        pytest.param(["DE"] * ROWS, "the same value in every row", id="constant"),
+        pytest.param(
+            ["DE"] * ROWS, "the same value in every row", id="constant"
+        ),
         pytest.param([None] * ROWS, "it has no values", id="empty"),
-        pytest.param([[1, 2]] * ROWS, "neither numbers, text nor dates", id="lists"),
+        pytest.param(
+            [[1, 2]] * ROWS, "neither numbers, text nor dates", id="lists"
+        ),
     ],
 )
 def test_what_a_column_is(values, kind):
@@ -85,7 +103,9 @@ def test_other_names_are_no_identifiers(name):
         pytest.param([None, 0, 1] * 20, 2, id="missing"),
         pytest.param([0.0, 1.0] * 30, None, id="real"),
         pytest.param([*range(ROWS)], None, id="many-numbers"),
-        pytest.param([f"place {i % 25}" for i in range(ROWS)], 25, id="many-words"),
+        pytest.param(
+            [f"place {i % 25}" for i in range(ROWS)], 25, id="many-words"
+        ),
     ],
 )
 def test_what_is_to_be_predicted(values, classes):
@@ -101,9 +121,13 @@ def test_what_is_to_be_predicted(values, classes):
             id="constant",
         ),
         pytest.param(
-            [f"note {i}" for i in range(ROWS)], "classes that repeat", id="notes"
+            [f"note {i}" for i in range(ROWS)],
+            "classes that repeat",
+            id="notes",
         ),
-        pytest.param(DAYS, "targets='goal' to hold numbers or text", id="dates"),
+        pytest.param(
+            DAYS, "targets='goal' to hold numbers or text", id="dates"
+        ),
     ],
 )
 def test_what_cannot_be_predicted(values, says):

@@ -27,20 +27,28 @@ ROOT = Path(__file__).parents[2]
 
 
 def _task(model: Any = net, dataset: Any = None, **more: Any) -> DatasetTask:
-    arguments: dict[str, Any] = {"inputs": "x", "targets": "y", "partition": "by:user"}
+    arguments: dict[str, Any] = {
+        "inputs": "x",
+        "targets": "y",
+        "partition": "by:user",
+    }
     return from_datasets(
         model, rows() if dataset is None else dataset, **arguments | more
     )
 
 
-def _learn(task: DatasetTask, steps: int = 3, rate: float = 0.3) -> tuple[float, float]:
+def _learn(
+    task: DatasetTask, steps: int = 3, rate: float = 0.3
+) -> tuple[float, float]:
     """Held-out loss before and after a few clients' updates."""
     theta, trainer = task.initial(0), Alone(task)
     before = task.evaluate(theta)["loss"]
     for number in range(steps):
         for client in range(task.num_clients):
             local = LocalTraining(rate, 1, 4)
-            update = trainer.train(theta, client, local, seed=0, round_number=number)
+            update = trainer.train(
+                theta, client, local, seed=0, round_number=number
+            )
             theta = theta + update.values / 4
     return before, task.evaluate(theta)["loss"]
 
@@ -56,7 +64,10 @@ def test_whole_numbers_are_classes():
     task = _task()
     assert task.metric == "accuracy"
     held = task.held_out()
-    assert (held.inputs.dtype, held.targets.dtype) == (torch.float32, torch.int64)
+    assert (held.inputs.dtype, held.targets.dtype) == (
+        torch.float32,
+        torch.int64,
+    )
     before, after = _learn(task)
     assert after < 0.5 * before
     theta = task.initial(0)
@@ -67,9 +78,9 @@ def test_whole_numbers_are_classes():
     assert scores["loss"] == pytest.approx(
         nn.functional.cross_entropy(outputs, held.targets).item(), rel=1e-5
     )
-    assert scores["accuracy"] == int((outputs.argmax(1) == held.targets).sum()) / len(
-        held
-    )
+    assert scores["accuracy"] == int(
+        (outputs.argmax(1) == held.targets).sum()
+    ) / len(held)
 
 
 def test_text_becomes_classes_in_the_order_of_the_alphabet():
@@ -91,7 +102,9 @@ def test_real_numbers_are_fitted_by_the_mean_square_and_have_no_metric():
     theta, held = task.initial(0), task.held_out()
     fitted = held.inputs @ torch.from_numpy(theta[:4]) + theta[4]
     assert task.evaluate(theta) == {
-        "loss": pytest.approx(((fitted - held.targets) ** 2).mean().item(), rel=1e-5)
+        "loss": pytest.approx(
+            ((fitted - held.targets) ** 2).mean().item(), rel=1e-5
+        )
     }
     assert task.metric == ""
     assert task.notes() == []
@@ -109,7 +122,9 @@ def _in_thousands(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def test_chance_is_the_best_constant_for_any_loss_of_real_numbers():
     targets = [1e5 + 3e4 * sum(x) for x in rows()["x"]]
-    task = _task(lambda: nn.Linear(4, 1), _changed("y", targets), loss=_in_thousands)
+    task = _task(
+        lambda: nn.Linear(4, 1), _changed("y", targets), loss=_in_thousands
+    )
     far = (
         task.held_out().targets - task.held_out().targets.median()
     ).abs().mean().item() / 1000
@@ -155,11 +170,14 @@ def test_two_classes_have_an_area_under_the_curve(outputs: int):
     loss = None
     if outputs == 1:
         whole, held = (
-            part.cast_column("y", datasets.Value("float32")) for part in (whole, held)
+            part.cast_column("y", datasets.Value("float32"))
+            for part in (whole, held)
         )
 
         def loss(found, targets):
-            return nn.functional.binary_cross_entropy_with_logits(found[:, 0], targets)
+            return nn.functional.binary_cross_entropy_with_logits(
+                found[:, 0], targets
+            )
 
     task = _task(lambda: nn.Linear(4, outputs), whole, held_out=held, loss=loss)
     theta, examples = task.initial(0), task.held_out()
@@ -168,7 +186,9 @@ def test_two_classes_have_an_area_under_the_curve(outputs: int):
     logits = model(examples.inputs).detach()
     margin = logits[:, -1] - (logits[:, 0] if outputs == 2 else 0)
     ones, zeros = margin[examples.targets == 1], margin[examples.targets == 0]
-    wins = (ones[:, None] > zeros).float() + (ones[:, None] == zeros).float() / 2
+    wins = (ones[:, None] > zeros).float() + (
+        ones[:, None] == zeros
+    ).float() / 2
     assert task.evaluate(theta)["ROC AUC"] == pytest.approx(
         wins.mean().item(), rel=1e-6
     )
@@ -180,12 +200,16 @@ def test_targets_of_minus_100_do_not_count():
     data = datasets.Dataset.from_dict(
         {"x": [[1, 2, 3]] * 20, "y": tokens, "user": [0, 1] * 10}
     )
-    task = _task(lambda: nn.Embedding(4, 4), data, held_out=data.select(range(4)))
+    task = _task(
+        lambda: nn.Embedding(4, 4), data, held_out=data.select(range(4))
+    )
     theta = task.initial(0)
     logits = torch.from_numpy(theta.reshape(4, 4))[[1, 2, 3]].expand(4, 3, 4)
     targets = torch.tensor(tokens[:4])
     scores = task.evaluate(theta)
-    expected = nn.functional.cross_entropy(logits.reshape(-1, 4), targets.reshape(-1))
+    expected = nn.functional.cross_entropy(
+        logits.reshape(-1, 4), targets.reshape(-1)
+    )
     assert scores["loss"] == pytest.approx(expected.item(), rel=1e-5)
     right = (logits.argmax(-1) == targets).sum().item()
     assert scores["accuracy"] == pytest.approx(right / 9)
@@ -197,7 +221,9 @@ def _mean_logit(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_loss_and_a_metric_of_ones_own_are_means_and_the_metric_has_its_name():
-    task = _task(loss=nn.CrossEntropyLoss(label_smoothing=0.1), metric=_mean_logit)
+    task = _task(
+        loss=nn.CrossEntropyLoss(label_smoothing=0.1), metric=_mean_logit
+    )
     theta, held = task.initial(0), task.held_out()
     model = net()
     nn.utils.vector_to_parameters(torch.from_numpy(theta), model.parameters())
@@ -258,7 +284,9 @@ def test_images_are_channels_first_in_0_to_1():
     assert task.notes() == []
 
 
-@pytest.mark.parametrize("kind", ["1", "L", "I;16"], ids=["bit", "byte", "word"])
+@pytest.mark.parametrize(
+    "kind", ["1", "L", "I;16"], ids=["bit", "byte", "word"]
+)
 def test_white_is_1_in_images_of_any_depth(kind: str):
     white = Image.fromarray(np.full((4, 4), 2**16 - 1, np.uint16))
     white = white if kind == "I;16" else Image.new(kind, (4, 4), "white")
@@ -284,12 +312,19 @@ def test_the_output_may_be_wrapped(wrap: Callable[[torch.Tensor], Any]):
 
     model = Wrapped(nn.Linear(4, 3))
     plain = _task(nn.Sequential(*model))
-    assert _task(model).evaluate(plain.initial(0)) == plain.evaluate(plain.initial(0))
+    assert _task(model).evaluate(plain.initial(0)) == plain.evaluate(
+        plain.initial(0)
+    )
 
 
 def test_a_module_is_the_initial_model_and_is_not_changed():
     model = net()
-    before = nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
+    before = (
+        nn.utils.parameters_to_vector(model.parameters())
+        .detach()
+        .numpy()
+        .copy()
+    )
     task = _task(model)
     np.testing.assert_array_equal(task.initial(0), before)
     np.testing.assert_array_equal(task.initial(1), before)
@@ -327,9 +362,13 @@ def test_options_say_the_arguments_by_their_names():
     ("arguments", "unit"),
     [
         pytest.param({}, "user", id="column"),
-        pytest.param({"partition": "by:hospital_id"}, "hospital", id="column-of-ids"),
+        pytest.param(
+            {"partition": "by:hospital_id"}, "hospital", id="column-of-ids"
+        ),
         pytest.param({"partition": "by:id"}, "id", id="bare-id"),
-        pytest.param({"partition": "by:home town"}, "home town", id="two-words"),
+        pytest.param(
+            {"partition": "by:home town"}, "home town", id="two-words"
+        ),
         pytest.param({"partition": "iid:5"}, "client", id="no-column"),
         pytest.param({"unit": "school"}, "school", id="named"),
     ],
@@ -342,7 +381,9 @@ def test_a_client_is_called_what_the_data_call_it(arguments: Any, unit: str):
 
 
 def _splits(*names: str) -> datasets.DatasetDict:
-    return datasets.DatasetDict({name: rows(20 + i) for i, name in enumerate(names)})
+    return datasets.DatasetDict(
+        {name: rows(20 + i) for i, name in enumerate(names)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -353,12 +394,17 @@ def _splits(*names: str) -> datasets.DatasetDict:
         pytest.param(rows(), rows(7), (60, 7), id="a-data-set"),
         pytest.param(_splits("train", "test"), None, (20, 21), id="test"),
         pytest.param(
-            _splits("train", "extra", "validation"), None, (20, 22), id="validation"
+            _splits("train", "extra", "validation"),
+            None,
+            (20, 22),
+            id="validation",
         ),
         pytest.param(
             _splits("train", "extra", "test"), "extra", (20, 21), id="a-split"
         ),
-        pytest.param(_splits("train", "test"), 0.5, (10, 10), id="a-share-of-train"),
+        pytest.param(
+            _splits("train", "test"), 0.5, (10, 10), id="a-share-of-train"
+        ),
         pytest.param(_splits("all"), None, (18, 2), id="a-single-split"),
     ],
 )
@@ -371,7 +417,9 @@ def test_what_is_held_out(data: Any, held_out: Any, sizes: tuple[int, int]):
 def test_held_out_rows_belong_to_no_client():
     data = rows().add_column("number", list(map(float, range(60))))
     task = _task(dataset=data, inputs="number", held_out=0.25)
-    parts = [task.client(i).inputs for i in range(10)] + [task.held_out().inputs]
+    parts = [task.client(i).inputs for i in range(10)] + [
+        task.held_out().inputs
+    ]
     assert sorted(torch.cat(parts).tolist()) == list(range(60))
 
 
@@ -408,8 +456,12 @@ KINDS = [
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # pandas' files
 @pytest.mark.parametrize("kind", KINDS)
-def test_data_may_come_from(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def test_data_may_come_from(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache")
+    )
     monkeypatch.chdir(tmp_path)
     source = _write(kind, tmp_path)
     task = _task(lambda: nn.Linear(2, 3), source, inputs=["first part", "user"])
@@ -430,8 +482,12 @@ def test_data_that_are_not_kept_are_read_client_by_client(
     read = _task()
     assert read._tensors is None
     for number in range(10):
-        assert torch.equal(read.client(number).inputs, kept.client(number).inputs)
-        assert torch.equal(read.client(number).targets, kept.client(number).targets)
+        assert torch.equal(
+            read.client(number).inputs, kept.client(number).inputs
+        )
+        assert torch.equal(
+            read.client(number).targets, kept.client(number).targets
+        )
 
 
 # Bad input
@@ -476,7 +532,10 @@ BAD_DATA = {
         {"dataset": datasets.DatasetDict(train=rows(), test=rows().select([]))},
         "Expected data with rows, got 60 and 0 held out",
     ),
-    "no-split": ({"held_out": "test"}, "held_out='test' to be a share or a data set"),
+    "no-split": (
+        {"held_out": "test"},
+        "held_out='test' to be a share or a data set",
+    ),
     "other-split": (
         {"dataset": _splits("train", "test"), "held_out": "valid"},
         "held_out='valid' to be one of the other splits: test",
@@ -503,8 +562,12 @@ def test_data_that_do_not_fit_are_refused(case: str):
         pytest.param({"held_out": 1.5}, "held_out=1.5 in", id="share"),
         pytest.param({"held_out": 0}, "held_out=0 in", id="no-share"),
         pytest.param({"data_seed": -1}, "data_seed=-1 >= 0", id="seed"),
-        pytest.param({"partition": "user"}, "partition='user' to be", id="partition"),
-        pytest.param({"model": 3}, "model=3 to be a torch.nn.Module", id="model"),
+        pytest.param(
+            {"partition": "user"}, "partition='user' to be", id="partition"
+        ),
+        pytest.param(
+            {"model": 3}, "model=3 to be a torch.nn.Module", id="model"
+        ),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused_at_once(
@@ -517,19 +580,35 @@ def test_arguments_that_cannot_be_meant_are_refused_at_once(
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        pytest.param("./no.csv", FileNotFoundError, "dataset='./no.csv'", id="csv"),
         pytest.param(
-            "no.parquet", FileNotFoundError, "dataset='no.parquet'", id="parquet"
+            "./no.csv", FileNotFoundError, "dataset='./no.csv'", id="csv"
         ),
-        pytest.param("pics", FileNotFoundError, "dataset='pics'", id="mistyped-folder"),
         pytest.param(
-            "notes.md", ValueError, "to end with one of .csv, .tsv, .jsonl", id="suffix"
+            "no.parquet",
+            FileNotFoundError,
+            "dataset='no.parquet'",
+            id="parquet",
         ),
-        pytest.param("someone/nothing", ConnectionError, "'someone/nothing'", id="hub"),
+        pytest.param(
+            "pics", FileNotFoundError, "dataset='pics'", id="mistyped-folder"
+        ),
+        pytest.param(
+            "notes.md",
+            ValueError,
+            "to end with one of .csv, .tsv, .jsonl",
+            id="suffix",
+        ),
+        pytest.param(
+            "someone/nothing", ConnectionError, "'someone/nothing'", id="hub"
+        ),
     ],
 )
 def test_a_path_that_holds_no_data_is_named(
-    name: str, kind: type[Exception], message: str, tmp_path: Path, monkeypatch: Any
+    name: str,
+    kind: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: Any,
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -568,7 +647,10 @@ BAD_MODELS = {
         {"dataset": _class_7_in_row_30()},
         "'y' to hold classes 0 … 2.*got 7",
     ),
-    "negative": ({"dataset": _changed("y", [-1] * 60)}, "Target -1 is out of bounds"),
+    "negative": (
+        {"dataset": _changed("y", [-1] * 60)},
+        "Target -1 is out of bounds",
+    ),
     "masked": (
         {"dataset": _changed("y", [-100] * 60)},
         "to have a value that is not -100",
@@ -625,7 +707,9 @@ def test_what_is_left_alone_is_said(model: Any, start: str):
 
 
 def test_batch_norm_is_evaluated_with_averages_over_the_held_out_inputs():
-    task = _task(normalised, rows(300), held_out=0.4)  # 120 rows: batches of 64 and 56
+    task = _task(
+        normalised, rows(300), held_out=0.4
+    )  # 120 rows: batches of 64 and 56
     theta, held = task.initial(3), task.held_out()
     model = normalised()
     nn.utils.vector_to_parameters(torch.from_numpy(theta), model.parameters())
@@ -638,8 +722,12 @@ def test_batch_norm_is_evaluated_with_averages_over_the_held_out_inputs():
         scaled = (hidden - mean) / (
             variance + norm.eps
         ).sqrt() * norm.weight + norm.bias
-        expected = nn.functional.cross_entropy(last(scaled.relu()), held.targets)
-    assert task.evaluate(theta)["loss"] == pytest.approx(expected.item(), rel=1e-5)
+        expected = nn.functional.cross_entropy(
+            last(scaled.relu()), held.targets
+        )
+    assert task.evaluate(theta)["loss"] == pytest.approx(
+        expected.item(), rel=1e-5
+    )
     assert task.evaluate(theta) == task.evaluate(theta)
 
 
@@ -661,7 +749,10 @@ def test_another_process_has_the_same_clients_held_out_rows_and_initial_model():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
     answers = set()
     for hash_seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths}
+        environment = os.environ | {
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": paths,
+        }
         done = subprocess.run(
             [sys.executable, "-c", _ELSEWHERE, "dirichlet:0.3", "5"],
             env=environment, capture_output=True, text=True, check=True,
@@ -676,7 +767,9 @@ def test_a_missing_value_of_any_row_is_refused_before_training():
     features[:, 0] = np.where(np.arange(60) % 20 == 7, np.nan, features[:, 0])
     bad = whole.remove_columns("x").add_column("x", features.tolist())
     held_out = whole.select(range(5))
-    with pytest.raises(ValueError, match=r"inputs='x' to be finite: 3 of 60 rows"):
+    with pytest.raises(
+        ValueError, match=r"inputs='x' to be finite: 3 of 60 rows"
+    ):
         _task(dataset=bad, held_out=held_out).notes()
 
 

@@ -26,9 +26,13 @@ def test_digits_pixels_are_between_zero_and_one():
 def test_no_held_out_digit_is_with_a_client():
     task = Digits()
     clients = [task.client(i) for i in range(task.num_clients)]
-    seen = {image.numpy().tobytes() for data in clients for image in data.inputs}
+    seen = {
+        image.numpy().tobytes() for data in clients for image in data.inputs
+    }
     assert len(seen) > 1400  # nearly no two images are equal
-    assert not any(image.numpy().tobytes() in seen for image in task.held_out().inputs)
+    assert not any(
+        image.numpy().tobytes() in seen for image in task.held_out().inputs
+    )
 
 
 def test_another_data_seed_is_another_split_of_the_same_digits():

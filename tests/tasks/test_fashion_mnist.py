@@ -77,7 +77,9 @@ def test_files_that_do_not_fit_are_named(
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4)])
-def test_idx_arrays_come_back(tmp_path: pathlib.Path, pack, shape: tuple[int, ...]):
+def test_idx_arrays_come_back(
+    tmp_path: pathlib.Path, pack, shape: tuple[int, ...]
+):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     (tmp_path / "a").write_bytes(pack(idx_bytes(array)))
     np.testing.assert_array_equal(read_idx(tmp_path / "a"), array)
@@ -89,14 +91,17 @@ def test_idx_arrays_come_back(tmp_path: pathlib.Path, pack, shape: tuple[int, ..
         pytest.param(b"", id="empty"),
         pytest.param(b"\0\0", id="no-header"),
         pytest.param(b"PNG!" + bytes(40), id="another-format"),
-        pytest.param(b"\0\0\x0d\x01" + bytes(40), id="float32"),  # float32, not bytes
+        pytest.param(
+            b"\0\0\x0d\x01" + bytes(40), id="float32"
+        ),  # float32, not bytes
         pytest.param(
             b"\0\0\x08\x03\0\0\0\x02", id="axes-cut-off"
         ),  # the lengths of the axes are cut off
         pytest.param(idx_bytes(np.zeros((2, 3)))[:-1], id="byte-missing"),
         pytest.param(idx_bytes(np.zeros((2, 3))) + b"x", id="byte-too-many"),
         pytest.param(
-            gzip.compress(idx_bytes(np.zeros((2, 3))), mtime=0)[:-9], id="gzip-cut-off"
+            gzip.compress(idx_bytes(np.zeros((2, 3))), mtime=0)[:-9],
+            id="gzip-cut-off",
         ),
         pytest.param(b"\x1f\x8b garbage", id="gzip-broken"),
     ],

@@ -14,7 +14,9 @@ def test_every_example_goes_to_one_client(clients: int, minimum: int):
         labels, clients, alpha=0.5, minimum=minimum, random=generator(2)
     )
     assert len(parts) == clients
-    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(500))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate(parts)), np.arange(500)
+    )
     assert min(map(len, parts)) >= minimum
 
 
@@ -29,7 +31,9 @@ def _mean_share_of_the_commonest_label(alpha: float) -> float:
 
 
 def test_small_alpha_gives_each_client_few_labels():
-    shares = [_mean_share_of_the_commonest_label(alpha) for alpha in (0.1, 0.5, 100.0)]
+    shares = [
+        _mean_share_of_the_commonest_label(alpha) for alpha in (0.1, 0.5, 100.0)
+    ]
     assert shares[0] > 0.6 > shares[1] > 0.3 > shares[2] > 0.1
 
 
@@ -37,4 +41,6 @@ def test_a_stratified_split_takes_the_share_of_every_label():
     labels = np.repeat([0, 1, 2], [100, 50, 10])
     training, held_out = stratified_split(labels, 0.2, generator(0))
     assert np.bincount(labels[held_out]).tolist() == [20, 10, 2]
-    np.testing.assert_array_equal(np.sort(np.r_[training, held_out]), np.arange(160))
+    np.testing.assert_array_equal(
+        np.sort(np.r_[training, held_out]), np.arange(160)
+    )

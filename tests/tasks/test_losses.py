@@ -7,7 +7,9 @@ from torch.nn import functional
 from fl_epe.tasks.losses import default_by_example
 
 N, LENGTH, CLASSES = 5, 7, 4
-LAST = torch.randn(N, LENGTH, CLASSES, generator=torch.Generator().manual_seed(0))
+LAST = torch.randn(
+    N, LENGTH, CLASSES, generator=torch.Generator().manual_seed(0)
+)
 TARGETS = torch.randint(
     0, CLASSES, (N, LENGTH), generator=torch.Generator().manual_seed(1)
 )
@@ -21,37 +23,55 @@ TARGETS[0, 0] = -100
         pytest.param(LAST.movedim(-1, 1), TARGETS, id="second-as-torch"),
         pytest.param(LAST.flatten(0, 1), TARGETS, id="flat"),
         pytest.param(LAST[:, :, None], TARGETS, id="an-axis-of-one"),
-        pytest.param(LAST[:, None].movedim(-1, 1), TARGETS[:, None], id="pictures"),
+        pytest.param(
+            LAST[:, None].movedim(-1, 1), TARGETS[:, None], id="pictures"
+        ),
         pytest.param(LAST.flatten(0, 1), TARGETS.reshape(-1, 1), id="column"),
     ],
 )
-def test_the_axis_of_the_classes_is_found(outputs: torch.Tensor, targets: torch.Tensor):
+def test_the_axis_of_the_classes_is_found(
+    outputs: torch.Tensor, targets: torch.Tensor
+):
     loss, correct, examples = (
         part.sum().item() for part in default_by_example(outputs, targets)
     )
-    summed = functional.cross_entropy(LAST.movedim(-1, 1), TARGETS, reduction="sum")
+    summed = functional.cross_entropy(
+        LAST.movedim(-1, 1), TARGETS, reduction="sum"
+    )
     assert loss == pytest.approx(summed.item(), rel=1e-5)
     assert examples == N * LENGTH - 1
     right = int((LAST.argmax(-1) == TARGETS).sum())
-    assert correct == default_by_example(outputs.double(), targets)[1].sum() == right
+    assert (
+        correct
+        == default_by_example(outputs.double(), targets)[1].sum()
+        == right
+    )
 
 
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
         pytest.param(
-            (N, LENGTH, LENGTH), "may be the last or the second. Pad", id="either"
+            (N, LENGTH, LENGTH),
+            "may be the last or the second. Pad",
+            id="either",
         ),
         pytest.param(
             (LENGTH, N, CLASSES), r"\(n, classes, …\) for targets", id="swapped"
         ),
         pytest.param(
-            (N, LENGTH + 1, CLASSES), r"\(n, classes, …\) for targets", id="longer"
+            (N, LENGTH + 1, CLASSES),
+            r"\(n, classes, …\) for targets",
+            id="longer",
         ),
-        pytest.param((N, CLASSES), r"\(n, classes, …\) for targets", id="one-per-row"),
+        pytest.param(
+            (N, CLASSES), r"\(n, classes, …\) for targets", id="one-per-row"
+        ),
     ],
 )
-def test_outputs_that_do_not_tell_are_refused(shape: tuple[int, ...], message: str):
+def test_outputs_that_do_not_tell_are_refused(
+    shape: tuple[int, ...], message: str
+):
     with pytest.raises(ValueError, match=message):
         default_by_example(torch.zeros(shape), TARGETS)
 

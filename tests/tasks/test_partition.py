@@ -25,11 +25,14 @@ def _numbered(data: datasets.Dataset) -> datasets.Dataset:
     return data.add_column("row", np.arange(len(data)))
 
 
-def _theirs(partitioner: Partitioner, data: datasets.Dataset) -> list[list[int]]:
+def _theirs(
+    partitioner: Partitioner, data: datasets.Dataset
+) -> list[list[int]]:
     """The rows by flwr-datasets alone."""
     partitioner.dataset = data
     parts = [
-        partitioner.load_partition(i)["row"] for i in range(partitioner.num_partitions)
+        partitioner.load_partition(i)["row"]
+        for i in range(partitioner.num_partitions)
     ]
     return [sorted(part) for part in parts]
 
@@ -46,27 +49,40 @@ def _ours(
 def test_by_a_column_is_a_natural_id_partitioner(column: str):
     data = rows(47)
     found = _ours(data, f"by:{column}")
-    assert found == _theirs(NaturalIdPartitioner(partition_by=column), _numbered(data))
+    assert found == _theirs(
+        NaturalIdPartitioner(partition_by=column), _numbered(data)
+    )
     # Clients stand in the order of the values.
-    assert [data[part[0]][column] for part in found] == sorted(set(data[column]))
+    assert [data[part[0]][column] for part in found] == sorted(
+        set(data[column])
+    )
 
 
 def test_iid_is_an_iid_partitioner_of_shuffled_rows():
     data = rows(47)
-    theirs = _theirs(IidPartitioner(num_partitions=5), _numbered(data).shuffle(seed=3))
+    theirs = _theirs(
+        IidPartitioner(num_partitions=5), _numbered(data).shuffle(seed=3)
+    )
     assert _ours(data, "iid:5") == theirs
     assert sorted(map(len, theirs)) == [9, 9, 9, 10, 10]
 
 
 @pytest.mark.parametrize("alpha", [30.0, 0.3, 0.05])
-def test_dirichlet_is_an_inner_dirichlet_partitioner_with_equal_sizes(alpha: float):
+def test_dirichlet_is_an_inner_dirichlet_partitioner_with_equal_sizes(
+    alpha: float,
+):
     data = rows(47)
     classes = np.array(data["y"])
     numbered = _numbered(data).add_column("class", classes).shuffle(seed=3)
     theirs = InnerDirichletPartitioner(
-        partition_sizes=[10, 10, 9, 9, 9], partition_by="class", alpha=alpha, seed=3
+        partition_sizes=[10, 10, 9, 9, 9],
+        partition_by="class",
+        alpha=alpha,
+        seed=3,
     )
-    assert _ours(data, f"dirichlet:{alpha}", num_clients=5) == _theirs(theirs, numbered)
+    assert _ours(data, f"dirichlet:{alpha}", num_clients=5) == _theirs(
+        theirs, numbered
+    )
 
 
 @pytest.mark.parametrize("alpha", ["0.03", "0.01", "1e-6", "1e-300"])
@@ -86,8 +102,12 @@ def test_an_alpha_whose_shares_are_too_small_for_floating_point_gives_clients_of
 def test_a_partitioner_is_used_for_two_data_sets_and_stays_as_it_was():
     partitioner = LinearPartitioner(num_partitions=4)
     first, second = _ours(rows(40), partitioner), _ours(rows(60), partitioner)
-    assert first == _theirs(LinearPartitioner(num_partitions=4), _numbered(rows(40)))
-    assert second == _theirs(LinearPartitioner(num_partitions=4), _numbered(rows(60)))
+    assert first == _theirs(
+        LinearPartitioner(num_partitions=4), _numbered(rows(40))
+    )
+    assert second == _theirs(
+        LinearPartitioner(num_partitions=4), _numbered(rows(60))
+    )
     assert not partitioner.is_dataset_assigned()
 
 
@@ -113,7 +133,9 @@ def test_every_row_belongs_to_exactly_one_client(case: str):
 def test_another_seed_partitions_the_rows_otherwise(case: str):
     partition, more = CASES[case]
     data = rows(60)
-    assert _ours(data, partition, 1, **more) != _ours(data, partition, 2, **more)
+    assert _ours(data, partition, 1, **more) != _ours(
+        data, partition, 2, **more
+    )
 
 
 def test_label_shares_have_the_spread_of_a_dirichlet_law():
@@ -155,16 +177,28 @@ def test_numbers_as_classes_may_have_gaps_and_text_may_be_classes():
 @pytest.mark.parametrize(
     ("partition", "num_clients", "message"),
     [
-        pytest.param("user", None, "partition='user' to be 'by:COLUMN'", id="no-kind"),
-        pytest.param("by:", None, "partition='by:' to be 'by:COLUMN'", id="no-column"),
         pytest.param(
-            "shards:3", None, "partition='shards:3' to be 'by:COLUMN'", id="other-kind"
+            "user", None, "partition='user' to be 'by:COLUMN'", id="no-kind"
+        ),
+        pytest.param(
+            "by:", None, "partition='by:' to be 'by:COLUMN'", id="no-column"
+        ),
+        pytest.param(
+            "shards:3",
+            None,
+            "partition='shards:3' to be 'by:COLUMN'",
+            id="other-kind",
         ),
         pytest.param("iid:x", None, "partition='iid:x' to be", id="iid-text"),
         pytest.param("iid:0", None, "partition='iid:0' to be", id="iid-none"),
-        pytest.param("iid:-2", None, "partition='iid:-2' to be", id="iid-negative"),
         pytest.param(
-            "iid:3", 3, "num_clients=3 only beside 'dirichlet:ALPHA'", id="iid-twice"
+            "iid:-2", None, "partition='iid:-2' to be", id="iid-negative"
+        ),
+        pytest.param(
+            "iid:3",
+            3,
+            "num_clients=3 only beside 'dirichlet:ALPHA'",
+            id="iid-twice",
         ),
         pytest.param(
             "dirichlet:0.3", None, "num_clients=None >= 1", id="dirichlet-alone"
@@ -175,7 +209,9 @@ def test_numbers_as_classes_may_have_gaps_and_text_may_be_classes():
         pytest.param(
             "dirichlet:nan", 3, "(ALPHA > 0) with num_clients", id="alpha-nan"
         ),
-        pytest.param("dirichlet:x", 3, "(ALPHA > 0) with num_clients", id="alpha-text"),
+        pytest.param(
+            "dirichlet:x", 3, "(ALPHA > 0) with num_clients", id="alpha-text"
+        ),
         pytest.param(7, None, "partition=7 to be 'by:COLUMN'", id="a-number"),
         pytest.param(LinearPartitioner(2), 2, "only beside", id="object-twice"),
     ],
@@ -192,24 +228,38 @@ def test_what_cannot_be_meant_is_refused(
     ("partition", "num_clients", "message"),
     [
         pytest.param(
-            "by:nobody", None, "no column 'nobody' among x, y, user", id="no-column"
+            "by:nobody",
+            None,
+            "no column 'nobody' among x, y, user",
+            id="no-column",
         ),
-        pytest.param("iid:70", None, "there are 60 rows for 70 clients", id="iid-many"),
-        pytest.param("dirichlet:1", 70, "60 rows for 70 clients", id="dirichlet-many"),
+        pytest.param(
+            "iid:70", None, "there are 60 rows for 70 clients", id="iid-many"
+        ),
+        pytest.param(
+            "dirichlet:1", 70, "60 rows for 70 clients", id="dirichlet-many"
+        ),
     ],
 )
 def test_what_the_rows_cannot_give_is_refused(
     partition: str, num_clients: Any, message: str
 ):
     with pytest.raises(
-        ValueError, match=f"partition='{partition}' to fit the rows: .*{message}"
+        ValueError,
+        match=f"partition='{partition}' to fit the rows: .*{message}",
     ):
-        client_rows(rows(60), partition, targets="y", seed=0, num_clients=num_clients)
+        client_rows(
+            rows(60), partition, targets="y", seed=0, num_clients=num_clients
+        )
 
 
-@pytest.mark.parametrize("missing", [None, "", " "], ids=["none", "empty", "space"])
+@pytest.mark.parametrize(
+    "missing", [None, "", " "], ids=["none", "empty", "space"]
+)
 def test_a_row_of_nobody_is_refused(missing: Any):
-    data = datasets.Dataset.from_dict({"y": [0, 1, 0], "user": ["1", missing, "2"]})
+    data = datasets.Dataset.from_dict(
+        {"y": [0, 1, 0], "user": ["1", missing, "2"]}
+    )
     with pytest.raises(
         ValueError,
         match="partition='by:user' to fit the rows: 1 of 3 rows have no value there",
@@ -219,7 +269,12 @@ def test_a_row_of_nobody_is_refused(missing: Any):
 
 def test_a_task_names_as_many_clients_as_its_partition_has():
     task = from_datasets(
-        net, rows(60), inputs="x", targets="y", partition="by:user", held_out=0.2
+        net,
+        rows(60),
+        inputs="x",
+        targets="y",
+        partition="by:user",
+        held_out=0.2,
     )
     assert task.num_clients == 10
     sizes = task.sizes(np.arange(10))

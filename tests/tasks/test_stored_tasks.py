@@ -28,7 +28,8 @@ def test_a_source_and_what_it_was_converted_to_are_the_same_task(
     source = write_source(kind, tmp_path / "source")
     store = data.convert(kind, source, tmp_path / "store")
     tasks = [
-        load_task(kind, data_dir=place) for place in (source, str(tmp_path / "store"))
+        load_task(kind, data_dir=place)
+        for place in (source, str(tmp_path / "store"))
     ]
     assert tasks[0].num_clients == tasks[1].num_clients == len(store)
     for client in range(len(store)):
@@ -52,11 +53,15 @@ def test_at_most_so_many_examples_of_a_client_are_taken_at_random(
 
 
 def test_pictures_reach_the_model_as_ink_on_paper(tmp_path: pathlib.Path):
-    task = load_task("emnist", data_dir=write_source("emnist", tmp_path / "source"))
+    task = load_task(
+        "emnist", data_dir=write_source("emnist", tmp_path / "source")
+    )
     found = {
         (image.numpy().tobytes(), int(label))
         for client in range(task.num_clients)
-        for image, label in zip(*vars(task.client(client)).values(), strict=True)
+        for image, label in zip(
+            *vars(task.client(client)).values(), strict=True
+        )
     }
     ink, labels = handwriting(100)
     values = ink.astype(np.float32) / np.float32(255)
@@ -110,7 +115,9 @@ def test_options_are_checked(kind: str, option: str):
     ("name", "clients", "participations"),
     [("synthetic-emnist", 3383, 15), ("synthetic-stackoverflow", 342_477, 1)],
 )
-def test_defaults_are_the_papers_runs(name: str, clients: int, participations: int):
+def test_defaults_are_the_papers_runs(
+    name: str, clients: int, participations: int
+):
     config = RunConfig(clients=clients, **load_task(name).defaults)
     schedule = config.client_schedule()
     assert schedule.most_participations() == participations

@@ -40,7 +40,10 @@ FILES: dict[str, tuple[str, bytes]] = {
     "gzip-large-letters": ("T.CSV.GZ", gzip.compress(PLAIN.encode())),
     "tabs": ("t.tsv", PLAIN.replace(",", "\t").encode()),
     "tabs-in-csv": ("t.csv", PLAIN.replace(",", "\t").encode()),
-    "packed-tabs": ("t.tsv.gz", gzip.compress(PLAIN.replace(",", "\t").encode())),
+    "packed-tabs": (
+        "t.tsv.gz",
+        gzip.compress(PLAIN.replace(",", "\t").encode()),
+    ),
     "semicolons": ("t.csv", PLAIN.replace(",", ";").encode()),
     "decimal-commas": ("t.csv", _commas(PLAIN).encode()),
     "spaces-in-header": (
@@ -154,7 +157,9 @@ def test_what_is_no_table_is_refused_with_the_remedy(
 ):
     file, content, message = REFUSED[name]
     path = tmp_path / file
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
     with pytest.raises(ValueError, match=message):
         _ = _task(path).num_clients
     words = ["--data", str(path), "--targets", "cured", "--by", "hospital"]
@@ -171,7 +176,9 @@ def test_a_row_without_a_label_is_named(form: str, blank: str, tmp_path: Path):
     rows = _lines()
     rows[16]["cured"] = rows[3]["cured"] = blank
     data = datasets.Dataset.from_list(rows)
-    {"csv": data.to_csv, "jsonl": data.to_json, "parquet": data.to_parquet}[form](path)
+    {"csv": data.to_csv, "jsonl": data.to_json, "parquet": data.to_parquet}[
+        form
+    ](path)
     with pytest.raises(
         ValueError,
         match=r"targets='cured' to have a label in every row: 2 have none, such as row 4\.$",
@@ -181,14 +188,19 @@ def test_a_row_without_a_label_is_named(form: str, blank: str, tmp_path: Path):
 
 def test_a_written_task_has_no_class_of_blank_labels():
     with pytest.raises(
-        ValueError, match=r"targets='cured' to have a label in .*: row 3 is blank"
+        ValueError,
+        match=r"targets='cured' to have a label in .*: row 3 is blank",
     ):
-        classes_to_predict(pandas.Series(["yes", "no", " ", "yes"], name="cured"))
+        classes_to_predict(
+            pandas.Series(["yes", "no", " ", "yes"], name="cured")
+        )
 
 
 def test_files_in_a_folder_follow_the_same_rules(tmp_path: Path):
     (tmp_path / "train-0.csv").write_text(_commas(PLAIN))
-    (tmp_path / "train-1.csv").write_text(PLAIN.replace(".25", "").replace("H0", "K0"))
+    (tmp_path / "train-1.csv").write_text(
+        PLAIN.replace(".25", "").replace("H0", "K0")
+    )
     (tmp_path / "test.csv").write_text(PLAIN)
     found = read_tables(tmp_path, by="hospital")
     assert {name: len(table) for name, table in found.items()} == {
@@ -204,7 +216,9 @@ def test_a_column_of_ids_may_be_an_input_or_a_target_as_well(tmp_path: Path):
         "x,hour\n" + "".join(f"{i},{i % 24:02}\n" for i in range(96))
     )
     given: dict[str, Any] = {"partition": "by:hour", "held_out": 0.1}
-    task = _task(tmp_path / "t.csv", inputs=["x", "hour"], targets="hour", **given)
+    task = _task(
+        tmp_path / "t.csv", inputs=["x", "hour"], targets="hour", **given
+    )
     assert task.num_clients == 24
     assert set(task.client(23).inputs[:, 1].tolist()) == {23.0}
 
@@ -236,7 +250,9 @@ def _leaf(path: Path, users: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True, parents=True)
     sizes = [len(one["y"]) for one in users.values()]
     path.write_text(
-        json.dumps({"users": list(users), "num_samples": sizes, "user_data": users})
+        json.dumps(
+            {"users": list(users), "num_samples": sizes, "user_data": users}
+        )
     )
 
 
@@ -249,7 +265,8 @@ def _writer(number: int, rows: int = 3) -> dict[str, Any]:
 
 def test_a_file_of_leaf_is_a_table_of_users(tmp_path: Path):
     users = {
-        name: _writer(i) for i, name in enumerate(["07", "7", "7.0", "nobody", "x"])
+        name: _writer(i)
+        for i, name in enumerate(["07", "7", "7.0", "nobody", "x"])
     }
     users["nobody"] = {"x": [], "y": []}
     _leaf(tmp_path / "all_data.json", users)
@@ -257,7 +274,11 @@ def test_a_file_of_leaf_is_a_table_of_users(tmp_path: Path):
     assert found["user"].tolist() == [
         name for name in users if name != "nobody" for _ in range(3)
     ]
-    given: dict[str, Any] = {"inputs": "x", "targets": "y", "partition": "by:user"}
+    given: dict[str, Any] = {
+        "inputs": "x",
+        "targets": "y",
+        "partition": "by:user",
+    }
     task = _task(tmp_path / "all_data.json", **given)
     assert task.num_clients == 4
     assert task.client(0).inputs.shape[1] == 2
@@ -270,8 +291,14 @@ def test_a_folder_of_leaf_has_its_splits(tmp_path: Path):
     )
     _leaf(tmp_path / "train/all_data_1_keep_0_train_9.json", {"c": _writer(2)})
     _leaf(tmp_path / "test/all_data_0_keep_0_test_9.json", {"a": _writer(0, 1)})
-    task = _task(tmp_path, inputs="x", targets="y", partition="by:user", held_out=None)
-    assert (task.num_clients, len(task.client(2)), len(task.held_out())) == (3, 3, 1)
+    task = _task(
+        tmp_path, inputs="x", targets="y", partition="by:user", held_out=None
+    )
+    assert (task.num_clients, len(task.client(2)), len(task.held_out())) == (
+        3,
+        3,
+        1,
+    )
 
 
 BAD_LEAF = {

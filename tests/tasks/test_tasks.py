@@ -28,7 +28,9 @@ def task(
     if request.param == "fashion-mnist":
         write_fashion(tmp_path)
         return load_task("fashion-mnist", data_dir=str(tmp_path), num_clients=8)
-    monkeypatch.setattr("fl_epe.tasks.stored.SyntheticStackOverflow._most_held_out", 20)
+    monkeypatch.setattr(
+        "fl_epe.tasks.stored.SyntheticStackOverflow._most_held_out", 20
+    )
     if request.param.startswith("synthetic-"):
         return load_task(request.param, num_clients=8, max_examples=20)
     monkeypatch.setenv("FL_EPE_CACHE", str(tmp_path / "cache"))
@@ -54,13 +56,17 @@ def test_clients_have_inputs_for_the_model_and_integer_targets(task: Task):
         assert len(data) == len(data.inputs) > 0
         result = task.loss(model.eval()(data.inputs), data.targets)
         # What is predicted: a class for each example, or its words without the padding.
-        words = data.targets if data.targets.dim() > 1 else torch.ones(len(data))
+        words = (
+            data.targets if data.targets.dim() > 1 else torch.ones(len(data))
+        )
         assert result.examples == int((words != 0).sum())
         assert 0 <= result.correct <= result.examples
         assert result.loss.requires_grad
 
 
-def test_chance_is_the_share_of_the_most_frequent_class_or_of_one_word(task: Task):
+def test_chance_is_the_share_of_the_most_frequent_class_or_of_one_word(
+    task: Task,
+):
     targets = task.held_out().targets
     if targets.dim() > 1:
         assert task.chance_accuracy() == 1 / 10_004
@@ -160,11 +166,18 @@ def test_an_unknown_option_lists_the_known_ones():
             "num_clients='60' of task 'digits': input should be a valid integer",
             id="num_clients=text",
         ),
-        pytest.param("num_clients", True, "num_clients=True", id="num_clients=True"),
         pytest.param(
-            "num_clients", 0, "num_clients=0 to be an integer >= 1", id="num_clients=0"
+            "num_clients", True, "num_clients=True", id="num_clients=True"
         ),
-        pytest.param("alpha", 0.0, r"alpha=0.0 in \(0, inf\)", id="alpha=0.0-above-0"),
+        pytest.param(
+            "num_clients",
+            0,
+            "num_clients=0 to be an integer >= 1",
+            id="num_clients=0",
+        ),
+        pytest.param(
+            "alpha", 0.0, r"alpha=0.0 in \(0, inf\)", id="alpha=0.0-above-0"
+        ),
         pytest.param("alpha", float("nan"), "alpha=nan in", id="alpha=nan"),
         pytest.param(
             "data_seed", -1, "data_seed=-1 >= 0", id="data_seed=-1-at-least-0"

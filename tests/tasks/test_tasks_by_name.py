@@ -83,8 +83,12 @@ instance = Mine(num_clients=3)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A folder with modules, of which nothing is left afterwards."""
     (tmp_path / "own_tasks_here.py").write_text(TASKS)
-    (tmp_path / "own_raises.py").write_text("x = 1\nraise RuntimeError('not today')\n")
-    (tmp_path / "own_exits.py").write_text("import sys\nsys.exit('usage: none')\n")
+    (tmp_path / "own_raises.py").write_text(
+        "x = 1\nraise RuntimeError('not today')\n"
+    )
+    (tmp_path / "own_exits.py").write_text(
+        "import sys\nsys.exit('usage: none')\n"
+    )
     (tmp_path / "own_syntax.py").write_text("def f(:\n")
     (tmp_path / "own_needs.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "own_empty.py").write_text("answer = 42\n")
@@ -161,7 +165,11 @@ WRONG = {
         ImportError,
         "SystemExit: usage: none .own_exits.py, line 2",
     ),
-    "syntax": ("own_syntax:t", ImportError, "SyntaxError: .*own_syntax.py, line 1"),
+    "syntax": (
+        "own_syntax:t",
+        ImportError,
+        "SyntaxError: .*own_syntax.py, line 1",
+    ),
     "needs": (
         "own_needs:t",
         ModuleNotFoundError,
@@ -172,14 +180,22 @@ WRONG = {
         ValueError,
         "no 'made2', it has .*Mine, Plain, made, ",
     ),
-    "no-task": ("own_empty:task", ValueError, "there is no 'task', it has no task"),
+    "no-task": (
+        "own_empty:task",
+        ValueError,
+        "there is no 'task', it has no task",
+    ),
     "empty-name": ("own_tasks_here:", ValueError, "there is no ''"),
     "not-a-task": (
         "own_empty:answer",
         ValueError,
         "a subclass of .*or a task, got int",
     ),
-    "other-class": ("own_tasks_here:Holder", ValueError, "subclass of .*got type"),
+    "other-class": (
+        "own_tasks_here:Holder",
+        ValueError,
+        "subclass of .*got type",
+    ),
     "abstract": (
         "own_tasks_here:Abstract",
         ValueError,
@@ -197,8 +213,16 @@ WRONG = {
         "the argument 'width' with a type",
     ),
     "file": ("own_tasks_here.py:Mine", ValueError, "with dots and without .py"),
-    "path": ("./own_tasks_here.py:Mine", ValueError, "with dots and without .py"),
-    "relative": (".own_tasks_here:Mine", ValueError, "to be 'module:name', e.g."),
+    "path": (
+        "./own_tasks_here.py:Mine",
+        ValueError,
+        "with dots and without .py",
+    ),
+    "relative": (
+        ".own_tasks_here:Mine",
+        ValueError,
+        "to be 'module:name', e.g.",
+    ),
     "dash": ("own-tasks:Mine", ValueError, "to be 'module:name', e.g."),
 }
 
@@ -212,7 +236,13 @@ def test_a_wrong_reference_is_refused(case: str):
 
 @pytest.mark.parametrize(
     "reference",
-    ["os:system", "subprocess:Popen", "builtins:exec", "shutil:rmtree", "os:path.join"],
+    [
+        "os:system",
+        "subprocess:Popen",
+        "builtins:exec",
+        "shutil:rmtree",
+        "os:path.join",
+    ],
 )
 def test_what_is_no_task_is_never_called(
     reference: str, monkeypatch: pytest.MonkeyPatch
@@ -239,22 +269,37 @@ def test_what_is_no_task_is_never_called(
             id="of-an-instance",
         ),
         pytest.param(
-            "Mine", {"num_clients": "6"}, "num_clients='6' .*a valid integer", id="text"
+            "Mine",
+            {"num_clients": "6"},
+            "num_clients='6' .*a valid integer",
+            id="text",
         ),
         pytest.param(
-            "Mine", {"num_clients": 6.5}, "num_clients=6.5 .*a valid integer", id="half"
+            "Mine",
+            {"num_clients": 6.5},
+            "num_clients=6.5 .*a valid integer",
+            id="half",
         ),
         pytest.param(
             "Mine", {"num_clients": True}, "True .*a valid integer", id="flag"
         ),
         pytest.param(
-            "made", {"width": 3, "fast": 1}, "fast=1 .*a valid boolean", id="number"
+            "made",
+            {"width": 3, "fast": 1},
+            "fast=1 .*a valid boolean",
+            id="number",
         ),
-        pytest.param("made", {"width": 3, "layers": ["a"]}, "layers=", id="layers"),
-        pytest.param("made", {}, "option width=None .*to be given", id="missing"),
+        pytest.param(
+            "made", {"width": 3, "layers": ["a"]}, "layers=", id="layers"
+        ),
+        pytest.param(
+            "made", {}, "option width=None .*to be given", id="missing"
+        ),
     ],
 )
-def test_a_wrong_option_is_refused(name: str, options: dict[str, Any], message: str):
+def test_a_wrong_option_is_refused(
+    name: str, options: dict[str, Any], message: str
+):
     with pytest.raises(ValueError, match=message):
         load_task(f"own_tasks_here:{name}", **options)
 
@@ -278,7 +323,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_job_goes_through_json(case: str):
     name, options = CASES[case]
     task = load_task(f"own_tasks_here:{name}", **options)
-    config = RunConfig(clients=task.num_clients, clients_per_round=2, clipping="fixed")
+    config = RunConfig(
+        clients=task.num_clients, clients_per_round=2, clipping="fixed"
+    )
     job = Job(task, config, Seeds.derive(1))
     text = job.to_dict()
     again = Job.from_dict(text)
@@ -322,7 +369,10 @@ def test_another_process_unpickles_the_same_task(case: str, folder: Path):
 def test_a_loaded_pickle_is_found_by_the_same_name():
     task: Task = load_task("own_tasks_here:made", width=5)
     again = pickle.loads(pickle.dumps(task))  # noqa: S301
-    assert (again.reference, again.options()) == (task.reference, task.options())
+    assert (again.reference, again.options()) == (
+        task.reference,
+        task.options(),
+    )
 
 
 def test_the_current_folder_is_looked_in_once(

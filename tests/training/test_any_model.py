@@ -27,7 +27,11 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def _task(model: Any, **more: Any) -> DatasetTask:
-    arguments: dict[str, Any] = {"inputs": "x", "targets": "y", "partition": "by:user"}
+    arguments: dict[str, Any] = {
+        "inputs": "x",
+        "targets": "y",
+        "partition": "by:user",
+    }
     return from_datasets(model, rows(), **arguments | more)
 
 
@@ -46,7 +50,9 @@ def _by_hand(
     parameters = trainable(model)
     nn.utils.vector_to_parameters(torch.from_numpy(theta.copy()), parameters)
     optimizer = torch.optim.SGD(parameters, lr=local.learning_rate)
-    smallest = 2 if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()) else 1
+    smallest = (
+        2 if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()) else 1
+    )
     for _ in range(local.epochs):
         rows_now = torch.from_numpy(order.permutation(len(data)))
         for part in rows_now.split(local.batch_size):
@@ -54,7 +60,11 @@ def _by_hand(
                 continue
             batch = data.map(functools.partial(_taken, part))
             named = isinstance(batch.inputs, dict)
-            outputs = model(**batch.inputs)["logits"] if named else model(batch.inputs)
+            outputs = (
+                model(**batch.inputs)["logits"]
+                if named
+                else model(batch.inputs)
+            )
             optimizer.zero_grad()
             nn.functional.cross_entropy(outputs, batch.targets).backward()
             optimizer.step()
@@ -68,7 +78,9 @@ def test_an_update_is_that_of_plain_torch(case: str, batch_size: int):
     task, local = _task(model, **more), LocalTraining(0.2, 2, batch_size)
     theta = task.initial(1)
     # A last batch of one example, with batches of 2 and 4.
-    client = next(i for i in range(task.num_clients) if len(task.client(i)) == 5)
+    client = next(
+        i for i in range(task.num_clients) if len(task.client(i)) == 5
+    )
     data = task.client(client)
     expected = _by_hand(model(), theta, data, local, generator(7, 2, client))
     update = Alone(task).train(theta, client, local, seed=7, round_number=2)
@@ -81,11 +93,15 @@ def test_frozen_parameters_stay_as_they_are():
     model.first.bias.data.fill_(3.0)
     task = _task(model)
     trainer: Any = Alone(task)
-    trainer.train(task.initial(0), 1, LocalTraining(0.2, 2, 4), seed=0, round_number=0)
+    trainer.train(
+        task.initial(0), 1, LocalTraining(0.2, 2, 4), seed=0, round_number=0
+    )
     assert trainer.trainer._model.first.bias.tolist() == [3.0] * 4
 
 
-@pytest.mark.parametrize("case", ["plain", "mapping-and-unused", "tied-and-frozen"])
+@pytest.mark.parametrize(
+    "case", ["plain", "mapping-and-unused", "tied-and-frozen"]
+)
 def test_clients_at_once_learn_the_same_as_one_by_one(case: str):
     model, more = MODELS[case]
     task, local = _task(model, **more), LocalTraining(0.2, 2, 2)
@@ -130,7 +146,9 @@ def test_averages_of_batch_norm_do_not_leak_from_one_client_to_the_next():
     for trainer in (used, fresh):
         trainer.train(theta, 2, local, seed=0, round_number=1)
     for left, right in zip(
-        used.trainer._model.buffers(), fresh.trainer._model.buffers(), strict=True
+        used.trainer._model.buffers(),
+        fresh.trainer._model.buffers(),
+        strict=True,
     ):
         assert torch.equal(left, right)
     assert any(buffer.abs().sum() for buffer in used.trainer._model.buffers())
@@ -157,7 +175,9 @@ def test_a_model_that_draws_by_itself_repeats_whatever_was_drawn_before(
         trainer = Alone(task)
         if first is not None:
             trainer.train(theta, first, local, seed=0, round_number=1)
-        updates.append(trainer.train(theta, 3, local, seed=4, round_number=1).values)
+        updates.append(
+            trainer.train(theta, 3, local, seed=4, round_number=1).values
+        )
     np.testing.assert_array_equal(*updates)
     assert updates[0].any()
     other = Alone(task).train(theta, 3, local, seed=5, round_number=1).values
@@ -178,7 +198,14 @@ def test_a_client_whose_data_fail_is_lost_alone(chunk: int):
     task = _Fails(_task(net).arguments)
     total = ClippedSum(task.dim, 0.5)
     counts = _cohort(task, chunk).train(
-        task.initial(0), range(4), LocalTraining(), total, seed=0, round_number=1
+        task.initial(0),
+        range(4),
+        LocalTraining(),
+        total,
+        seed=0,
+        round_number=1,
     )
     assert counts.clients == 3
-    assert [fault.text for fault in counts.faults] == ["client 2: KeyError: 'gone'"]
+    assert [fault.text for fault in counts.faults] == [
+        "client 2: KeyError: 'gone'"
+    ]

@@ -111,9 +111,9 @@ def _train(
 def _assert_same(mine: Counts, other: Counts):
     assert mine.loss_sum == pytest.approx(other.loss_sum, rel=1e-5)
     assert sorted(mine.faults) == sorted(other.faults)
-    assert dataclasses.replace(mine, loss_sum=0, faults=[]) == dataclasses.replace(
-        other, loss_sum=0, faults=[]
-    )
+    assert dataclasses.replace(
+        mine, loss_sum=0, faults=[]
+    ) == dataclasses.replace(other, loss_sum=0, faults=[])
 
 
 def test_clipping_on_a_device_differs_by_the_grid_at_most():
@@ -142,8 +142,12 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     )
 
 
-@pytest.mark.parametrize(("examples", "rows"), [(1, 1), (3, 4), (4, 4), (5, 8), (9, 8)])
-def test_batches_are_padded_with_examples_of_the_same_client(examples: int, rows: int):
+@pytest.mark.parametrize(
+    ("examples", "rows"), [(1, 1), (3, 4), (4, 4), (5, 8), (9, 8)]
+)
+def test_batches_are_padded_with_examples_of_the_same_client(
+    examples: int, rows: int
+):
     local = LocalTraining(epochs=2, batch_size=8)
     data = ClientData(
         torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64)
@@ -187,7 +191,9 @@ def test_together_the_cnn_takes_autograds_steps():
         def client(self, client_id: int) -> ClientData:
             random, n = generator(9, client_id), (5, 3)[client_id]
             images = torch.from_numpy(random.random((n, 1, 28, 28)))
-            return ClientData(images, torch.from_numpy(random.integers(0, 62, n)))
+            return ClientData(
+                images, torch.from_numpy(random.integers(0, 62, n))
+            )
 
     task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
     theta = task.initial(0).astype(np.float64)
@@ -201,14 +207,18 @@ def test_together_the_cnn_takes_autograds_steps():
         flat = torch.tensor(theta)
         bind_parameters(model, flat)
         model.dropout1.random = model.dropout2.random = random
-        for rows in np.split(random.permutation(len(data)), range(4, len(data), 4)):
-            loss = task.loss(model(data.inputs[rows]), data.targets[rows]).loss / len(
-                rows
-            )
+        for rows in np.split(
+            random.permutation(len(data)), range(4, len(data), 4)
+        ):
+            loss = task.loss(
+                model(data.inputs[rows]), data.targets[rows]
+            ).loss / len(rows)
             gradients = torch.autograd.grad(loss, list(model.parameters()))
             flat -= 0.1 * torch.cat([part.flatten() for part in gradients])
         # Masks are float32, so that a third is not exact.
-        torch.testing.assert_close(delta, flat - torch.tensor(theta), rtol=0, atol=1e-7)
+        torch.testing.assert_close(
+            delta, flat - torch.tensor(theta), rtol=0, atol=1e-7
+        )
 
 
 def test_bf16_is_near_and_clipped_all_the_same():
@@ -226,7 +236,10 @@ def test_lost_clients_are_noted_in_every_way_of_training():
     expected, counts = _train(task, CPU)
     assert counts.clients == 5
     assert sorted(counts.faults) == [
-        (FaultKind.CLIENT_FAILED, "client 2: OSError: disk of client 2 is gone"),
+        (
+            FaultKind.CLIENT_FAILED,
+            "client 2: OSError: disk of client 2 is gone",
+        ),
         (FaultKind.CLIENT_NOT_FINITE, "client 4: its update was not finite"),
     ]
     total, again = _train(task, Execution("cpu", chunk=3))
@@ -250,7 +263,9 @@ def test_a_model_that_cannot_be_vectorised_is_trained_one_after_another(
 def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
     sizes, train = [], Together.train
 
-    def small(self: Together, theta: np.ndarray, members: list[Member], rate: float):
+    def small(
+        self: Together, theta: np.ndarray, members: list[Member], rate: float
+    ):
         sizes.append(len(members))
         if len(members) > 2:
             raise torch.cuda.OutOfMemoryError("no memory left")
@@ -300,12 +315,19 @@ class _Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(20, 8)
-        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
-        self.encoder, self.output = nn.TransformerEncoder(layer, 1), nn.Linear(8, 3)
+        layer = nn.TransformerEncoderLayer(
+            8, 2, 16, dropout=0.2, batch_first=True
+        )
+        self.encoder, self.output = (
+            nn.TransformerEncoder(layer, 1),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         places = torch.arange(tokens.shape[1])  # of no device in particular
-        return self.output(self.encoder(self.embedding(tokens + 0 * places)).mean(1))
+        return self.output(
+            self.encoder(self.embedding(tokens + 0 * places)).mean(1)
+        )
 
 
 class _Table(nn.Module):
@@ -361,7 +383,9 @@ def test_every_task_trains_in_the_chunk_that_was_asked_for(name: str):
 @pytest.mark.parametrize(
     "task",
     [
-        pytest.param(load_task("synthetic-stackoverflow", max_examples=1), id="lstm"),
+        pytest.param(
+            load_task("synthetic-stackoverflow", max_examples=1), id="lstm"
+        ),
         pytest.param(load_task("synthetic-emnist", max_examples=2), id="cnn"),
         pytest.param(_rows(_Attention), id="transformer"),
     ],
@@ -393,7 +417,9 @@ def test_by_default_an_update_depends_on_its_client_alone():
         total = ClippedSum(task.dim, 0.5)
         trainer = CohortTrainer(task, Execution("cpu"))
         assert trainer.chunk == 24
-        trainer.train(task.initial(1), clients, local, total, seed=1, round_number=1)
+        trainer.train(
+            task.initial(1), clients, local, total, seed=1, round_number=1
+        )
         assert trainer.chunk == 24
         return total.total()
 
@@ -411,8 +437,13 @@ def test_by_default_a_model_that_a_chunk_would_change_trains_alone(
     task, local = _rows(model), LocalTraining(0.1, 1, 4)
     totals = []
     for execution in (Execution("cpu"), CPU):
-        trainer, total = CohortTrainer(task, execution), ClippedSum(task.dim, 0.5)
-        trainer.train(task.initial(1), range(12), local, total, seed=1, round_number=1)
+        trainer, total = (
+            CohortTrainer(task, execution),
+            ClippedSum(task.dim, 0.5),
+        )
+        trainer.train(
+            task.initial(1), range(12), local, total, seed=1, round_number=1
+        )
         assert trainer.chunk == 1
         totals.append(total.total())
     np.testing.assert_array_equal(*totals)
@@ -431,7 +462,12 @@ def test_one_bad_client_is_found_and_the_others_train_at_once():
     )
     for round_number in (0, 1):
         counts = trainer.train(
-            task.initial(3), range(16), LOCAL, total, seed=1, round_number=round_number
+            task.initial(3),
+            range(16),
+            LOCAL,
+            total,
+            seed=1,
+            round_number=round_number,
         )
         assert (counts.clients, trainer.chunk) == (15, 16)
         assert [(kind, text[:8]) for kind, text in counts.faults] == [
@@ -439,7 +475,9 @@ def test_one_bad_client_is_found_and_the_others_train_at_once():
         ]
 
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+on_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no GPU"
+)
 
 
 @on_gpu
@@ -458,7 +496,9 @@ def test_a_gpu_gives_the_same_updates(task: Task, chunk: int | None):
 @on_gpu
 @pytest.mark.filterwarnings("ignore:.*deterministic")
 def test_a_gpu_repeats_to_the_bit():
-    run = functools.partial(_train, _Words(), Execution("cuda", deterministic=True))
+    run = functools.partial(
+        _train, _Words(), Execution("cuda", deterministic=True)
+    )
     np.testing.assert_array_equal(run()[0], run()[0])
 
 

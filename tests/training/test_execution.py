@@ -10,7 +10,12 @@ from fl_epe.training import Execution
 CPU = Execution(device="cpu")
 
 
-NAMES = ("FL_EPE_DEVICE", "FL_EPE_CHUNK", "FL_EPE_PRECISION", "FL_EPE_DETERMINISTIC")
+NAMES = (
+    "FL_EPE_DEVICE",
+    "FL_EPE_CHUNK",
+    "FL_EPE_PRECISION",
+    "FL_EPE_DETERMINISTIC",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +79,9 @@ def torch_as_it_was():
     before: Any = _state()
     backends: Any = torch.backends
     yield
-    backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision = before[:2]
+    backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision = (
+        before[:2]
+    )
     backends.cudnn.rnn.fp32_precision, backends.cudnn.benchmark = before[1:3]
     torch.use_deterministic_algorithms(before[3])
 
@@ -87,4 +94,6 @@ def test_every_training_sets_what_torch_keeps(monkeypatch: pytest.MonkeyPatch):
     Execution("cuda", deterministic=False).apply()
     assert _state() == ("ieee", "ieee", False, False)
     matmul = torch.backends.cuda.matmul
-    assert isinstance(matmul.allow_tf32, bool)  # torch's older name can be read as well
+    assert isinstance(
+        matmul.allow_tf32, bool
+    )  # torch's older name can be read as well

@@ -52,14 +52,18 @@ def theta() -> np.ndarray:
     return Digits().initial(0)
 
 
-def _delta(theta: np.ndarray, client_id: int, trainer: Alone | None = None) -> bytes:
+def _delta(
+    theta: np.ndarray, client_id: int, trainer: Alone | None = None
+) -> bytes:
     trainer = trainer or Alone(Digits())
     return trainer.train(
         theta, client_id, LOCAL, seed=1, round_number=2
     ).values.tobytes()
 
 
-def _keep(random: np.random.Generator, shape: torch.Size, dropped: int) -> torch.Tensor:
+def _keep(
+    random: np.random.Generator, shape: torch.Size, dropped: int
+) -> torch.Tensor:
     words = random.integers(0, 2**64, -(-shape.numel() // 8), np.uint64)
     return torch.from_numpy(
         words.view(np.uint8)[: shape.numel()].reshape(shape) >= dropped
@@ -74,11 +78,17 @@ def _naive_update(
 ) -> np.ndarray:
     """The same client with torch's own layers, `torch.optim.SGD`, and no buffer shared."""
     features = nn.Sequential(
-        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
     )
     hidden = nn.Sequential(nn.Linear(9216, 128), nn.ReLU())
     output = nn.Linear(128, 62)
-    parameters = [p for part in (features, hidden, output) for p in part.parameters()]
+    parameters = [
+        p for part in (features, hidden, output) for p in part.parameters()
+    ]
     nn.utils.vector_to_parameters(torch.from_numpy(theta.copy()), parameters)
     optimizer = torch.optim.SGD(parameters, lr=local.learning_rate)
     for _ in range(local.epochs):
@@ -90,14 +100,18 @@ def _naive_update(
             x = hidden(x)
             x = x * _keep(random, x.shape, 128) / 0.5
             optimizer.zero_grad()
-            nn.functional.cross_entropy(output(x), data.targets[rows]).backward()
+            nn.functional.cross_entropy(
+                output(x), data.targets[rows]
+            ).backward()
             optimizer.step()
     return nn.utils.parameters_to_vector(parameters).detach().numpy() - theta
 
 
 def test_the_update_is_that_of_a_plain_torch_loop(theta: np.ndarray):
     task = Digits()
-    client_id = next(i for i in range(task.num_clients) if len(task.client(i)) > 16)
+    client_id = next(
+        i for i in range(task.num_clients) if len(task.client(i)) > 16
+    )
     update = Alone(task).train(theta, client_id, LOCAL, seed=1, round_number=2)
     naive = _naive_update(
         theta, task.client(client_id), LOCAL, generator(1, 2, client_id)
@@ -143,7 +157,9 @@ def test_threads_and_what_was_trained_before_change_no_bit(theta: np.ndarray):
 
 
 @pytest.mark.slow
-def test_another_process_with_other_threads_gives_the_same_bits(theta: np.ndarray):
+def test_another_process_with_other_threads_gives_the_same_bits(
+    theta: np.ndarray,
+):
     code = (
         "import hashlib, torch; torch.set_num_threads(2); torch.manual_seed(9)\n"
         "from fl_epe.tasks.images import Digits\n"
@@ -162,7 +178,9 @@ def test_another_process_with_other_threads_gives_the_same_bits(theta: np.ndarra
     assert other.stdout.strip() == hashlib.sha256(_delta(theta, 11)).hexdigest()
 
 
-def test_training_leaves_the_global_model_and_torchs_state_alone(theta: np.ndarray):
+def test_training_leaves_the_global_model_and_torchs_state_alone(
+    theta: np.ndarray,
+):
     frozen = theta.copy()
     frozen.flags.writeable = False
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
@@ -206,23 +224,33 @@ def test_the_loss_falls_with_local_epochs(theta: np.ndarray):
     ("options", "message"),
     [
         pytest.param(
-            {"batch_size": 0}, "batch_size=0 to be an integer >= 1", id="batch_size"
+            {"batch_size": 0},
+            "batch_size=0 to be an integer >= 1",
+            id="batch_size",
         ),
-        pytest.param({"epochs": 0}, "epochs=0 to be an integer >= 1", id="epochs"),
+        pytest.param(
+            {"epochs": 0}, "epochs=0 to be an integer >= 1", id="epochs"
+        ),
         pytest.param(
             {"learning_rate": 0.0},
             r"Expected learning_rate=0\.0 in \(0, inf\)",
             id="learning_rate",
         ),
         pytest.param(
-            {"learning_rate": float("inf")}, "learning_rate=inf", id="learning_rate=inf"
+            {"learning_rate": float("inf")},
+            "learning_rate=inf",
+            id="learning_rate=inf",
         ),
         pytest.param(
-            {"learning_rate": float("nan")}, "learning_rate=nan", id="learning_rate=nan"
+            {"learning_rate": float("nan")},
+            "learning_rate=nan",
+            id="learning_rate=nan",
         ),
     ],
 )
-def test_impossible_local_training_is_refused(options: dict[str, float], message: str):
+def test_impossible_local_training_is_refused(
+    options: dict[str, float], message: str
+):
     with pytest.raises(ValueError, match=message):
         LocalTraining(**options)
 
@@ -241,7 +269,9 @@ def test_the_cnns_gradient_is_that_of_finite_differences():
     task = Digits()
     model = task.model().double().train()
     # Biases other than zero: where the paper is blank, relu would have its kink there.
-    flat = torch.from_numpy(task.initial(2) + generator(5).normal(0, 0.02, task.dim))
+    flat = torch.from_numpy(
+        task.initial(2) + generator(5).normal(0, 0.02, task.dim)
+    )
     bind_parameters(model, flat)
     data = task.client(3)
     inputs, targets = data.inputs[:3].double(), data.targets[:3]

@@ -59,10 +59,16 @@ def test_a_device_trains_as_the_cpu_does_and_seldom_waits(
     masks = (
         steps
         * 16
-        * {"cnn": 9216 + 128, "lstm": 0, "transformer": 2 * 32 * (128 + 64 + 64)}[name]
+        * {
+            "cnn": 9216 + 128,
+            "lstm": 0,
+            "transformer": 2 * 32 * (128 + 64 + 64),
+        }[name]
     )
     assert counted["bytes to it"] < 1.2 * model + 2 * data + masks
-    assert counted["bytes back"] < 2 * model + 4096  # the float64 sum of the round
+    assert (
+        counted["bytes back"] < 2 * model + 4096
+    )  # the float64 sum of the round
     if name == "lstm" and chunk == 8:
         assert counted["launches"] <= 120 * steps
 
@@ -78,8 +84,14 @@ def test_a_label_out_of_range_costs_one_client_and_no_chunk(ghost: ModuleType):
     )
     local = LocalTraining(0.05, 1, 16)
     theta = task.initial(1)
-    counts = trainer.train(theta, range(CLIENTS), local, total, seed=1, round_number=1)
-    assert (counts.clients, len(counts.faults), trainer.chunk) == (CLIENTS - 1, 1, 8)
+    counts = trainer.train(
+        theta, range(CLIENTS), local, total, seed=1, round_number=1
+    )
+    assert (counts.clients, len(counts.faults), trainer.chunk) == (
+        CLIENTS - 1,
+        1,
+        8,
+    )
     assert counts.faults[0].text.startswith("client 3: IndexError")
 
 
@@ -91,7 +103,9 @@ def test_a_single_client_comes_back_to_the_host(ghost: ModuleType):
         )
         for device in ("cpu", "ghost")
     ]
-    np.testing.assert_allclose(updates[1].values, updates[0].values, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        updates[1].values, updates[0].values, rtol=0, atol=1e-5
+    )
     assert updates[1].examples == updates[0].examples
 
 

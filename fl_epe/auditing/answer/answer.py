@@ -75,7 +75,10 @@ class Answer:
     @property
     def contradicted(self) -> bool:
         """Whether the proof is above the estimate's interval, which is then not to be trusted."""
-        return self.estimate is not None and (self.proved or 0.0) > self.estimate.high
+        return (
+            self.estimate is not None
+            and (self.proved or 0.0) > self.estimate.high
+        )
 
     @property
     def exceeds_theory(self) -> bool:
@@ -144,7 +147,9 @@ def answer(
     check_probability("confidence", confidence)
     if adversary.knows_others:
         raise_invalid(
-            "adversary", adversary, "not to know the others; name a statistic for that"
+            "adversary",
+            adversary,
+            "not to know the others; name a statistic for that",
         )
     law = record.mechanism.participation
     try:
@@ -159,7 +164,9 @@ def answer(
     try:
         scores = scores_of(seen_by(record, Adversary(adversary.sees)))
         if not scores.observed.any():
-            raise NotMeasured("every score is 0: no canary reached what was released")
+            raise NotMeasured(
+                "every score is 0: no canary reached what was released"
+            )
         check_sign(scores)
         view = client.view(record, adversary)
         fit = client_fit(view, client, confidence)
@@ -189,7 +196,8 @@ def answer(
         proved=proved,
         proof=proof,
         fit=fit,
-        extrapolated=knows_rounds and most_often < math.floor(client.participations),
+        extrapolated=knows_rounds
+        and most_often < math.floor(client.participations),
         scores=scores,
         view=view,
     )
@@ -251,4 +259,6 @@ def _proof(
     method = method_by_design(scores, delta, confidence)
     if method is None:
         return None, None
-    return lower_bound(scores, delta, confidence=confidence, method=method), method
+    return lower_bound(
+        scores, delta, confidence=confidence, method=method
+    ), method

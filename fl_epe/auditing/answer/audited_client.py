@@ -86,10 +86,16 @@ class AuditedClient:
                 if most:
                     clients = np.array([_most_exposed(record, adversary)])
                 else:
-                    typical = np.quantile(energies[energies > 0], 0.5, method="lower")
-                    clients = np.flatnonzero(np.isclose(energies, typical, rtol=_ALIKE))
+                    typical = np.quantile(
+                        energies[energies > 0], 0.5, method="lower"
+                    )
+                    clients = np.flatnonzero(
+                        np.isclose(energies, typical, rtol=_ALIKE)
+                    )
                 spread = np.linspace(0, len(clients) - 1, _MOST_PATTERNS)
-                patterns = log.shares_of(clients[np.unique(spread.astype(np.int64))])
+                patterns = log.shares_of(
+                    clients[np.unique(spread.astype(np.int64))]
+                )
                 return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
         participations = _expected(record)
         limit = record.mechanism.participation.most
@@ -97,7 +103,9 @@ class AuditedClient:
             participations = max(participations, min(limit, record.rounds))
         counts = record.presence.sum(axis=0)
         canaries = np.flatnonzero(counts == np.round(participations))
-        return cls(participations, record.presence[:, canaries[:_MOST_PATTERNS]])
+        return cls(
+            participations, record.presence[:, canaries[:_MOST_PATTERNS]]
+        )
 
     def extrapolated(self, record: AuditRecord) -> bool:
         """Whether the client's score is extrapolated from canaries with fewer rounds.
@@ -147,7 +155,9 @@ class AuditedClient:
         rounds = float(len(chances) - len(uncertain))
         if len(uncertain):
             rounds += float(
-                scipy.stats.binom.isf(record.delta, len(uncertain), uncertain.mean())
+                scipy.stats.binom.isf(
+                    record.delta, len(uncertain), uncertain.mean()
+                )
             )
         loss = record.correlation.loss_by_pairs(view.sizes.weights, record.dim)
         return rounds / record.rounds * loss / 2
@@ -175,10 +185,14 @@ def hidden_events(record: AuditRecord) -> Events:
     counts = record.presence.sum(axis=0)
     is_certain = all(event.chance == 1 for event in events.independent)
     is_ladder = (
-        is_certain and counts.any() and np.median(counts) != len(events.independent)
+        is_certain
+        and counts.any()
+        and np.median(counts) != len(events.independent)
     )
     # Canaries may all have been once in each of their rounds, also where the law has counts.
-    is_weighted = record.mechanism.canary_weights is not None and events.counts is None
+    is_weighted = (
+        record.mechanism.canary_weights is not None and events.counts is None
+    )
     if is_ladder or is_weighted:
         raise NotMeasured(_LAW_UNKNOWN)
     return events
@@ -205,5 +219,7 @@ def _expected(record: AuditRecord) -> float:
         expected = record.rounds * design.clients_per_round / design.num_clients
     else:
         counts = record.presence.sum(axis=0)
-        return float(np.median(counts[counts > 0])) if counts.any() else math.nan
+        if counts.any():
+            return float(np.median(counts[counts > 0]))
+        return math.nan
     return min(max(expected, 1.0), record.rounds)

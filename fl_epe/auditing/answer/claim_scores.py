@@ -157,8 +157,12 @@ def _ratios(view: View, events: Events) -> Scores:
         correlation.factor is None
     ):  # Rounds may be correlated, and the null is not known.
         unobserved = null if len(null) > 1 else None
-        return Scores(members, unobserved, None, UNKNOWN_ROUNDS, adversary=adversary)
-    drawn_members, drawn_null = _null_law(signal.astype("<f4").tobytes(), events)
+        return Scores(
+            members, unobserved, None, UNKNOWN_ROUNDS, adversary=adversary
+        )
+    drawn_members, drawn_null = _null_law(
+        signal.astype("<f4").tobytes(), events
+    )
     return Scores(
         _normal(members, drawn_members, drawn_null),
         None,
@@ -212,9 +216,13 @@ def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
     squares = tail_sums(weights**2)
     at = np.searchsorted(members, ratios, side="left")
     missing = _MISSING * np.exp(-np.maximum(ratios, -50.0)) / count
-    drawn = (sums[at] + _STANDARD_ERRORS * np.sqrt(squares[at])) / count + missing
+    drawn = (
+        sums[at] + _STANDARD_ERRORS * np.sqrt(squares[at])
+    ) / count + missing
     tail = np.where(above > _DIRECT * count, direct, np.minimum(direct, drawn))
-    return np.asarray(-scipy.special.ndtri(np.clip(tail, 1e-300, 1 - 1 / (count + 1))))
+    return np.asarray(
+        -scipy.special.ndtri(np.clip(tail, 1e-300, 1 - 1 / (count + 1)))
+    )
 
 
 @functools.lru_cache(maxsize=16)

@@ -30,7 +30,12 @@ from fl_epe.auditing.answer.audited_client import (
     AuditedClient,
     claim_adversary,
 )
-from fl_epe.auditing.estimate import EVERY_ROUND, PLAN_MARGIN, EpsilonEstimate, boundary
+from fl_epe.auditing.estimate import (
+    EVERY_ROUND,
+    PLAN_MARGIN,
+    EpsilonEstimate,
+    boundary,
+)
 from fl_epe.auditing.record import (
     SKETCH_PARTS,
     AuditRecord,
@@ -102,9 +107,13 @@ class EpsilonSoFar:
         # Squared signal of a participation in each round; NaN without a score.
         self._squared_signals: list[float] = []
         self._signals: deque[Floats] = deque(maxlen=window - 1)
-        self._estimates: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}
+        self._estimates: dict[
+            tuple[float, float], tuple[int, EpsilonEstimate]
+        ] = {}
 
-    def add(self, present: Collection[int], scores: Floats, signals: Floats) -> None:
+    def add(
+        self, present: Collection[int], scores: Floats, signals: Floats
+    ) -> None:
         """Add the scores of a round.
 
         All scores of a round share the random norm of its residual, so they are correlated. The
@@ -156,7 +165,9 @@ class EpsilonSoFar:
         client = self._client
         if client is None or client.rate is None:
             counts = self._participations[self._participations > 0]
-            return float(np.median(counts)) if len(counts) else 0.0
+            if len(counts):
+                return float(np.median(counts))
+            return 0.0
         expected = client.rate * self._rounds
         if client.hidden:
             return expected
@@ -204,7 +215,9 @@ class EpsilonSoFar:
         self._estimates[delta, confidence] = (due, estimate)
         return estimate
 
-    def _epsilon(self, signal: float, delta: float, events: Events | None) -> float:
+    def _epsilon(
+        self, signal: float, delta: float, events: Events | None
+    ) -> float:
         """ε where ``signal`` is the expected score of one participation.
 
         Args:
@@ -218,7 +231,9 @@ class EpsilonSoFar:
             expected_score = signal * math.sqrt(self.participations)
             return epsilon_of_signals(np.array([expected_score]), delta)
         mean = self._energy / int(self._participations.sum())
-        relative = np.sqrt(np.nan_to_num(self._squared_signals, nan=mean) / mean)
+        relative = np.sqrt(
+            np.nan_to_num(self._squared_signals, nan=mean) / mean
+        )
         signals = signal * np.maximum(relative, _LEAST_SIGNAL)
         return epsilon_of_signals(signals, delta, events)
 
@@ -235,7 +250,10 @@ class EpsilonSoFar:
         participations = int(self._participations.sum())
         signal = precision.unit * math.sqrt(self._energy / participations)
         planned = self._planned is not None
-        length = UNPLANNED if self._planned is None else PLAN_MARGIN * self._planned
+        if self._planned is None:
+            length = UNPLANNED
+        else:
+            length = PLAN_MARGIN * self._planned
         distance = boundary(
             self._variance * precision.own**2,
             (1 - confidence) / 2,
@@ -313,7 +331,11 @@ def epsilon_by_round(
     count = min(most, record.rounds)
     chosen = set(np.unique(np.linspace(1, record.rounds, count).round()))
     so_far = EpsilonSoFar(
-        record.dim, record.num_canaries, planned, record.correlation.window, client_law
+        record.dim,
+        record.num_canaries,
+        planned,
+        record.correlation.window,
+        client_law,
     )
     scores = view.whitened_scores
     signals = view.whitened_signals
@@ -326,5 +348,7 @@ def epsilon_by_round(
             continue
         estimate = so_far.estimate(last.delta, confidence)
         if number in chosen and estimate is not None:
-            estimates.append(RoundEstimate(number, estimate, so_far.participations))
+            estimates.append(
+                RoundEstimate(number, estimate, so_far.participations)
+            )
     return [*estimates, answer_estimate]

@@ -92,7 +92,9 @@ def epsilon_from_cosines(
             below 0, or in fewer than 10 dimensions.
     """
     scores = Scores.from_cosines(cosines, dim)
-    return epsilon_of(scores, delta, variance, confidence, refuse=variance != "fitted")
+    return epsilon_of(
+        scores, delta, variance, confidence, refuse=variance != "fitted"
+    )
 
 
 def epsilon_from_scores(
@@ -142,9 +144,13 @@ def epsilon_of_thresholds(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     observed, unobserved = in_moderate_units(*scores.both())
-    alpha = (1 - confidence) / 4  # Each of four bands has a quarter of the level.
+    alpha = (
+        1 - confidence
+    ) / 4  # Each of four bands has a quarter of the level.
     sample = Sample(observed, unobserved, 0, delta, alpha)
-    thresholds = np.append(np.unique(np.concatenate([observed, unobserved])), math.inf)
+    thresholds = np.append(
+        np.unique(np.concatenate([observed, unobserved])), math.inf
+    )
     errors = count_errors(sample, thresholds)
 
     def largest_epsilon(limit: UpperLimit) -> float:
@@ -157,7 +163,9 @@ def epsilon_of_thresholds(
 
     low = largest_epsilon(band_upper)
     high = largest_epsilon(lower_limit)
-    epsilon = largest_epsilon(lambda count, total, _: (count + 0.5) / (total + 1))
+    epsilon = largest_epsilon(
+        lambda count, total, _: (count + 0.5) / (total + 1)
+    )
     if math.isinf(high):
         raise NotMeasured(
             f"without a law, an ε at δ = {delta:.2g} needs at least "
@@ -274,11 +282,17 @@ def epsilon_of(
         observed = shift_scores(scores.cosines, scores.dim)
     null = FittedGaussian(0.0, 1.0)
     alt = fit_gaussian(observed)
-    fitted = estimate_between(null, alt, delta, confidence, method, scores.adversary)
+    fitted = estimate_between(
+        null, alt, delta, confidence, method, scores.adversary
+    )
     if not is_wide:
         return fitted
-    low = min(fitted.low, _known_variance(scores, delta, confidence, method).low)
-    method = f"{scores.statistic}, fitted variance as wider than known, no upper end"
+    low = min(
+        fitted.low, _known_variance(scores, delta, confidence, method).low
+    )
+    method = (
+        f"{scores.statistic}, fitted variance as wider than known, no upper end"
+    )
     return dataclasses.replace(fitted, low=low, high=math.inf, method=method)
 
 
@@ -287,7 +301,9 @@ def _two_gaussians(
 ) -> EpsilonEstimate:
     """ε between Gaussians that are fitted to both groups of scores."""
     observed, unobserved = in_moderate_units(*scores.both())
-    check_sign(dataclasses.replace(scores, observed=observed, unobserved=unobserved))
+    check_sign(
+        dataclasses.replace(scores, observed=observed, unobserved=unobserved)
+    )
     if refuse or scores.infinite:
         reason = not_gaussian(scores)
         if reason:
@@ -298,7 +314,9 @@ def _two_gaussians(
     alt = fit_gaussian(observed)
     null = fit_gaussian(unobserved)
     method = f"{scores.statistic}, two fitted Gaussians"
-    return estimate_between(null, alt, delta, confidence, method, scores.adversary)
+    return estimate_between(
+        null, alt, delta, confidence, method, scores.adversary
+    )
 
 
 def _known_variance(

@@ -16,7 +16,14 @@ import scipy
 from fl_epe.auditing.answer.audited_client import AuditedClient
 from fl_epe.auditing.estimate import half_width, widening
 from fl_epe.auditing.record import NotMeasured
-from fl_epe.auditing.scoring import RATES, Reaction, Scores, View, scores_of, seen_by
+from fl_epe.auditing.scoring import (
+    RATES,
+    Reaction,
+    Scores,
+    View,
+    scores_of,
+    seen_by,
+)
 from fl_epe.checks import Floats
 
 LEVEL = 0.01
@@ -128,7 +135,9 @@ def ladder_fit(
         took_part = np.where(sizes > 0, 1.0, 0.0)
         number = _test(took_part, sizes, residual, growth)
         if number is not None and number.found(_LEVEL_OF_CHANGE):
-            residual = residual - number.slope * (took_part - number.along * sizes)
+            residual = residual - number.slope * (
+                took_part - number.along * sizes
+            )
             freedom = max(freedom - 1, 1)
     parts = view.sizes.parts
     times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
@@ -137,7 +146,9 @@ def ladder_fit(
     width = float(np.sqrt(variance))
     is_wide = scipy.stats.chi2.sf(variance * freedom, freedom) < 0.001
     # All scores share the random norm of the residual, which moves κ as it moves their mean.
-    common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
+    common = max(scores.spread**2 - 1, 0.0) / (
+        len(sizes) * float(sizes.mean()) ** 2
+    )
     own_width = width if is_wide else min(scores.spread, 1.0)
     deviation = np.sqrt(own_width**2 / energy + common)
     half = half_width(confidence) * deviation
@@ -200,7 +211,9 @@ def client_fit(
     if fit.scale < _CLEARLY / half_width(confidence) * (fit.scale - fit.low):
         return _at_any_rate(fit, view, client, confidence)
     error = _EXTRAPOLATED + _CROWDED * view.client_share
-    return _widened(fit, math.hypot(shift / size, error * fit.scale), confidence)
+    return _widened(
+        fit, math.hypot(shift / size, error * fit.scale), confidence
+    )
 
 
 def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
@@ -215,7 +228,9 @@ def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
     return dataclasses.replace(fit, low=low, high=high)
 
 
-def _at_size(fit: LadderFit, view: View, size: float, confidence: float) -> LadderFit:
+def _at_size(
+    fit: LadderFit, view: View, size: float, confidence: float
+) -> LadderFit:
     """The fit at a client's expected score, where κ is found to change with it.
 
     Training takes back more of a client that takes part often. Scores are then fitted by a line

@@ -43,7 +43,15 @@ RECORDS = "fl_epe.records"
 """The name under which messages and states hold the content of the audit."""
 
 # Fields of a line that are numbers or ``None``.
-_NUMBERS = ("epsilon", "low", "high", "scale", "proved", "theory", "linear_limit")
+_NUMBERS = (
+    "epsilon",
+    "low",
+    "high",
+    "scale",
+    "proved",
+    "theory",
+    "linear_limit",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +177,9 @@ def _line(values: dict[str, Any]) -> SiloLine:
     line = SiloLine(**fields)
     if line.adversary not in get_args(SiloAdversary):
         raise_invalid(
-            "adversary", line.adversary, f"to be one of {', '.join(SEEN_OF_SILOS)}"
+            "adversary",
+            line.adversary,
+            f"to be one of {', '.join(SEEN_OF_SILOS)}",
         )
     return line
 
@@ -215,5 +225,7 @@ class FederationFacts:
         """
         with _reading("facts of a federation", text):
             values = json.loads(text)
-            values |= {name: tuple(values[name]) for name in ("taken", "others")}
+            values |= {
+                name: tuple(values[name]) for name in ("taken", "others")
+            }
             return cls(**values)

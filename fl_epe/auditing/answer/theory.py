@@ -37,7 +37,9 @@ class Analytical:
     assumption: str
 
 
-def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Analytical:
+def analytical(
+    mechanism: Mechanism, client: AuditedClient, delta: float
+) -> Analytical:
     """The analytical ε of a client of a run, after the rounds so far or all of them.
 
     Args:
@@ -50,7 +52,9 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
     rounds = len(mechanism.clip_norms)
 
     def result(epsilon: float | None, assumption: str) -> Analytical:
-        return Analytical(epsilon, client.secret is None, law.adjacency, assumption)
+        return Analytical(
+            epsilon, client.secret is None, law.adjacency, assumption
+        )
 
     if z is None:
         return result(None, "the noise is not known")
@@ -88,7 +92,9 @@ def _shares(mechanism: Mechanism) -> Floats | None:
     return np.where(is_known, shares, float(shares[is_known].max()))
 
 
-def _sensitivity(mechanism: Mechanism, client: AuditedClient, shares: Floats) -> float:
+def _sensitivity(
+    mechanism: Mechanism, client: AuditedClient, shares: Floats
+) -> float:
     """The sum of the client's rounds in clip norms, given the noise's correlation."""
     strategy = mechanism.strategy
     patterns = client.patterns

@@ -76,10 +76,16 @@ class Sample:
         first_unobserved = None
         second_unobserved = None
         if self.unobserved is not None:
-            first_unobserved, second_unobserved = _split(self.unobserved, share, rng)
+            first_unobserved, second_unobserved = _split(
+                self.unobserved, share, rng
+            )
         return (
-            dataclasses.replace(self, observed=first, unobserved=first_unobserved),
-            dataclasses.replace(self, observed=second, unobserved=second_unobserved),
+            dataclasses.replace(
+                self, observed=first, unobserved=first_unobserved
+            ),
+            dataclasses.replace(
+                self, observed=second, unobserved=second_unobserved
+            ),
         )
 
     def _rng(self) -> np.random.Generator:
@@ -224,7 +230,9 @@ def log_ratio(log_fpr: Floats, fnr: Floats, delta: float | Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         log_hits = np.log(np.maximum(1 - delta - fnr, 0))
         log_rejections = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0))
-        return np.asarray(np.fmax(log_hits - log_fpr, log_rejections - np.log(fnr)))
+        return np.asarray(
+            np.fmax(log_hits - log_fpr, log_rejections - np.log(fnr))
+        )
 
 
 def mu_from_rates(log_fpr: Floats, fnr: Floats) -> Floats:
@@ -252,7 +260,9 @@ def log_null_tail(cosines: Floats, dim: int) -> Floats:
     square = (1 - magnitude) * (1 + magnitude)
     tail = scipy.special.betainc(a, 0.5, square) / 2
     log_norm = (
-        scipy.special.gammaln(dim / 2) - scipy.special.gammaln(a) - 0.5 * np.log(np.pi)
+        scipy.special.gammaln(dim / 2)
+        - scipy.special.gammaln(a)
+        - 0.5 * np.log(np.pi)
     )
     with np.errstate(divide="ignore"):
         far = log_norm + a * np.log(square) - np.log((dim - 1) * magnitude)
@@ -261,7 +271,9 @@ def log_null_tail(cosines: Floats, dim: int) -> Floats:
 
 
 def _count_below(scores: Floats, thresholds: Floats) -> Floats:
-    return np.searchsorted(np.sort(scores), thresholds, side="left").astype(np.float64)
+    return np.searchsorted(np.sort(scores), thresholds, side="left").astype(
+        np.float64
+    )
 
 
 def _split(

@@ -27,7 +27,11 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from fl_epe.auditing.bounds.error_rates import Sample, log_null_tail, normal_scores
+from fl_epe.auditing.bounds.error_rates import (
+    Sample,
+    log_null_tail,
+    normal_scores,
+)
 from fl_epe.checks import Floats, Integers, tail_sums
 
 _TOLERANCE = 1e-4
@@ -74,7 +78,9 @@ def one_run(sample: Sample) -> float:
         guesses, right = guesses_on_groups(sizes, members, wanted)
 
         def margin(tested: float) -> float:
-            p_value = steinke_p_value(tested, count, guesses, right, sample.delta)
+            p_value = steinke_p_value(
+                tested, count, guesses, right, sample.delta
+            )
             return p_value - sample.alpha
 
         return margin
@@ -116,7 +122,9 @@ def first_accepted(test_for: Callable[[float], Margin]) -> float:
         if margin(high) >= 0:
             if margin(low) >= 0:
                 return low
-            root = float(scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE))
+            root = float(
+                scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE)
+            )
             return max(low, root - _TOLERANCE)
         low = high
         high += max(_CELL, high / 20)
@@ -128,7 +136,9 @@ def tied_groups(sample: Sample) -> tuple[Integers, Integers]:
     observed, unobserved = sample.both()
     pooled = np.concatenate([observed, unobserved])
     values, sizes = np.unique(-pooled, return_counts=True)
-    members = np.bincount(np.searchsorted(values, -observed), minlength=values.size)
+    members = np.bincount(
+        np.searchsorted(values, -observed), minlength=values.size
+    )
     return sizes, members
 
 
@@ -155,7 +165,9 @@ def guesses_on_groups(
     return int(sizes[guess_in | guess_out].sum()), int(right)
 
 
-def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, float]:
+def guess_design(
+    num_canaries: int, alpha: float, epsilon: float
+) -> tuple[int, float]:
     """The design of the test of ``epsilon``, tuned to Gaussian scores and valid for all.
 
     Returns:
@@ -173,7 +185,9 @@ def _designs(num_canaries: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     shifts = np.geomspace(0.02, 40.0, 120)
     counts = np.geomspace(2, num_canaries, 60)
     guesses = np.unique([max(2, 2 * int(count / 2)) for count in counts])
-    distance = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
+    distance = confidence_quantile(
+        guesses / num_canaries, shifts[:, np.newaxis]
+    )
     right = guesses * (1 - wrong_share(distance, shifts[:, np.newaxis]))
     limits = scipy.special.logit(
         scipy.special.betaincinv(right, guesses - right + 1, alpha)
@@ -220,7 +234,9 @@ def lifted(sample: Sample) -> float:
     tried = _SHARES if sample.unobserved is None else 1
     alpha = sample.alpha / tried
     smallest = max(_LIMIT_OVER_DELTA * sample.delta / alpha, 1 / log_p.size)
-    shares = np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)
+    shares = np.geomspace(
+        min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES
+    )
     epsilon = 0.0
     for share in shares[-tried:]:
         excess = alpha * share - sample.delta
@@ -244,7 +260,9 @@ def log_p_values(sample: Sample) -> Floats:
 
 def weighted(sample: Sample) -> float:
     """ε from weighted evidence, against scored unobserved canaries or the exact null."""
-    return _exact_null(sample) if sample.unobserved is None else _two_groups(sample)
+    if sample.unobserved is None:
+        return _exact_null(sample)
+    return _two_groups(sample)
 
 
 def _two_groups(sample: Sample) -> float:
@@ -276,7 +294,9 @@ def _two_groups(sample: Sample) -> float:
     def test_for(epsilon: float) -> Margin:
         _, shift = guess_design(count, alpha, epsilon)
         weights = _group_weights(sizes, shift, epsilon)
-        labels = {int(w): int(sizes[weights == w].sum()) for w in np.unique(weights)}
+        labels = {
+            int(w): int(sizes[weights == w].sum()) for w in np.unique(weights)
+        }
         unweighted = max(labels.pop(0, 0) - few_leaks, 0)
         right = np.where(weights > 0, members, sizes - members)
         right_weight = int(np.abs(weights) @ right)
@@ -290,7 +310,9 @@ def _two_groups(sample: Sample) -> float:
                 law[0] = 1 - q
                 law[-1] = q
                 laws.append((law, number))
-            extremes = scipy.special.expit([log_odds - tested, log_odds + tested])
+            extremes = scipy.special.expit(
+                [log_odds - tested, log_odds + tested]
+            )
             variance = float(np.min(extremes * (1 - extremes)))
             largest = _largest_probability(unweighted, variance)
             conditional = np.where(leaks <= few_leaks, largest, 1.0)
@@ -348,7 +370,9 @@ def _exact_null(sample: Sample) -> float:
     shifts, epsilons = _detectable_shifts(count, sample.alpha)
 
     def test_for(epsilon: float) -> Margin:
-        cuts = _cuts(epsilon, float(np.interp(epsilon, epsilons, shifts)), count)
+        cuts = _cuts(
+            epsilon, float(np.interp(epsilon, epsilons, shifts)), count
+        )
         value = np.searchsorted(cuts, scores, side="right").sum(keepdims=True)
         log_tail = scipy.special.log_ndtr(-cuts)
         below_cut = np.maximum(-np.expm1(log_tail) - sample.delta, 0.0)
@@ -370,7 +394,9 @@ def _detectable_shifts(count: int, alpha: float) -> tuple[Floats, Floats]:
     """Gaussian shifts, and the ε that ``count`` scores with that shift rule out, increasing."""
     shifts = np.geomspace(0.01, 2000.0, 300)
     hits = np.geomspace(1.0, count, 60)
-    threshold = shifts[:, np.newaxis] - scipy.special.ndtri((hits - 0.5) / count)
+    threshold = shifts[:, np.newaxis] - scipy.special.ndtri(
+        (hits - 0.5) / count
+    )
     lower = scipy.special.betaincinv(hits, count - hits + 1, alpha)
     epsilons = np.log(lower) - scipy.special.log_ndtr(-threshold)
     return shifts, np.maximum.accumulate(np.max(epsilons, axis=1))

@@ -31,9 +31,16 @@ from fl_epe.auditing.scoring import (
     check_cosines,
     in_moderate_units,
 )
-from fl_epe.checks import all_equal, check_probability, check_scores, raise_invalid
+from fl_epe.checks import (
+    all_equal,
+    check_probability,
+    check_scores,
+    raise_invalid,
+)
 
-_INDEPENDENT = "that the scores of one run are independent is assumed, not proven"
+_INDEPENDENT = (
+    "that the scores of one run are independent is assumed, not proven"
+)
 
 # Up to so many canaries "simultaneous" is sharper than "weighted" with an exact null.
 _FEW_FOR_WEIGHTS = 16
@@ -116,12 +123,16 @@ class Bound:
 
 BOUNDS: Mapping[str, Bound] = {
     "jeffreys": Bound(
-        thresholds.jeffreys, assumption="a threshold chosen in advance", valid=False
+        thresholds.jeffreys,
+        assumption="a threshold chosen in advance",
+        valid=False,
     ),
     "clopper-pearson": Bound(thresholds.clopper_pearson),
     "simultaneous": Bound(thresholds.simultaneous),
     "weighted": Bound(weighted),
-    "gdp": Bound(thresholds.gdp, assumption="Gaussian mechanism (GDP)", gaussian=True),
+    "gdp": Bound(
+        thresholds.gdp, assumption="Gaussian mechanism (GDP)", gaussian=True
+    ),
     "lifted": Bound(
         lifted,
         assumption="random canaries; the scores may depend on each other in any way",
@@ -212,8 +223,12 @@ def lower_bound(
     bound = bound_named(method)
     if scores.dim is None or bound.needs_coins:
         if scores.unobserved is None and scores.dim is not None:
-            raise_invalid("unobserved", None, "to be scores, which this method needs")
-        return bound(scores.observed, scores.unobserved, delta, confidence=confidence)
+            raise_invalid(
+                "unobserved", None, "to be scores, which this method needs"
+            )
+        return bound(
+            scores.observed, scores.unobserved, delta, confidence=confidence
+        )
     # The null may be wider by three times the error of the scores' unit.
     cosines = scores.cosines / (1 + 3 * scores.unit_error)
     return bound(cosines, None, delta, dim=scores.dim, confidence=confidence)
@@ -237,7 +252,9 @@ def all_bounds(
     }
 
 
-def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
+def ceiling(
+    scores: Scores, delta: float, confidence: float, method: str
+) -> float:
     """The largest lower bound that this many scores can give: that of a perfect attack.
 
     Args:
@@ -252,7 +269,9 @@ def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> flo
     )
 
 
-@functools.lru_cache(maxsize=256)  # Many reports are of runs with as many canaries.
+@functools.lru_cache(
+    maxsize=256
+)  # Many reports are of runs with as many canaries.
 def _ceiling(
     observed: int,
     unobserved: int,
@@ -268,7 +287,9 @@ def _ceiling(
     return lower_bound(perfect, delta, confidence=confidence, method=method)
 
 
-def method_by_design(scores: Scores, delta: float, confidence: float) -> str | None:
+def method_by_design(
+    scores: Scores, delta: float, confidence: float
+) -> str | None:
     """The primary bound of a report: of those for scores of any distribution, the sharpest.
 
     It is chosen from the design alone, so that it keeps its confidence. How close it comes to the
@@ -287,12 +308,18 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
         return None
     observed = len(scores.observed)
     if scores.dim is not None:
-        is_weak = observed <= _FEW_FOR_WEIGHTS or observed * delta > _LEAKS_EXACT
-        return "simultaneous" if is_weak else "weighted"
+        is_weak = (
+            observed <= _FEW_FOR_WEIGHTS or observed * delta > _LEAKS_EXACT
+        )
+        if is_weak:
+            return "simultaneous"
+        return "weighted"
     unobserved = len(scores.both()[1])
     smaller = min(observed, unobserved)
     is_balanced = 3 * smaller >= 2 * max(observed, unobserved)
     method = "clopper-pearson"
     if is_balanced and smaller * delta <= _LEAKS_IN_GROUPS:
         method = "weighted"
-    return method if ceiling(scores, delta, confidence, method) else None
+    if ceiling(scores, delta, confidence, method):
+        return method
+    return None

@@ -57,7 +57,9 @@ AtThresholds = Callable[[Errors], Floats]
 
 def clopper_pearson(sample: Sample) -> float:
     """(ε, δ) from Clopper–Pearson limits of both rates at a held-out threshold."""
-    choice = epsilon_limits(dataclasses.replace(sample, delta=_DELTA_FOR_CHOICE))
+    choice = epsilon_limits(
+        dataclasses.replace(sample, delta=_DELTA_FOR_CHOICE)
+    )
     return float(epsilon_limits(sample)(held_out(sample, choice))[0])
 
 
@@ -148,7 +150,9 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
     if errors.false_alarms is not None:
         distance = fit.null_mean - thresholds
         false_alarms = _predicted(distance, fit.std, errors.unobserved)
-    expected = dataclasses.replace(errors, missed=missed, false_alarms=false_alarms)
+    expected = dataclasses.replace(
+        errors, missed=missed, false_alarms=false_alarms
+    )
     best = int(np.argmax(_LUCK_WEIGHTS @ bound(expected)))
     return fit.errors_at(thresholds[best : best + 1])
 
@@ -165,7 +169,9 @@ def _predicted(distance: Floats, std: float, total: int) -> Floats:
     rate = scipy.special.ndtr(z)
     from_count = total * rate * (1 - rate)
     from_mean = total * np.exp(-(z**2)) / (2 * np.pi * _SHARE_FOR_CHOICE)
-    errors = total * rate + _LUCK[:, np.newaxis] * np.sqrt(from_count + from_mean)
+    errors = total * rate + _LUCK[:, np.newaxis] * np.sqrt(
+        from_count + from_mean
+    )
     return np.asarray(np.clip(errors, 0.0, float(total)))
 
 
@@ -197,7 +203,9 @@ def _fit(choosing: Sample, judging: Sample) -> _Fit:
         return _Fit(
             null_mean=float(choosing.unobserved.mean()),
             mean=float(choosing.observed.mean()),
-            std=math.sqrt((choosing.observed.var() + choosing.unobserved.var()) / 2),
+            std=math.sqrt(
+                (choosing.observed.var() + choosing.unobserved.var()) / 2
+            ),
             errors_at=functools.partial(count_errors, judging),
         )
     square = float(np.clip(choosing.observed.mean(), -1, 1)) ** 2
@@ -241,7 +249,9 @@ def local_level(total: int, alpha: float) -> float:
     bonferroni = np.log(alpha / nodes.size)
     if excess(bonferroni) <= 0 or nodes.size == 1:
         return float(np.exp(bonferroni))
-    root = scipy.optimize.brentq(excess, bonferroni, np.log(alpha), xtol=_LOG_TOLERANCE)
+    root = scipy.optimize.brentq(
+        excess, bonferroni, np.log(alpha), xtol=_LOG_TOLERANCE
+    )
     return float(np.exp(root - _LOG_TOLERANCE))
 
 
@@ -263,11 +273,17 @@ def _probability_below(nodes: Floats, limits: Floats, total: int) -> float:
     missing = total - (nodes[-1] + 1) - np.arange(float(ahead.size))
     possible = missing >= 0
     last = _poisson(missing[possible], total * (1 - limits[-1]))
-    return float(ahead[possible] @ last / _poisson(np.array([float(total)]), total)[0])
+    return float(
+        ahead[possible] @ last / _poisson(np.array([float(total)]), total)[0]
+    )
 
 
 def _poisson(counts: Floats, rate: float) -> Floats:
-    log = scipy.special.xlogy(counts, rate) - rate - scipy.special.gammaln(counts + 1)
+    log = (
+        scipy.special.xlogy(counts, rate)
+        - rate
+        - scipy.special.gammaln(counts + 1)
+    )
     return np.asarray(np.exp(log))
 
 

@@ -34,7 +34,12 @@ from fl_epe.auditing.answer import (
     claim_adversary,
     scores_for_claim,
 )
-from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
+from fl_epe.auditing.bounds import (
+    BOUNDS,
+    ceiling,
+    lower_bound,
+    method_by_design,
+)
 from fl_epe.auditing.claims.laws import (
     POWER,
     LawTest,
@@ -59,7 +64,9 @@ from fl_epe.wording import how_often
 
 _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
 
-Verdict = Literal["violated", "faulty", "not judged", "undecided", "not violated"]
+Verdict = Literal[
+    "violated", "faulty", "not judged", "undecided", "not violated"
+]
 """The result of an audit of a claim, the first of these that applies."""
 
 
@@ -147,7 +154,9 @@ class Evidence:
             and not self.laws.objection
             and self.estimate.high >= 2 * self.claimed
         ):
-            return "the estimate's interval does not exclude an ε twice as large"
+            return (
+                "the estimate's interval does not exclude an ε twice as large"
+            )
         if self.power is None or self.power < POWER:
             return self._power()
         return ""
@@ -161,7 +170,9 @@ class Evidence:
             return "faulty"
         if self.unseen:
             return "not judged"
-        return "undecided" if self.undecided else "not violated"
+        if self.undecided:
+            return "undecided"
+        return "not violated"
 
     def _power(self) -> str:
         return f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
@@ -172,7 +183,9 @@ class Evidence:
             tests.append(f"Anderson–Darling: p = {self.laws.gaussian_p:.2g}")
         if self.laws.sampling_p is not None:
             tests.append(f"sampling: p = {self.laws.sampling_p:.2g}")
-        return f" ({', '.join(tests)})" if tests else ""
+        if tests:
+            return f" ({', '.join(tests)})"
+        return ""
 
     def _result(self) -> str:
         objection = ""
@@ -183,7 +196,10 @@ class Evidence:
                 if self.proved and not BOUNDS[self.method].gaussian:
                     return "violated: proved, whatever the law of the noise"
                 assumed = "the noise is Gaussian"
-                if self.adversary is not None and not self.adversary.knows_rounds:
+                if (
+                    self.adversary is not None
+                    and not self.adversary.knows_rounds
+                ):
                     assumed += " and sampling is as recorded"
                 return f"violated, if {assumed}{self._tested()}"
             case "faulty":
@@ -280,7 +296,9 @@ def _result_of(run: object) -> object:
     if callable(run) and not hasattr(run, "record"):
         run = run()
     record = getattr(run, "record", None)
-    return record() if callable(record) else run
+    if callable(record):
+        return record()
+    return run
 
 
 def find_evidence(
@@ -319,11 +337,17 @@ def find_evidence(
     check_probability("confidence", confidence)
     valid = [name for name, bound in BOUNDS.items() if bound.valid]
     if method not in (None, *valid):
-        raise_invalid("method", method, f"to be valid, one of {', '.join(valid)}")
+        raise_invalid(
+            "method", method, f"to be valid, one of {', '.join(valid)}"
+        )
     BOUNDS[method or "weighted"].check_delta(delta)
     run = _result_of(run)
     scores = run_scores(run, adversary)
-    method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
+    method = (
+        method
+        or method_by_design(scores, delta, confidence)
+        or "clopper-pearson"
+    )
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
         raise_invalid(
             "method",
@@ -333,7 +357,9 @@ def find_evidence(
         )
     _check_measured(scores, method)
     proof_confidence = (1 + confidence) / 2
-    lower = lower_bound(scores, delta, confidence=proof_confidence, method=method)
+    lower = lower_bound(
+        scores, delta, confidence=proof_confidence, method=method
+    )
     evidence = Evidence(
         claimed=epsilon,
         delta=delta,
@@ -367,7 +393,9 @@ def find_evidence(
             )
             power_at = functools.partial(power_of_answer, run_answer, client)
     elif delta and scores.infinite:
-        laws = LawTest(objection="some scores are infinite, and Gaussian ones are not")
+        laws = LawTest(
+            objection="some scores are infinite, and Gaussian ones are not"
+        )
         evidence = dataclasses.replace(evidence, laws=laws)
     elif delta:
         estimate = epsilon_of_one_variance(scores, delta, confidence)
@@ -379,7 +407,11 @@ def find_evidence(
     share = 0.0
     if power_at is not None and not evidence.laws.objection:
         share = power_at(epsilon)
-    elif run is scores and evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
+    elif (
+        run is scores
+        and evidence.ceiling > epsilon
+        and not BOUNDS[method].gaussian
+    ):
         share = power_of_bound(scores, delta, epsilon, proof_confidence, method)
     return dataclasses.replace(evidence, power=share)
 
@@ -430,7 +462,10 @@ def assert_private(
 
 
 def evidence_against_theory(
-    record: AuditRecord, adversary: Adversary, delta: float, confidence: float = 0.99
+    record: AuditRecord,
+    adversary: Adversary,
+    delta: float,
+    confidence: float = 0.99,
 ) -> Evidence | None:
     """`find_evidence` about the analytical ε of the client that takes part most often.
 

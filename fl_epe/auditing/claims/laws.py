@@ -163,7 +163,12 @@ def laws_of_record(
     scores = run_answer.scores
     fit = run_answer.fit
     view = run_answer.view
-    if run_answer.estimate is None or scores is None or fit is None or view is None:
+    if (
+        run_answer.estimate is None
+        or scores is None
+        or fit is None
+        or view is None
+    ):
         return LawTest(objection=run_answer.reason or "nothing was measured")
     groups = [scores.deviates(fit.scale * view.sizes.observed)]
     if scores.standard_null and scores.unobserved is not None:
@@ -172,16 +177,15 @@ def laws_of_record(
     sampling_p = None
     objection = _not_gaussian(groups, p_value, LEAST_OF_A_RECORD)
     fails_ladder = any(
-        test is not None and test.found(_MODEL_LEVEL) for test in (fit.number, fit.time)
+        test is not None and test.found(_MODEL_LEVEL)
+        for test in (fit.number, fit.time)
     )
     if fit.wide or null_misfit(scores) or fails_ladder:
         objection = "scores do not follow what canaries added"
     if client.secret is not None:
         sampling_p = sampling_p_value(record, client.secret)
         if sampling_p < _MODEL_LEVEL:
-            objection = (
-                f"participations do not follow the recorded law (p = {sampling_p:.2g})"
-            )
+            objection = f"participations do not follow the recorded law (p = {sampling_p:.2g})"
     if record.findings.clients_add_noise:
         objection = "clients add noise of their own, which canaries do not have"
     if record.findings.stopped is not None:
@@ -202,8 +206,12 @@ def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
 
     It is ``None`` for fewer than eight scores, or scores without any spread.
     """
-    fit = gaussian_test(np.concatenate([group - group.mean() for group in groups]))
-    return None if fit is None else fit.p_value
+    fit = gaussian_test(
+        np.concatenate([group - group.mean() for group in groups])
+    )
+    if fit is None:
+        return None
+    return fit.p_value
 
 
 def sampling_p_value(record: AuditRecord, events: Events) -> float:
@@ -246,7 +254,10 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
 
 
 def power_against_twice(
-    epsilon_at: Callable[[float], float], claim: float, reach: float, confidence: float
+    epsilon_at: Callable[[float], float],
+    claim: float,
+    reach: float,
+    confidence: float,
 ) -> float:
     """Probability that an estimate refutes a claim where ε is twice as large.
 
@@ -258,21 +269,27 @@ def power_against_twice(
     """
     if not 0 < reach < math.inf:
         return 0.0
-    cached = functools.cache(epsilon_at)  # One value may take a tenth of a second.
+    cached = functools.cache(
+        epsilon_at
+    )  # One value may take a tenth of a second.
     claimed = scale_at(cached, claim, close=_SCALE_ERROR)
     twice = scale_at(cached, 2 * claim, close=_SCALE_ERROR)
     distance = (twice - claimed) / reach
     return float(scipy.special.ndtr(half_width(confidence) * (distance - 1)))
 
 
-def power_of_answer(run_answer: Answer, client: AuditedClient, claim: float) -> float:
+def power_of_answer(
+    run_answer: Answer, client: AuditedClient, claim: float
+) -> float:
     """`power_against_twice` of the answer of a record."""
     view = run_answer.view
     fit = run_answer.fit
     estimate = run_answer.estimate
     if view is None or fit is None or estimate is None:
         return 0.0
-    epsilon_at = functools.partial(client_epsilon, view, client, delta=estimate.delta)
+    epsilon_at = functools.partial(
+        client_epsilon, view, client, delta=estimate.delta
+    )
     return power_against_twice(
         epsilon_at, claim, fit.high - fit.scale, estimate.confidence
     )
@@ -326,21 +343,30 @@ def power_of_bound(
             unobserved=null,
             linear=True,
         )
-        if lower_bound(likely, delta, confidence=confidence, method=method) > claim:
+        if (
+            lower_bound(likely, delta, confidence=confidence, method=method)
+            > claim
+        ):
             return float(power)
     return 0.0
 
 
-def _not_gaussian(groups: Sequence[Floats], p_value: float | None, least: int) -> str:
+def _not_gaussian(
+    groups: Sequence[Floats], p_value: float | None, least: int
+) -> str:
     """An objection as of `LawTest`, by the p-value of at least so many scores."""
     if p_value is None or sum(group.size for group in groups) < least:
-        return f"fewer than {least} scores cannot tell whether they are Gaussian"
+        return (
+            f"fewer than {least} scores cannot tell whether they are Gaussian"
+        )
     if p_value < _GAUSSIAN_LEVEL:
         return f"the scores are not Gaussian (p = {p_value:.2g})"
     return ""
 
 
-def _excess_variance(counts: Integers | Floats, trials: int, rate: float) -> float:
+def _excess_variance(
+    counts: Integers | Floats, trials: int, rate: float
+) -> float:
     """The excess of the counts' variance over Binomial(trials, rate), in standard errors."""
     square = trials * rate * (1 - rate)
     fourth = square * (1 + 3 * (trials - 2) * rate * (1 - rate))

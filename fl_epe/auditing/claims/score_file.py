@@ -26,9 +26,20 @@ from fl_epe.auditing.bounds import all_bounds, method_by_design
 from fl_epe.auditing.claims.evidence import Evidence, find_evidence
 from fl_epe.auditing.estimate import EpsilonEstimate
 from fl_epe.auditing.record import LEAST_CANARIES, NotMeasured
-from fl_epe.auditing.scoring import GaussianFit, Scores, check_sign, gaussian_test
+from fl_epe.auditing.scoring import (
+    GaussianFit,
+    Scores,
+    check_sign,
+    gaussian_test,
+)
 from fl_epe.checks import Floats
-from fl_epe.table_file import TEXT_ENDINGS, check_header, read_table, shown, table_rows
+from fl_epe.table_file import (
+    TEXT_ENDINGS,
+    check_header,
+    read_table,
+    shown,
+    table_rows,
+)
 
 Table = tuple[dict[str, Floats], Callable[[int], str]]
 """Columns by name, NaN in an empty cell, and the name of a row in messages."""
@@ -63,12 +74,17 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
     }
     return read_table(
         path,
-        {end: functools.partial(_scores, read) for end, read in readers.items()},
+        {
+            end: functools.partial(_scores, read)
+            for end, read in readers.items()
+        },
         LAYOUT,
     )
 
 
-def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats | None]:
+def _scores(
+    read: Callable[[Path], Table], path: Path
+) -> tuple[Floats, Floats | None]:
     columns, place = read(path)
     names = shown(sorted(columns))
     has_groups = "observed" in columns or "unobserved" in columns
@@ -106,7 +122,9 @@ def _without_end(
     return numbers
 
 
-def _check_complete(name: str, numbers: Floats, place: Callable[[int], str]) -> None:
+def _check_complete(
+    name: str, numbers: Floats, place: Callable[[int], str]
+) -> None:
     missing = np.flatnonzero(np.isnan(numbers))
     if len(missing):
         raise ValueError(f"{place(int(missing[0]))}: {name} is missing")
@@ -118,7 +136,9 @@ def _cell(name: str, value: Any, place: str) -> float:
     if name == "member":
         member = _MEMBER.get(str(value).strip().lower(), _number(value))
         if member not in (0, 1):
-            raise ValueError(f"{place}: member={shown(value)} is neither 1 nor 0")
+            raise ValueError(
+                f"{place}: member={shown(value)} is neither 1 nor 0"
+            )
         return member
     number = _number(value)
     if math.isnan(number):
@@ -156,11 +176,15 @@ def _column(name: str, cells: Any) -> Floats:
         return np.empty(0)
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
         numbers = np.asarray(cells, np.float64)
-        is_valid = np.isin(numbers, (0, 1)) if name == "member" else ~np.isnan(numbers)
+        if name == "member":
+            is_valid = np.isin(numbers, (0, 1))
+        else:
+            is_valid = ~np.isnan(numbers)
         if is_valid.all():
             return numbers
     return np.array(
-        [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)], np.float64
+        [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)],
+        np.float64,
     )
 
 
@@ -187,7 +211,9 @@ def _npz(path: Path) -> Table:
     for name, values in columns.items():
         if values.ndim > 1 and name.strip().lower() in _NAMES:
             raise ValueError(f"{name}.shape={values.shape} is not (k,)")
-    return _table({name: np.atleast_1d(values) for name, values in columns.items()})
+    return _table(
+        {name: np.atleast_1d(values) for name, values in columns.items()}
+    )
 
 
 def _npy(path: Path) -> Table:
@@ -248,7 +274,9 @@ class ScoreSummary:
     @property
     def estimate(self) -> EpsilonEstimate | None:
         """The answer's estimate; ``None`` if the scores have no law that an estimate assumes."""
-        return self.estimates[0] if self.estimates else None
+        if self.estimates:
+            return self.estimates[0]
+        return None
 
     @property
     def if_gaussian(self) -> bool:
@@ -283,7 +311,11 @@ def bare_scores(
     if unobserved is None and dim is None:
         groups["did not take part"] = ()
     for name, group in groups.items():
-        if group is None or np.ndim(group) != 1 or np.size(group) >= LEAST_CANARIES:
+        if (
+            group is None
+            or np.ndim(group) != 1
+            or np.size(group) >= LEAST_CANARIES
+        ):
             continue
         count = "only 1" if np.size(group) else "no"
         alternative = ""
@@ -340,7 +372,10 @@ def summarize_scores(
         except NotMeasured as error:
             refused = refused or str(error)
     gaussian = {}
-    for name, group in (("observed", bare.observed), ("unobserved", bare.unobserved)):
+    for name, group in (
+        ("observed", bare.observed),
+        ("unobserved", bare.unobserved),
+    ):
         test = None if group is None else gaussian_test(group)
         if test is not None:
             gaussian[name] = test

@@ -44,7 +44,9 @@ def assert_silos_private(
     for silo, answer in answers.items():
         if answer.delta != delta:
             raise_invalid(
-                "delta", delta, f"to be {answer.delta}, as in the answer of {silo}"
+                "delta",
+                delta,
+                f"to be {answer.delta}, as in the answer of {silo}",
             )
         refuted += [f"{silo}: {fault}" for fault in answer.faults]
         for line in answer.lines:

@@ -9,8 +9,15 @@ from fl_epe.auditing.estimate.adversary import (
     Adversary,
     Sees,
 )
-from fl_epe.auditing.estimate.confidence_sequence import PLAN_MARGIN, boundary, widening
-from fl_epe.auditing.estimate.difference import EpsilonDifference, epsilon_difference
+from fl_epe.auditing.estimate.confidence_sequence import (
+    PLAN_MARGIN,
+    boundary,
+    widening,
+)
+from fl_epe.auditing.estimate.difference import (
+    EpsilonDifference,
+    epsilon_difference,
+)
 from fl_epe.auditing.estimate.epsilon_estimate import (
     EpsilonEstimate,
     FittedGaussian,

@@ -18,7 +18,12 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.checks import Floats, check_positive, check_probability, raise_invalid
+from fl_epe.checks import (
+    Floats,
+    check_positive,
+    check_probability,
+    raise_invalid,
+)
 
 SHAPE = 0.2  # exponent Δ of the boundary c·t^Δ; 0 is tightest at the end, ½ is too wide
 
@@ -27,8 +32,12 @@ PLAN_MARGIN = 1.1
 
 _AFTER_END = 0.04  # share of the error for the time after the planned end
 _STEPS = 400  # of the integral equation for c
-_INEXACT = 1e-3  # its relative error, which is subtracted from the requested error
-_NEVER = 9.0  # standard deviations that a walk does not exceed before the first step
+_INEXACT = (
+    1e-3  # its relative error, which is subtracted from the requested error
+)
+_NEVER = (
+    9.0  # standard deviations that a walk does not exceed before the first step
+)
 
 
 def crossing_probability(
@@ -44,7 +53,9 @@ def crossing_probability(
         steps: of the grid.
         shape: Δ, below ½.
     """
-    first = min((_NEVER / height) ** (1 / (shape - 0.5)), 0.01)  # no crossing before
+    first = min(
+        (_NEVER / height) ** (1 / (shape - 0.5)), 0.01
+    )  # no crossing before
     log_times, step = np.linspace(math.log(first), 0.0, steps + 1, retstep=True)
     times = np.exp(log_times)
     heights = height * times**shape
@@ -59,7 +70,9 @@ def crossing_probability(
 
 
 def _density(values: Floats, variances: Floats) -> Floats:
-    return np.exp(-(values**2) / (2 * variances)) / np.sqrt(2 * math.pi * variances)
+    return np.exp(-(values**2) / (2 * variances)) / np.sqrt(
+        2 * math.pi * variances
+    )
 
 
 @functools.cache

@@ -65,7 +65,9 @@ def epsilon_difference(
         expected = getattr(first, name)
         actual = getattr(second, name)
         if actual != expected:
-            raise_invalid(f"second.{name}", actual, f"to be that of first, {expected}")
+            raise_invalid(
+                f"second.{name}", actual, f"to be that of first, {expected}"
+            )
     value = _minus(first.epsilon, second.epsilon, math.nan)
     ends = (first.low, first.high, second.low, second.high)
     if independent and math.isfinite(value) and all(map(math.isfinite, ends)):
@@ -83,8 +85,12 @@ def epsilon_difference(
 def _below(estimate: EpsilonEstimate) -> float:
     """How far the interval reaches below the estimate; at least as far as above if it ends at 0."""
     below = estimate.epsilon - estimate.low
-    return below if estimate.low > 0 else max(below, estimate.high - estimate.epsilon)
+    if estimate.low > 0:
+        return below
+    return max(below, estimate.high - estimate.epsilon)
 
 
 def _minus(first: float, second: float, both_infinite: float) -> float:
-    return both_infinite if math.isinf(first) and math.isinf(second) else first - second
+    if math.isinf(first) and math.isinf(second):
+        return both_infinite
+    return first - second

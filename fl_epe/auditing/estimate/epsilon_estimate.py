@@ -50,7 +50,9 @@ def half_width(confidence: float) -> float:
     return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
-def epsilon_metrics(name: str, estimate: EpsilonEstimate | None) -> dict[str, float]:
+def epsilon_metrics(
+    name: str, estimate: EpsilonEstimate | None
+) -> dict[str, float]:
     """ε and its interval under their names in a run's metrics; NaN without an estimate.
 
     Examples:
@@ -103,7 +105,9 @@ def estimate_between(
     """
     # Larger scores mean "took part". If the observed scores are smaller, the attack failed.
     mean = max(alt.mean, null.mean)
-    epsilon = float(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta))
+    epsilon = float(
+        epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)
+    )
     if null.std == 0 or alt.std == 0:  # all scores are equal
         low = 0.0
         high = epsilon
@@ -112,7 +116,9 @@ def estimate_between(
         values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
         low = min(epsilon, float(values.min()))
         high = max(epsilon, float(values.max()))
-    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+    return EpsilonEstimate(
+        epsilon, low, high, delta, confidence, method, adversary
+    )
 
 
 def _plausible(
@@ -131,13 +137,19 @@ def _plausible(
     mixed = mean * null_log_variance
     covariance = np.array([[variance, mixed], [mixed, log_variance]])
     limit = _mixture_quantile(confidence)
-    angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
+    angles, radii = np.meshgrid(
+        np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4)
+    )
     circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
-    offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
+    offsets = np.tensordot(
+        np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1
+    )
     # ε has a kink where both deviations are equal.
     means_of_equal = mean + _chord(covariance, limit, -log_std)
     means = np.append(mean + offsets[0].ravel(), means_of_equal)
-    log_stds = np.append(log_std + offsets[1].ravel(), np.zeros_like(means_of_equal))
+    log_stds = np.append(
+        log_std + offsets[1].ravel(), np.zeros_like(means_of_equal)
+    )
     return np.maximum(means, 0.0), np.exp(log_stds)
 
 
@@ -157,5 +169,7 @@ def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
     remaining = limit - log_offset**2 / covariance[1, 1]
     if remaining < 0:
         return np.empty(0)
-    spread = math.sqrt(remaining * (covariance[0, 0] - slope * covariance[0, 1]))
+    spread = math.sqrt(
+        remaining * (covariance[0, 0] - slope * covariance[0, 1])
+    )
     return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))

@@ -103,7 +103,9 @@ class AuditRecord:
     design: Design = dataclasses.field(default_factory=Design)
     findings: Findings = dataclasses.field(default_factory=Findings)
     provenance: Provenance = dataclasses.field(default_factory=Provenance)
-    correlation: RoundCorrelation = dataclasses.field(default_factory=RoundCorrelation)
+    correlation: RoundCorrelation = dataclasses.field(
+        default_factory=RoundCorrelation
+    )
     running: RunningScores = dataclasses.field(default_factory=RunningScores)
 
     def __post_init__(self) -> None:
@@ -112,7 +114,9 @@ class AuditRecord:
         for name in _SIDES:
             shape = np.shape(getattr(self, name).means)
             if len(shape) != 2:
-                raise_invalid(f"{name}.means.shape", shape, "to be (rounds, canaries)")
+                raise_invalid(
+                    f"{name}.means.shape", shape, "to be (rounds, canaries)"
+                )
         values = self.by_name()
         sizes = {
             "T": self.rounds,
@@ -174,7 +178,9 @@ class AuditRecord:
         """
         server = self.mechanism.server
         if not server.linear or server.learning_rates is None:
-            raise_invalid("server", server.name, "to be sgd, for weights of the rounds")
+            raise_invalid(
+                "server", server.name, "to be sgd, for weights of the rounds"
+            )
         return sgd_weights(server.learning_rates, server.momentum)
 
     def delta_cosines(self) -> tuple[Floats, Floats]:
@@ -186,11 +192,16 @@ class AuditRecord:
         Raises:
             ValueError: if the optimizer is not linear and the record holds no such cosines.
         """
-        if self.observed.deltas is not None and self.unobserved.deltas is not None:
+        if (
+            self.observed.deltas is not None
+            and self.unobserved.deltas is not None
+        ):
             return self.observed.deltas, self.unobserved.deltas
         server = self.mechanism.server
         if not server.linear:
-            raise_invalid("server", server.name, "to be sgd, or cosines with deltas")
+            raise_invalid(
+                "server", server.name, "to be sgd, or cosines with deltas"
+            )
         rates = np.asarray(server.learning_rates)[:, None]
         cosines = []
         for side in (self.observed, self.unobserved):
@@ -239,15 +250,22 @@ class AuditRecord:
         if self.running.signals is None or changed.running is not self.running:
             return changed
         same_contributions = np.allclose(
-            self.mechanism.added, changed.mechanism.added, atol=0.0, equal_nan=True
+            self.mechanism.added,
+            changed.mechanism.added,
+            atol=0.0,
+            equal_nan=True,
         )
-        if same_contributions and np.array_equal(self.shares(), changed.shares()):
+        if same_contributions and np.array_equal(
+            self.shares(), changed.shares()
+        ):
             return changed
         # The signals during the run were of what canaries added by the values before.
         running = dataclasses.replace(self.running, signals=None)
         return dataclasses.replace(changed, running=running)
 
-    def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
+    def save(
+        self, path: str | os.PathLike[str], *, private: bool = True
+    ) -> Path:
         """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.
 
         Args:
@@ -284,7 +302,9 @@ def _check_lengths(record: AuditRecord) -> None:
             )
     for names in _SERIES:
         series_lengths = {
-            len(record.metrics[name]) for name in names if name in record.metrics
+            len(record.metrics[name])
+            for name in names
+            if name in record.metrics
         }
         if len(series_lengths) > 1:
             raise ArgumentError(

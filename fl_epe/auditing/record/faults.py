@@ -112,7 +112,9 @@ class FaultBook:
         self._count(index, str(kind), message, times)
         return is_first
 
-    def _count(self, index: int, kind: str, message: str, times: int = 1) -> None:
+    def _count(
+        self, index: int, kind: str, message: str, times: int = 1
+    ) -> None:
         self._counts[index, kind] += times
         if len(self._first) < _MESSAGES or self.first(kind) is None:
             self._first.append((index, kind, message))
@@ -148,7 +150,11 @@ class FaultBook:
 
     def state(self) -> NamedArrays:
         """A named array for a checkpoint, from which `restore` goes on."""
-        return {"faults": np.array(json.dumps([[*self._counts.items()], self._first]))}
+        return {
+            "faults": np.array(
+                json.dumps([[*self._counts.items()], self._first])
+            )
+        }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
         """Take up the first ``rounds`` of a `state`; new faults of this book come after them."""

@@ -65,11 +65,16 @@ def read_values(path: Path) -> dict[str, Any]:
 def _short(value: Any, depth: int = _DEPTH) -> Any:
     """A JSON value with its long texts cut off, as a file from elsewhere may hold any."""
     if isinstance(value, str):
-        return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
+        if len(value) <= _LONGEST:
+            return value
+        return value[: _LONGEST - 1] + "…"
     if isinstance(value, list) and depth:
         return [_short(part, depth - 1) for part in value]
     if isinstance(value, dict) and depth:
-        return {_short(name): _short(part, depth - 1) for name, part in value.items()}
+        return {
+            _short(name): _short(part, depth - 1)
+            for name, part in value.items()
+        }
     return value
 
 
@@ -95,7 +100,9 @@ def part_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
         is_none = name in values and values[name] is None
         if inner_kinds and not is_none:
             inner_kind = inner_kinds[0]
-            has_values = any(full_name.startswith(f"{name}.") for full_name in values)
+            has_values = any(
+                full_name.startswith(f"{name}.") for full_name in values
+            )
             if has_values or hint is inner_kind:
                 arguments[field.name] = part_of(inner_kind, values, f"{name}.")
         elif name in values:
@@ -106,7 +113,9 @@ def part_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
         is_required = field.default is field.default_factory  # both are missing
         if is_required and field.name not in arguments:
             name = f"{prefix}{field.name}"
-            raise ArgumentError(f"Expected it to hold {name}: not a whole record.")
+            raise ArgumentError(
+                f"Expected it to hold {name}: not a whole record."
+            )
     return kind(**arguments)
 
 
@@ -172,8 +181,14 @@ _RANGES: dict[tuple[str, ...], tuple[float, ...]] = {
         math.inf,
         math.nan,
     ),
-    ("mechanism.canary_participations",): (0, 1e6),  # each of them may be an epoch
-    ("mechanism.cohort_size",): (*_LENGTH, math.nan),  # a deployment may not know it
+    ("mechanism.canary_participations",): (
+        0,
+        1e6,
+    ),  # each of them may be an epoch
+    ("mechanism.cohort_size",): (
+        *_LENGTH,
+        math.nan,
+    ),  # a deployment may not know it
     ("mechanism.noise_multiplier", "mechanism.sum_noise_multiplier"): (
         1 / _LARGEST,
         _LARGEST,
@@ -185,7 +200,10 @@ _RANGES: dict[tuple[str, ...], tuple[float, ...]] = {
     ),
     ("mechanism.server.momentum",): (0, math.nextafter(1, 0)),
     ("mechanism.strategy",): (-1.001, 1.001),  # no column is longer than 1
-    ("correlation.factor",): (-1.1, 1.1),  # rows of length 1, but for a sketch's error
+    ("correlation.factor",): (
+        -1.1,
+        1.1,
+    ),  # rows of length 1, but for a sketch's error
     ("running.planned",): (1 / _LARGEST, _LARGEST),
     ("",): (0, _LARGEST),
 }
@@ -200,7 +218,9 @@ def _check_range(name: str, value: Any) -> None:
         return
     numbers = np.asarray(value, np.float64)
     limits = [
-        limits for prefixes, limits in _RANGES.items() if name.startswith(prefixes)
+        limits
+        for prefixes, limits in _RANGES.items()
+        if name.startswith(prefixes)
     ]
     low, high, *further = limits[0]
     fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, further)
@@ -208,4 +228,6 @@ def _check_range(name: str, value: Any) -> None:
         fits |= np.isnan(numbers)
     if not fits.all():
         besides = "".join(f" or {number}" for number in further)
-        raise_invalid(name, numbers[~fits].flat[0], f"in [{low}, {high}]{besides}")
+        raise_invalid(
+            name, numbers[~fits].flat[0], f"in [{low}, {high}]{besides}"
+        )

@@ -21,9 +21,7 @@ from fl_epe.checks import Booleans, Floats
 from fl_epe.wording import counted
 
 LEAST_CANARIES = 2  # that must have taken part for an ε
-_LAST = (
-    3  # evaluations, or rounds, at the end of a run that decide that training failed
-)
+_LAST = 3  # evaluations, or rounds, at the end of a run that decide that training failed
 _EARLY = 10  # rounds that a model has to leave chance: evaluations before do not count
 _MOST_LOST = 0.5
 _EXPLODED = 100.0
@@ -94,7 +92,9 @@ def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
     if not (math.isfinite(norms.final) and math.isfinite(norms.displacement)):
         return "the final model is not finite"
     if statistic == "model":
-        return None if norms.final > 0 else "every entry of the final model is 0"
+        if norms.final > 0:
+            return None
+        return "every entry of the final model is 0"
     if norms.displacement > 0:
         return None
     return f"the final model is equal to the initial one, after {counted(record.rounds, 'round')}"
@@ -188,7 +188,9 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
     return no_better_than_constant(record, evaluations)
 
 
-def no_better_than_constant(record: AuditRecord, evaluations: int = 1) -> str | None:
+def no_better_than_constant(
+    record: AuditRecord, evaluations: int = 1
+) -> str | None:
     """Why the model is no better than the best constant prediction; ``None`` if it is.
 
     Its loss decides, or its metric if the loss of that prediction is not known. Accuracy alone
@@ -232,7 +234,9 @@ def tells_apart(record: AuditRecord, evaluations: int = 1) -> bool:
 
 def _guess(record: AuditRecord) -> float | None:
     """The metric of the best constant prediction."""
-    return 0.0 if _has_r_square(record) else record.design.chance_accuracy
+    if _has_r_square(record):
+        return 0.0
+    return record.design.chance_accuracy
 
 
 def _has_r_square(record: AuditRecord) -> bool:
@@ -283,7 +287,9 @@ def _arrived(record: AuditRecord) -> Floats | None:
     offsets = record.clients.offsets
     if offsets is not None and len(offsets) == record.rounds + 1:
         return np.asarray(np.diff(offsets) + canaries, np.float64)
-    replies = record.mechanism.cohort_size  # their mean number, canaries included
+    replies = (
+        record.mechanism.cohort_size
+    )  # their mean number, canaries included
     if not math.isfinite(replies):
         return None
     return np.full(record.rounds, replies)

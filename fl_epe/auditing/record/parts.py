@@ -182,7 +182,9 @@ class Design:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """From settings by the names that they have where they are set."""
-        further = {_FIELDS.get(name, name): value for name, value in settings.items()}
+        further = {
+            _FIELDS.get(name, name): value for name, value in settings.items()
+        }
         names = {field.name for field in dataclasses.fields(cls)} - {"settings"}
         fields = {name: further.pop(name) for name in names & further.keys()}
         return cls(**fields, settings=further)
@@ -315,7 +317,9 @@ class ClientLog:
             raise ValueError(
                 "Expected a record that says which client took part in which round."
             )
-        rounds = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        rounds = np.repeat(
+            np.arange(len(self.offsets) - 1), np.diff(self.offsets)
+        )
         weights = self.weights
         if weights is None:
             weights = np.ones(len(self.ids))
@@ -374,7 +378,15 @@ _version = functools.cache(importlib.metadata.version)  # it reads files
 
 def installed_versions() -> dict[str, str]:
     """Versions of the packages that decide a run's result, as far as they are installed."""
-    names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting", "opacus")
+    names = (
+        "fl-epe",
+        "flwr",
+        "torch",
+        "numpy",
+        "scipy",
+        "dp-accounting",
+        "opacus",
+    )
     versions = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -40,7 +40,9 @@ SKETCH_PARTS = 16381
 WINDOW = 800
 
 _PARTS_A_ROUND = 20  # of a sketch, or dimensions, for the estimate of G
-_LEAST_PARTS = 7  # the same where more than `WINDOW` rounds are known to be correlated
+_LEAST_PARTS = (
+    7  # the same where more than `WINDOW` rounds are known to be correlated
+)
 
 # A round's new part is at least this share of its residual: a smaller one is mostly rounding in
 # float32, or within two errors of a residual (1/√d) from projecting the canaries out.
@@ -49,10 +51,10 @@ _ERRORS = 2.0
 
 _COLUMNS = 512  # of L⁻¹, computed at once
 _SEED = 0
-_CHANCE = (
-    4.0  # scales of the largest eigenvalue's law, which noise alone does not reach
-)
-_UNIT_ROW = np.ones(1)  # the factor's row of a first round, or one without a residual
+_CHANCE = 4.0  # scales of the largest eigenvalue's law, which noise alone does not reach
+_UNIT_ROW = np.ones(
+    1
+)  # the factor's row of a first round, or one without a residual
 
 
 def window_of(dim: int, rounds: int) -> int:
@@ -108,9 +110,13 @@ class Whitener:
         self.window = window_of(dim, window)
         self._dim = dim
         self._parts = min(dim, SKETCH_PARTS)
-        self._width = self._parts + self.window  # with room for what is added to rounds
+        self._width = (
+            self._parts + self.window
+        )  # with room for what is added to rounds
         self._signs: NDArray[np.uint8] | None = None  # as bits
-        self._recent = np.empty((0, self._width), np.float32)  # rounds, orthonormal
+        self._recent = np.empty(
+            (0, self._width), np.float32
+        )  # rounds, orthonormal
 
     def add(self, residual: Residual | Vector | None) -> Floats:
         """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
@@ -129,7 +135,9 @@ class Whitener:
             return _UNIT_ROW
         direction: Vector = np.zeros(self._width, np.float32)
         direction[: self._parts] = self._sketch(residual) / length
-        least = max(_LEAST_NEW, _ERRORS / math.sqrt(self._dim)) * norm(direction)
+        least = max(_LEAST_NEW, _ERRORS / math.sqrt(self._dim)) * norm(
+            direction
+        )
         along = self._recent @ direction
         direction -= along @ self._recent
         new = norm(direction)
@@ -153,10 +161,14 @@ class Whitener:
         if self._dim == self._parts:
             return np.asarray(residual.part(slice(None)), np.float32)
         if self._signs is None:
-            drawn = np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8)
+            drawn = np.random.default_rng(_SEED).integers(
+                0, 2, self._dim, np.int8
+            )
             self._signs = np.packbits(drawn == 0)
         sums = np.zeros(self._parts)
-        for start in range(0, self._dim, 8 * self._parts):  # whole bytes of signs
+        for start in range(
+            0, self._dim, 8 * self._parts
+        ):  # whole bytes of signs
             block = slice(start, min(start + 8 * self._parts, self._dim))
             signed = residual.part(block) * signs(self._signs, block)
             for first in range(0, len(signed), self._parts):
@@ -174,7 +186,9 @@ class Whitener:
         Raises:
             ValueError: if it does not fit.
         """
-        if recent.shape[1:] != (self._width,) or not np.all(np.isfinite(recent)):
+        if recent.shape[1:] != (self._width,) or not np.all(
+            np.isfinite(recent)
+        ):
             wanted = f"to be (rounds, {self._width}), finite"
             raise_invalid("sketches.shape", recent.shape, wanted)
         rows = max(len(recent) - forgotten, 0)
@@ -244,9 +258,12 @@ class RoundCorrelation:
         above = root + reach
         below = root - reach
         largest = above**2 + _CHANCE * above * (1 / root + 1 / reach) ** (1 / 3)
-        smallest = below**2 - _CHANCE * below * abs(1 / root - 1 / reach) ** (1 / 3)
+        smallest = below**2 - _CHANCE * below * abs(1 / root - 1 / reach) ** (
+            1 / 3
+        )
         return bool(
-            eigenvalues[0] > smallest / root**2 and eigenvalues[-1] < largest / root**2
+            eigenvalues[0] > smallest / root**2
+            and eigenvalues[-1] < largest / root**2
         )
 
     def loss_by_pairs(self, signal: Floats, dim: int) -> float:
@@ -263,7 +280,9 @@ class RoundCorrelation:
             return 0.0
         separate = float(self.alone(signal).sum())
         together = float(np.sum(self.whiten(signal) ** 2))
-        return abs(together - separate) / separate if separate > 0 else 0.0
+        if separate > 0:
+            return abs(together - separate) / separate
+        return 0.0
 
     def alone(self, signal: Floats) -> Floats:
         """``fᵀG⁻¹f`` of a client that adds its ``signal`` to one round only, of each, ``(T,)``."""
@@ -309,7 +328,9 @@ class Precision:
         own = _widening(used, reach)
         if used == dim:
             return cls(1.0, own, unit, used)
-        samples = used * dim / (dim - used)  # random directions of the same information
+        samples = (
+            used * dim / (dim - used)
+        )  # random directions of the same information
         return cls(_widening(samples, reach), own, unit, used, sketched=True)
 
     def unit_error(self, pairs: float, by_round: float, energy: float) -> float:

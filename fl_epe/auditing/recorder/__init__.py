@@ -1,6 +1,9 @@
 """The recorder of every audited run, whatever trains, and how many canaries a run takes."""
 
-from fl_epe.auditing.recorder.canary_load import REAL_UPDATES_LEFT_OUT, CanaryLoad
+from fl_epe.auditing.recorder.canary_load import (
+    REAL_UPDATES_LEFT_OUT,
+    CanaryLoad,
+)
 from fl_epe.auditing.recorder.load_choice import MOST_SHARE, SHARE, canary_load
 from fl_epe.auditing.recorder.round_scores import RoundFacts
 from fl_epe.auditing.recorder.run_auditor import RunAuditor

@@ -53,7 +53,9 @@ class Expected:
 
     def is_within(self, relative: float) -> bool:
         """Whether half of the interval is at most this part of ε, or 0.5."""
-        return (self.high - self.low) / 2 <= max(relative * self.epsilon, _ABSOLUTE)
+        return (self.high - self.low) / 2 <= max(
+            relative * self.epsilon, _ABSOLUTE
+        )
 
 
 def all_narrow(expected: tuple[Expected, ...]) -> bool:
@@ -105,7 +107,9 @@ class CanaryLoad:
         if self.secret:
             return self.places
         divided = divided_places(self.places)
-        return self.places - divided + divided * len(rungs(self._rounds_of_place))
+        return (
+            self.places - divided + divided * len(rungs(self._rounds_of_place))
+        )
 
     @property
     def _rounds_of_place(self) -> int:

@@ -30,7 +30,11 @@ from fl_epe.accounting import (
     unknown_expected_score_epsilon,
 )
 from fl_epe.auditing.record import LEAST_CANARIES
-from fl_epe.auditing.recorder.canary_load import CanaryLoad, Expected, all_narrow
+from fl_epe.auditing.recorder.canary_load import (
+    CanaryLoad,
+    Expected,
+    all_narrow,
+)
 from fl_epe.canaries import divided_places, rungs
 from fl_epe.checks import check_count, check_rate
 from fl_epe.mechanism import sgd_weights
@@ -44,7 +48,9 @@ MOST_SHARE = 1 / 6
 training is not that without canaries."""
 
 _MOST_PLACES = 1000
-_ROUGH = 0.55  # half of an interval relative to ε that is enough beside few clients
+_ROUGH = (
+    0.55  # half of an interval relative to ε that is enough beside few clients
+)
 _STEP = 0.005  # between the shares that are tried beside few clients
 _QUANTILE = 1.96
 _AROUND = 1.25  # times the signal, for the slope of ε
@@ -150,7 +156,9 @@ def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
     """With the places that have at most that share of a round, or none if they are too few."""
     limit = float(_MOST_PLACES)
     if share < 1:
-        client_places = load.clients * load.participations / load.place_participations
+        client_places = (
+            load.clients * load.participations / load.place_participations
+        )
         limit = min(client_places * share / (1 - share) + _ROUNDING, limit)
     if limit < 1 and not load.secret:
         rounds = math.floor(limit * load.place_participations)
@@ -158,7 +166,9 @@ def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
         filled = dataclasses.replace(load, places=1, kept=share_of_place)
     else:
         filled = dataclasses.replace(load, places=math.floor(limit))
-    return filled if filled.canaries >= LEAST_CANARIES else load
+    if filled.canaries >= LEAST_CANARIES:
+        return filled
+    return load
 
 
 def _with_expected(
@@ -170,7 +180,10 @@ def _with_expected(
     """
     high = load.places
     low = min(high, LEAST_CANARIES)
-    if not load.secret and load.kept * load.place_participations >= LEAST_CANARIES:
+    if (
+        not load.secret
+        and load.kept * load.place_participations >= LEAST_CANARIES
+    ):
         low = 1  # a ladder has several canaries
     while low < high:
         middle = (low + high) // 2
@@ -207,7 +220,9 @@ def _expected(
         shares = scipy.stats.binom.pmf(counts, rounds, rate)
         scores = counts * math.sqrt(equal_rounds) / (noise * rounds)
         final = [
-            unknown_expected_score_epsilon(scale * scores, delta, weights=shares)
+            unknown_expected_score_epsilon(
+                scale * scores, delta, weights=shares
+            )
             for scale in final_scales
         ]
         every = _secret_epsilons_at(every_scales, noise, rate, rounds, delta)
@@ -215,10 +230,12 @@ def _expected(
         final_size = rate * math.sqrt(equal_rounds)
         every_size = math.sqrt(participations)
         final = [
-            gaussian_epsilon(noise / (s * final_size), delta) for s in final_scales
+            gaussian_epsilon(noise / (s * final_size), delta)
+            for s in final_scales
         ]
         every = [
-            gaussian_epsilon(noise / (s * every_size), delta) for s in every_scales
+            gaussian_epsilon(noise / (s * every_size), delta)
+            for s in every_scales
         ]
     return (Expected("final", *final), Expected("all", *every))
 

@@ -32,11 +32,15 @@ from fl_epe.checks import Floats, Integers, NamedArrays, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
-OTHERS = "others"  # name of released means without canaries, in the place of "mean"
+OTHERS = (
+    "others"  # name of released means without canaries, in the place of "mean"
+)
 
 # Norm of a model that counts as infinite: a larger one overflows in float32 when it is scored.
 _LARGEST = 1e30
-_FEW_PARAMETERS = 100_000  # more rounds than a hundredth of that are not followed
+_FEW_PARAMETERS = (
+    100_000  # more rounds than a hundredth of that are not followed
+)
 _FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
 
 
@@ -167,7 +171,9 @@ class SeenRounds:
     def __init__(self, count: int) -> None:
         self._shapes: dict[str, tuple[int, ...]] = {
             **dict.fromkeys((*_FACTS, "update_norms", "window"), ()),
-            **dict.fromkeys(("presence", "scores", "signals", "weights"), (count,)),
+            **dict.fromkeys(
+                ("presence", "scores", "signals", "weights"), (count,)
+            ),
         }
         self._rows: dict[str, list[Any]] = {
             name: [] for name in (*self._shapes, "factor")
@@ -216,7 +222,9 @@ class SeenRounds:
         if name == "factor":
             return np.concatenate([np.empty(0), *self._rows[name]])
         kinds = {"presence": np.bool_, "window": np.int64}
-        rows: np.ndarray = np.array(self._rows[name], kinds.get(name, np.float64))
+        rows: np.ndarray = np.array(
+            self._rows[name], kinds.get(name, np.float64)
+        )
         return rows.reshape(len(self), *self._shapes[name])
 
     def last(self, name: str, count: int) -> Floats:
@@ -230,7 +238,10 @@ class SeenRounds:
         return self._rows["factor"]
 
     def mechanism(
-        self, server: ServerSGD | str, ids: Integers, client: ParticipationLaw | None
+        self,
+        server: ServerSGD | str,
+        ids: Integers,
+        client: ParticipationLaw | None,
     ) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
@@ -246,7 +257,9 @@ class SeenRounds:
             noise_multiplier=None,
             sum_noise_multiplier=None,
             participation=(client or ParticipationLaw(len(self))).in_record(),
-            canary_participations=float(self["presence"].sum() / max(1, len(ids))),
+            canary_participations=float(
+                self["presence"].sum() / max(1, len(ids))
+            ),
             server=step,
             clip_norms=self["clip_norm"],
             contributions=self["contribution"],
@@ -281,7 +294,9 @@ class SeenRounds:
                 "factor.shape", factor.shape, f"to be {(int(windows.sum()),)}"
             )
         ends = np.cumsum(windows, dtype=np.int64)[:-1]
-        self._rows["factor"] = np.split(factor.astype(np.float64), ends)[:rounds]
+        self._rows["factor"] = np.split(factor.astype(np.float64), ends)[
+            :rounds
+        ]
         for name in ("scores", "signals", "factor", "weights"):
             if not np.all(np.isfinite(state[name])):
                 raise ValueError(f"Expected {name} to be finite.")
@@ -324,7 +339,9 @@ def record_from_scorer(
         scorer.add("final", final)
         scorer.add("displacement", final, start)
         series += ["final", "displacement"]
-    cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
+    cosines = {
+        name: scorer.cosines(name) for name in series if len(scorer.norms(name))
+    }
     cosines["mean"] = scorer.cosines(released)  # of no rows without a round
     if is_finite:
         # The last row: a record during the run has scored earlier models.
@@ -361,7 +378,9 @@ def record_from_scorer(
         ),
         **fields,
     )
-    record = measure_others(record.with_values(**(values or {})), scorer.canaries)
+    record = measure_others(
+        record.with_values(**(values or {})), scorer.canaries
+    )
     if released == OTHERS:
         return _with_own_parts(record)
     return record

@@ -147,7 +147,10 @@ class RunAuditor:
         Raises:
             ValueError: if it makes another mean of the model updates that were seen.
         """
-        assumed = self._server if isinstance(self._server, ServerSGD) else ServerSGD()
+        if isinstance(self._server, ServerSGD):
+            assumed = self._server
+        else:
+            assumed = ServerSGD()
         if server != assumed:  # model updates were scored as means
             raise_invalid("server", server, f"to be {assumed}")
         self._server = server
@@ -211,7 +214,9 @@ class RunAuditor:
                 f"Expected theta.shape={after.shape} to be {self._last.shape}."
             )
         if theta is None and released is None:
-            facts = dataclasses.replace(facts, present=(), contribution=0.0, weights=())
+            facts = dataclasses.replace(
+                facts, present=(), contribution=0.0, weights=()
+            )
             released = dict.fromkeys(names, np.zeros_like(self._last))
         for canary in facts.present:
             if not 0 <= canary < self._count:
@@ -286,7 +291,9 @@ class RunAuditor:
     @property
     def canaries_seen(self) -> int:
         """How many canaries have taken part so far."""
-        return self._so_far.canaries_seen if self.rounds else 0
+        if self.rounds:
+            return self._so_far.canaries_seen
+        return 0
 
     def metrics_so_far(
         self, z: float | None = None, noise_is_for: float | None = None
@@ -370,7 +377,9 @@ class RunAuditor:
             self._started().restore(state)
         else:
             self._started().restore(state, rounds)
-        self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
+        self._whitener.restore(
+            state["sketches"], len(state["presence"]) - rounds
+        )
         presence = restored["presence"]
         scores = restored["scores"]
         signals = restored["signals"]
@@ -444,5 +453,7 @@ class RunAuditor:
 
     def _started(self) -> CanaryScorer:
         if self._scorer is None:
-            raise ValueError("Expected begin(theta) with the initial model first.")
+            raise ValueError(
+                "Expected begin(theta) with the initial model first."
+            )
         return self._scorer

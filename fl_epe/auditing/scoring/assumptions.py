@@ -22,8 +22,12 @@ LEAST_FOR_NULL = 20
 """Number of unobserved canaries with which a null that is 1.5 times too wide is detected."""
 
 _LEAST_FOR_TEST = 8
-_LEAST_DIM = 10  # below it `normal_deviates` are not accurate enough for an interval
-_LEVEL = 1 - 0.999  # of tests of an assumption; a score that passes is used as it is
+_LEAST_DIM = (
+    10  # below it `normal_deviates` are not accurate enough for an interval
+)
+_LEVEL = (
+    1 - 0.999
+)  # of tests of an assumption; a score that passes is used as it is
 # Probability of observed scores so far below unobserved ones by chance.
 _WRONG_SIGN = 1e-6
 
@@ -172,7 +176,9 @@ def not_gaussian(scores: Scores) -> str | None:
     if all(test.p_value >= _LEVEL / len(tests) for test in tests):
         return None
     statistic = max(test.statistic for test in tests)
-    return f"these scores are not Gaussian (Anderson–Darling A² = {statistic:.3g})"
+    return (
+        f"these scores are not Gaussian (Anderson–Darling A² = {statistic:.3g})"
+    )
 
 
 def check_sign(scores: Scores) -> None:
@@ -190,7 +196,9 @@ def check_sign(scores: Scores) -> None:
         null_median = float(np.median(unobserved))
         p = 1.0
         if not all_equal(np.concatenate([observed, unobserved])):
-            test = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less")
+            test = scipy.stats.mannwhitneyu(
+                observed, unobserved, alternative="less"
+            )
             p = test.pvalue
     if p < _WRONG_SIGN:
         raise NotMeasured(

@@ -32,7 +32,9 @@ from fl_epe.mechanism import norm
 # Other canaries with a smaller share of a vector's energy stay in; a score changes by half of it.
 SMALLEST_SHARE = 1e-3
 _LEAST_RESIDUAL = 1e-6  # of a mean's norm; a smaller residual is rounding
-_MEMORY = SCORE_MEMORY // 4  # bytes for sums of canaries that are scored at once
+_MEMORY = (
+    SCORE_MEMORY // 4
+)  # bytes for sums of canaries that are scored at once
 _LARGEST = 1e15  # weight whose sums float32 can hold
 _BY_CHANCE = 1e-9
 
@@ -79,13 +81,18 @@ def others_share(record: AuditRecord) -> Floats:
 
 def _measured(record: AuditRecord) -> Floats:
     """The contribution of a round by what its canaries added along their directions, ``(T,)``."""
-    dots = np.sum(record.shares() * record.observed.means, axis=1) * record.norms.means
+    dots = (
+        np.sum(record.shares() * record.observed.means, axis=1)
+        * record.norms.means
+    )
     return quotients(dots, np.sum(record.shares() ** 2.0, axis=1))
 
 
 def _energies(record: AuditRecord) -> Floats:
     """Energy of all canaries of a round in its mean, as measured, ``(T,)``."""
-    return np.asarray(np.sum(record.shares() ** 2.0, axis=1) * _measured(record) ** 2)
+    return np.asarray(
+        np.sum(record.shares() ** 2.0, axis=1) * _measured(record) ** 2
+    )
 
 
 def _final_weights(record: AuditRecord) -> Floats | None:
@@ -98,7 +105,9 @@ def _final_weights(record: AuditRecord) -> Floats | None:
 def _added(record: AuditRecord) -> Floats:
     """What a canary should have added to each round's mean, or measurably has, ``(T,)``."""
     added = record.mechanism.added
-    return np.where(np.isfinite(added), added, np.maximum(_measured(record), 0.0))
+    return np.where(
+        np.isfinite(added), added, np.maximum(_measured(record), 0.0)
+    )
 
 
 def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
@@ -112,7 +121,9 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
         record: of a run.
         canaries: all canaries, among which the record's have their ids.
     """
-    ids = np.append(np.asarray(record.observed.ids), np.asarray(record.unobserved.ids))
+    ids = np.append(
+        np.asarray(record.observed.ids), np.asarray(record.unobserved.ids)
+    )
     k = record.num_canaries
     cosines, norms = _round_sums(record, canaries, ids)
     values: dict[str, Any] = {
@@ -138,7 +149,9 @@ def _round_sums(
     norms = np.zeros(record.rounds)
     energy = _energies(record)
     is_large = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
-    if record.norms.residuals is not None:  # there is nothing but noise beside them
+    if (
+        record.norms.residuals is not None
+    ):  # there is nothing but noise beside them
         is_large |= record.presence.sum(axis=1) >= 2
     rounds = np.flatnonzero(is_large)
     rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
@@ -196,19 +209,25 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
     """
     if not record.signal_known():
         raise_invalid(
-            "clip_norms", record.mechanism.clip_norms, "to be known in every round"
+            "clip_norms",
+            record.mechanism.clip_norms,
+            "to be known in every round",
         )
     norms = record.norms.sums
     observed = record.observed.sums
     unobserved = record.unobserved.sums
     if norms is None or observed is None or unobserved is None:
         raise_invalid(
-            "canary_sum_norms", norms, "known, for an adversary with full knowledge"
+            "canary_sum_norms",
+            norms,
+            "known, for an adversary with full knowledge",
         )
     lengths = norms[:, None]
     added = _added(record)[:, None]
     own_weights = np.where(lengths > 0, record.shares(), 0.0)
-    return added * (lengths * observed - own_weights), added * (lengths * unobserved)
+    return added * (lengths * observed - own_weights), added * (
+        lengths * unobserved
+    )
 
 
 def all_canaries(record: AuditRecord) -> AuditRecord:
@@ -222,7 +241,9 @@ def all_canaries(record: AuditRecord) -> AuditRecord:
         for name in ("sums", "part")
     ]
     return record.with_values(
-        correlation=RoundCorrelation(), running=RunningScores(), **dict.fromkeys(names)
+        correlation=RoundCorrelation(),
+        running=RunningScores(),
+        **dict.fromkeys(names),
     )
 
 
@@ -294,7 +315,9 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
         norms.part**2,
     )
     parts = share * all_weights
-    cosines = own_dots / np.sqrt(residual_norm**2 + 2 * parts * own_dots - parts**2)
+    cosines = own_dots / np.sqrt(
+        residual_norm**2 + 2 * parts * own_dots - parts**2
+    )
     lengths = np.hypot(residual_norm, share * weights)
     values = {
         "observed.displacement": cosines[: len(weights)],

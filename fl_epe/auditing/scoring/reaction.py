@@ -59,7 +59,9 @@ class Moved:
     position: Floats
 
 
-def pulled_back(contributions: Floats, rates: Floats, server: ServerStep) -> Moved:
+def pulled_back(
+    contributions: Floats, rates: Floats, server: ServerStep
+) -> Moved:
     """The parts of the rounds' means, if clients undo a share of the position in each round.
 
     Args:

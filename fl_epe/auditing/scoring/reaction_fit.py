@@ -72,7 +72,9 @@ def fit_reaction(view: View) -> Reaction:
     rate = float(fit.x)
     means = means_at(rate)
     slope = (means_at(rate + _STEP) - means_at(rate - _STEP)) / (2 * _STEP)
-    slope -= product(means, slope) / product(means, means) * means  # what κ explains
+    slope -= (
+        product(means, slope) / product(means, means) * means
+    )  # what κ explains
     information = scale(means) ** 2 * product(slope, slope)
     error = information**-0.5 if information > 0 else math.inf
     return Reaction(rate, math.hypot(error, _MODEL_ERROR * rate))

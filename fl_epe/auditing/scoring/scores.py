@@ -30,9 +30,13 @@ from fl_epe.checks import Floats, any_infinite, check_scores, raise_invalid
 # A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it.
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
 
-_SMALLEST = 1e-120  # scores between these have squares that neither vanish nor overflow
+_SMALLEST = (
+    1e-120  # scores between these have squares that neither vanish nor overflow
+)
 _LARGEST = 1e120
-_FAR = 4.0  # deviations, beyond which the correction for skewness stays as it is
+_FAR = (
+    4.0  # deviations, beyond which the correction for skewness stays as it is
+)
 
 
 def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
@@ -98,7 +102,9 @@ class Scores:
 
     def __post_init__(self) -> None:
         are_ranks = (
-            self.dim is None and self.adversary is None and not self.standard_null
+            self.dim is None
+            and self.adversary is None
+            and not self.standard_null
         )
         for name in ("observed", "unobserved"):
             scores = getattr(self, name)
@@ -139,7 +145,9 @@ class Scores:
             ValueError: if the scores are not cosines with one vector (``dim=None``).
         """
         if self.dim is None:
-            raise_invalid("dim", None, f"to be set: {self.statistic} are not cosines")
+            raise_invalid(
+                "dim", None, f"to be set: {self.statistic} are not cosines"
+            )
         if self.linear:
             return cosines_of(self.observed, self.dim)
         return np.asarray(self.observed / np.sqrt(self.dim))
@@ -155,7 +163,9 @@ class Scores:
         if self.dim is not None and not self.linear:
             return fitted_shift(self.cosines, self.dim, mean, sizes)
         weights = np.broadcast_to(sizes, self.observed.shape)
-        return float(np.sum(self.observed * weights) / np.sum(weights**2)) - mean
+        return (
+            float(np.sum(self.observed * weights) / np.sum(weights**2)) - mean
+        )
 
     @property
     def infinite(self) -> bool:
@@ -233,7 +243,9 @@ def hidden_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
     return np.asarray(np.sqrt(np.maximum(residual, 1e-12 * square)))
 
 
-def normal_deviates(cosines: ArrayLike, dim: int, shift: float | Floats) -> Floats:
+def normal_deviates(
+    cosines: ArrayLike, dim: int, shift: float | Floats
+) -> Floats:
     """``Φ⁻¹(F(t))``, with F the distribution of T: N(0, 1) if ``shift`` is the cosines' μ.
 
     By a normal approximation with a correction for skewness, for ``dim`` ≥ 10: the mean is
@@ -262,7 +274,9 @@ def fitted_shift(
     """
     sizes = np.broadcast_to(sizes, np.shape(cosines))
     energy = float(np.sum(sizes**2))
-    slope = float(np.sum(sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2))) / energy
+    slope = (
+        float(np.sum(sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2))) / energy
+    )
     shift = 0.0
     for _ in range(100):  # few suffice, as the mean is nearly linear in μ
         deviates = normal_deviates(cosines, dim, shift * sizes)

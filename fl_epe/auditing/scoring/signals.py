@@ -55,7 +55,9 @@ class Signals:
         norms = self.record.norms.means
         if not self.record.signal_known():
             raise_invalid(
-                "clip_norms", added, "(or contributions) to be known in every round"
+                "clip_norms",
+                added,
+                "(or contributions) to be known in every round",
             )
         is_known = np.isfinite(added)
         if is_known.all():
@@ -88,7 +90,9 @@ class Signals:
         """The inverse of the mean number of real clients in a round; 0 if that is not known."""
         canaries = float(self.record.presence.sum(axis=1).mean())
         clients = self.record.mechanism.cohort_size - canaries
-        return 1 / max(clients, 1.0) if math.isfinite(clients) else 0.0
+        if math.isfinite(clients):
+            return 1 / max(clients, 1.0)
+        return 0.0
 
     def of(
         self,
@@ -135,7 +139,9 @@ class Signals:
         reacting = 1 - np.minimum(shares, 1.0) * self.client_share
         moved = self._moved(shares, rate * reacting)
         _, residual_norm = self.final_model
-        return np.asarray(np.sqrt(self.record.dim) * moved.position / residual_norm)
+        return np.asarray(
+            np.sqrt(self.record.dim) * moved.position / residual_norm
+        )
 
     @functools.cached_property
     def final_model(self) -> tuple[Floats, float]:
@@ -151,7 +157,9 @@ class Signals:
         """What shares of the contributions, ``(T, m)``, come to if clients react with rate ρ."""
         _, contributions = self._norms_and_contributions
         server = self.record.mechanism.server
-        if not server.linear:  # then the scores are of model updates, which add up
+        if (
+            not server.linear
+        ):  # then the scores are of model updates, which add up
             server = ServerStep("sgd", np.ones(self.record.rounds))
         rates = np.broadcast_to(rate, shares.shape)
         return pulled_back(contributions[:, None] * shares, rates, server)

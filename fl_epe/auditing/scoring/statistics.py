@@ -109,7 +109,9 @@ def _full_knowledge(view: View) -> Scores:
     observed = record.observed.residuals
     unobserved = record.unobserved.residuals
     if norms is None or observed is None or unobserved is None:
-        raise ArgumentError("Expected a record of a run with full_knowledge=True.")
+        raise ArgumentError(
+            "Expected a record of a run with full_knowledge=True."
+        )
     mechanism = record.mechanism
     z = mechanism.sum_noise_multiplier
     if not z:
@@ -151,7 +153,9 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
         total += np.sum(logs, axis=0, dtype=np.float64)
     for event in events.independent:
         if not event.is_coin:
-            total += _event_ratio(event, scores[event.rounds], signal[event.rounds])
+            total += _event_ratio(
+                event, scores[event.rounds], signal[event.rounds]
+            )
     return total
 
 
@@ -228,7 +232,9 @@ def scores_of(view: View, statistic: str | None = None) -> Scores:
     return scores
 
 
-def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str:
+def checked_statistic(
+    adversary: Adversary, statistic: str | None = None
+) -> str:
     """The statistic, or by default the one that needs what the adversary knows.
 
     Raises:
@@ -243,14 +249,22 @@ def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str
     ]
     if not computable:
         raise_invalid(
-            "adversary", adversary, "to know the rounds, for scores of the final model"
+            "adversary",
+            adversary,
+            "to know the rounds, for scores of the final model",
         )
     if statistic is None:
-        designed = [name for name in computable if STATISTICS[name] == adversary]
-        return designed[0] if designed else computable[0]
+        designed = [
+            name for name in computable if STATISTICS[name] == adversary
+        ]
+        if designed:
+            return designed[0]
+        return computable[0]
     if statistic not in computable:
         names = ", ".join(computable)
-        raise_invalid("statistic", statistic, f"to be one of {names}, for {adversary}")
+        raise_invalid(
+            "statistic", statistic, f"to be one of {names}, for {adversary}"
+        )
     return statistic
 
 
@@ -260,16 +274,22 @@ def _scaled_cosines(
     """Scores that are cosines with one vector each, which rounding may lift above 1."""
     dim = view.record.dim
     scale = np.sqrt(dim)
-    return Scores(observed * scale, _if_enough(unobserved * scale), dim, statistic)
+    return Scores(
+        observed * scale, _if_enough(unobserved * scale), dim, statistic
+    )
 
 
 def _if_enough(scores: Floats) -> Floats | None:
-    return scores if len(scores) >= 2 else None
+    if len(scores) >= 2:
+        return scores
+    return None
 
 
 def _borrowed(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
     """For each unobserved canary the column of one that took part."""
-    return signals[:, np.resize(np.arange(signals.shape[1]), record.unobserved.count)]
+    return signals[
+        :, np.resize(np.arange(signals.shape[1]), record.unobserved.count)
+    ]
 
 
 def _filter(weights: np.ndarray, scores: Floats) -> Floats:

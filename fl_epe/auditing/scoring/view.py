@@ -173,7 +173,9 @@ class View:
                 weights = np.ones(record.rounds)
             parts = weights[:, None] * record.shares()
             observed = parts.sum(axis=0)
-            return Sizes(observed, parts, 1.0, weights, is_known, self.signals, True)
+            return Sizes(
+                observed, parts, 1.0, weights, is_known, self.signals, True
+            )
         precision = self.precision
         is_known = record.signal_known()
         weights = np.ones(record.rounds)
@@ -184,12 +186,21 @@ class View:
         observed = np.sqrt(energies.sum(axis=0))
         parts = quotients(energies, observed)
         return Sizes(
-            observed, parts, precision.unit, weights, is_known, self.signals, False
+            observed,
+            parts,
+            precision.unit,
+            weights,
+            is_known,
+            self.signals,
+            False,
         )
 
     def noise_prevails(self) -> bool:
         """Whether noise that is independent between rounds is most of the residual."""
-        if not self.record.signal_known() or self.record.mechanism.strategy is not None:
+        if (
+            not self.record.signal_known()
+            or self.record.mechanism.strategy is not None
+        ):
             return False
         noise = self.record.dim * self._noise_std**2
         residual = self.signals.residual_norms**2
@@ -205,7 +216,11 @@ class View:
         record = self.record
         std = self._noise_std
         noise = record.dim * std**2
-        if not std.any() or not record.signal_known() or not np.all(np.isfinite(noise)):
+        if (
+            not std.any()
+            or not record.signal_known()
+            or not np.all(np.isfinite(noise))
+        ):
             return 1.0
         strategy = record.mechanism.strategy
         inverse = None if strategy is None else np.linalg.inv(strategy)

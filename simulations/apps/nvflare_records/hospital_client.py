@@ -49,11 +49,16 @@ def federation(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="A hospital that trains by DP-SGD.")
+    parser = argparse.ArgumentParser(
+        description="A hospital that trains by DP-SGD."
+    )
     parser.add_argument("--learning-rate", type=float, default=0.2)
     parser.add_argument("--noise-multiplier", type=float, default=2.0)
     parser.add_argument(
-        "--audits", type=Path, required=True, help="a folder for its audit in it"
+        "--audits",
+        type=Path,
+        required=True,
+        help="a folder for its audit in it",
     )
     options = parser.parse_args(argv)
 
@@ -70,27 +75,38 @@ def main(argv: Sequence[str] | None = None) -> None:
             break
         net = Net()
         net.load_state_dict(
-            {key: torch.as_tensor(value) for key, value in received.params.items()}
+            {
+                key: torch.as_tensor(value)
+                for key, value in received.params.items()
+            }
         )
 
         if flare.is_evaluate():  # the last model
             facts = federation(hospital, rounds, received.meta)
             answer = final_answer(folder, received.params, facts)
             (folder / "answer.txt").write_text(silos_text([answer]), "utf-8")
-            flare.send(flare.FLModel(metrics={"accuracy": public_accuracy(net)[1]}))
+            flare.send(
+                flare.FLModel(metrics={"accuracy": public_accuracy(net)[1]})
+            )
             continue
 
         model, optimizer, loader = engine.make_private(
             module=net,
-            optimizer=torch.optim.SGD(net.parameters(), lr=options.learning_rate),
+            optimizer=torch.optim.SGD(
+                net.parameters(), lr=options.learning_rate
+            ),
             data_loader=DataLoader(records, batch_size=30),
             noise_multiplier=options.noise_multiplier,
             max_grad_norm=1.0,
         )
-        with audit_records(folder, optimizer, delta=DELTA, silo=hospital) as audit:
+        with audit_records(
+            folder, optimizer, delta=DELTA, silo=hospital
+        ) as audit:
             for measurements, diagnoses in loader:
                 optimizer.zero_grad()
-                loss = torch.nn.functional.cross_entropy(model(measurements), diagnoses)
+                loss = torch.nn.functional.cross_entropy(
+                    model(measurements), diagnoses
+                )
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         audit.sent(net.state_dict())

@@ -10,7 +10,9 @@ from three_hospitals.task import HOSPITALS, Net
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Three hospitals in the simulator.")
+    parser = argparse.ArgumentParser(
+        description="Three hospitals in the simulator."
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--output", type=Path, default=Path("runs/nvflare"))
     options = parser.parse_args()
@@ -27,7 +29,9 @@ def main() -> None:
     )
     add_final_global_evaluation(recipe)  # sends each hospital the last model
     recipe.execute(
-        SimEnv(clients=list(HOSPITALS), workspace_root=str(output / "simulator"))
+        SimEnv(
+            clients=list(HOSPITALS), workspace_root=str(output / "simulator")
+        )
     )
     for hospital in HOSPITALS:
         print((output / hospital / "answer.txt").read_text("utf-8"))

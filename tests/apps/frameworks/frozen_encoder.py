@@ -86,7 +86,11 @@ class OnlyTrained(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        kept = [reply for reply in answered(replies) if only_metrics(reply)["trained"]]
+        kept = [
+            reply
+            for reply in answered(replies)
+            if only_metrics(reply)["trained"]
+        ]
         return super().aggregate_train(server_round, kept)
 
 

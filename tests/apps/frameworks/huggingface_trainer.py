@@ -11,7 +11,15 @@ from digits_task import EVERYBODY
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from frameworks.in_torch import ROUNDS, answer, fresh, loaded, received, right, seeded
+from frameworks.in_torch import (
+    ROUNDS,
+    answer,
+    fresh,
+    loaded,
+    received,
+    right,
+    seeded,
+)
 from frameworks.words import EXAMPLES, VOCABULARY, my_sentences, sentences
 from transformers import (
     BertConfig,

@@ -63,9 +63,12 @@ def answer(
     **more: float,
 ) -> Message:
     """A reply as Flower's examples have it."""
-    metrics = MetricRecord({"train_loss": loss, "num-examples": examples, **more})
+    metrics = MetricRecord(
+        {"train_loss": loss, "num-examples": examples, **more}
+    )
     return Message(
-        RecordDict({"arrays": ArrayRecord(state), "metrics": metrics}), reply_to=message
+        RecordDict({"arrays": ArrayRecord(state), "metrics": metrics}),
+        reply_to=message,
     )
 
 
@@ -119,7 +122,9 @@ def digits_right(model: nn.Module) -> float:
     return right(model.eval()(inputs), targets)
 
 
-def central(make: Callable[[], nn.Module]) -> Callable[[object], dict[str, Any]]:
+def central(
+    make: Callable[[], nn.Module],
+) -> Callable[[object], dict[str, Any]]:
     """Further arguments of `start`: the server evaluates every round's model on all digits."""
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:

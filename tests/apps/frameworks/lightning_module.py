@@ -41,7 +41,9 @@ class Digits(lightning.LightningModule):
         logits: Tensor = self.layers(images)
         return logits
 
-    def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:
+    def training_step(
+        self, batch: tuple[Tensor, Tensor], number: int
+    ) -> Tensor:
         loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
         self.log("train_loss", loss)
         return loss

@@ -73,9 +73,15 @@ class CountsBytes(FedAvg):
         self.sent: list[int] = []
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        messages = list(
+            super().configure_train(server_round, arrays, config, grid)
+        )
         self.sent.append(sum(_bytes(message) for message in messages))
         return messages
 

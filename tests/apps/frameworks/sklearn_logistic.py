@@ -29,14 +29,22 @@ def train(message: Message, context: Context) -> Message:
     model = regression(message.content.array_records["arrays"])
     inputs, targets = share(context)
     model.fit(inputs, targets)
-    loss = float(log_loss(targets, model.predict_proba(inputs), labels=model.classes_))
-    metrics = MetricRecord({"num-examples": len(targets), "train_logloss": loss})
+    loss = float(
+        log_loss(targets, model.predict_proba(inputs), labels=model.classes_)
+    )
+    metrics = MetricRecord(
+        {"num-examples": len(targets), "train_logloss": loss}
+    )
     arrays = ArrayRecord([model.coef_, model.intercept_])
-    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message
+    )
 
 
 def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    return MetricRecord({"accuracy": float(regression(arrays).score(*digits()))})
+    return MetricRecord(
+        {"accuracy": float(regression(arrays).score(*digits()))}
+    )
 
 
 CASE = AppCase(

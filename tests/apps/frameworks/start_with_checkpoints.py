@@ -56,7 +56,11 @@ class Keeps(FedAvg):
     def newest(self) -> tuple[int, dict[str, Any] | None]:
         """Rounds that are done, and the model after them."""
         kept = sorted(self.folder.glob("round-*.pt"))
-        return (int(kept[-1].stem[-3:]), torch.load(kept[-1])) if kept else (0, None)
+        return (
+            (int(kept[-1].stem[-3:]), torch.load(kept[-1]))
+            if kept
+            else (0, None)
+        )
 
     def save(self, name: str, arrays: ArrayRecord) -> None:
         torch.save(arrays.to_torch_state_dict(), self.folder / f"{name}.pt")
@@ -81,7 +85,10 @@ class Keeps(FedAvg):
             arrays, metrics = self.aggregate_train(number, replies)
             assert arrays is not None
             assert metrics is not None
-            result.arrays, result.train_metrics_clientapp[number] = arrays, metrics
+            result.arrays, result.train_metrics_clientapp[number] = (
+                arrays,
+                metrics,
+            )
             found = result.evaluate_metrics_serverapp[number] = evaluate_fn(
                 number, arrays
             )

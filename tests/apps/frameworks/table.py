@@ -8,7 +8,15 @@ from digits_task import EVERYBODY
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from frameworks.in_torch import ROUNDS, answer, fit, fresh, loaded, received, seeded
+from frameworks.in_torch import (
+    ROUNDS,
+    answer,
+    fit,
+    fresh,
+    loaded,
+    received,
+    seeded,
+)
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -35,12 +43,16 @@ def rows(seed: int, count: int = ROWS) -> TensorDataset:
     effects = torch.randn(
         NUMBERS + CATEGORIES, generator=torch.Generator().manual_seed(99)
     )
-    inputs = torch.cat([numbers, nn.functional.one_hot(which, CATEGORIES)], dim=1)
+    inputs = torch.cat(
+        [numbers, nn.functional.one_hot(which, CATEGORIES)], dim=1
+    )
     return TensorDataset(inputs, (inputs @ effects > 2).float())
 
 
 def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.binary_cross_entropy_with_logits(model(inputs)[:, 0], targets)
+    return nn.functional.binary_cross_entropy_with_logits(
+        model(inputs)[:, 0], targets
+    )
 
 
 @app.train()
@@ -48,7 +60,9 @@ def train(message: Message, context: Context) -> Message:
     data = rows(1 + int(context.node_config["partition-id"]))
     with seeded(message, context):
         model = received(net, message)
-        return answer(message, model.state_dict(), fit(model, data, loss_of), len(data))
+        return answer(
+            message, model.state_dict(), fit(model, data, loss_of), len(data)
+        )
 
 
 @torch.no_grad()

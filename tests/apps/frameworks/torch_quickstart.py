@@ -42,7 +42,10 @@ def train(message: Message, context: Context) -> Message:
     with seeded(message, context):
         model, data = received(net, message), my_digits(context)
         return answer(
-            message, model.state_dict(), fit(model, data, cross_entropy), len(data)
+            message,
+            model.state_dict(),
+            fit(model, data, cross_entropy),
+            len(data),
         )
 
 
@@ -52,7 +55,9 @@ def evaluate(message: Message, context: Context) -> Message:
         "eval_acc": digits_right(received(net, message)),
         "num-examples": len(my_digits(context)),
     }
-    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+    return Message(
+        RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message
+    )
 
 
 CASE = AppCase(

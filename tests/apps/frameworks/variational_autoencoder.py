@@ -37,7 +37,9 @@ class Autoencoder(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_variance = self.encoder(images).chunk(2, dim=1)
-        noise = torch.randn_like(mean) if self.training else torch.zeros_like(mean)
+        noise = (
+            torch.randn_like(mean) if self.training else torch.zeros_like(mean)
+        )
         latent = mean + noise * (log_variance / 2).exp()
         return self.decoder(latent), mean, log_variance
 
@@ -45,7 +47,9 @@ class Autoencoder(nn.Module):
 def loss_of(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
     decoded, mean, log_variance = model(images)
     error = (decoded - images).square().sum(1)
-    divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum(1) / 2
+    divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum(
+        1
+    ) / 2
     return (error + 0.1 * divergence).mean()
 
 
@@ -53,13 +57,17 @@ def loss_of(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
 def train(message: Message, context: Context) -> Message:
     with seeded(message, context):
         model, data = received(Autoencoder, message), my_digits(context)
-        return answer(message, model.state_dict(), fit(model, data, loss_of), len(data))
+        return answer(
+            message, model.state_dict(), fit(model, data, loss_of), len(data)
+        )
 
 
 @torch.no_grad()
 def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     model = loaded(Autoencoder, arrays).eval()
-    return MetricRecord({"loss": float(loss_of(model, *tensors(*digits()).tensors))})
+    return MetricRecord(
+        {"loss": float(loss_of(model, *tensors(*digits()).tensors))}
+    )
 
 
 CASE = AppCase(

@@ -10,7 +10,9 @@ app = ClientApp()
 
 def _received_model(message: Message) -> Net:
     model = Net()
-    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+    model.load_state_dict(
+        message.content.array_records["arrays"].to_torch_state_dict()
+    )
     return model
 
 
@@ -32,7 +34,9 @@ def train_here(message: Message, context: Context) -> Message:
         learning_rate=float(context.run_config["learning-rate"]),
     )
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(images)})
-    reply = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+    reply = RecordDict(
+        {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+    )
     return Message(content=reply, reply_to=message)
 
 

@@ -25,7 +25,9 @@ class Net(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
-        self.head = nn.Sequential(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
+        self.head = nn.Sequential(
+            nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
@@ -49,7 +51,9 @@ def test_images() -> Images:
     return Subset(digits, order[:TEST_IMAGES])
 
 
-def client_images(partition_id: int, num_partitions: int) -> tuple[Images, Images]:
+def client_images(
+    partition_id: int, num_partitions: int
+) -> tuple[Images, Images]:
     """A client's images: four fifths to train on, the rest to evaluate on."""
     digits, order = _digits()
     mine = Subset(digits, order[TEST_IMAGES + partition_id :: num_partitions])
@@ -60,7 +64,11 @@ def client_images(partition_id: int, num_partitions: int) -> tuple[Images, Image
 
 
 def train(
-    model: nn.Module, images: Images, epochs: int, batch_size: int, learning_rate: float
+    model: nn.Module,
+    images: Images,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
 ) -> float:
     """Train in place with SGD; returns the mean loss per image."""
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
@@ -84,6 +92,8 @@ def test(model: nn.Module, images: Images) -> tuple[float, float]:
     total, right = 0.0, 0
     for pixels, labels in DataLoader(images, batch_size=128):
         logits = model(pixels)
-        total += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
+        total += nn.functional.cross_entropy(
+            logits, labels, reduction="sum"
+        ).item()
         right += int((logits.argmax(1) == labels).sum())
     return total / len(images), right / len(images)

@@ -19,7 +19,9 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(30, 64), nn.Tanh(), nn.Linear(64, 2))
+        self.layers = nn.Sequential(
+            nn.Linear(30, 64), nn.Tanh(), nn.Linear(64, 2)
+        )
 
     def forward(self, measurements: Tensor) -> Tensor:
         """Return the logits."""

@@ -35,7 +35,9 @@ def job_of(settings: Mapping[str, Value]) -> Job:
     named = {name.replace("-", "_"): value for name, value in settings.items()}
     task = task_of(settings)
     given = {name: value for name, value in named.items() if name in known}
-    config = RunConfig(**{"clients": task.num_clients, **task.defaults, **given})
+    config = RunConfig(
+        **{"clients": task.num_clients, **task.defaults, **given}
+    )
     return Job(task, config, Seeds.derive(int(settings["seed"])), config.rounds)
 
 
@@ -44,7 +46,9 @@ def main(grid: Grid, context: Context) -> None:
     """Train, audit, write; a server app that was killed goes on from its checkpoint."""
     output = Path(str(context.run_config["output"]))
     checkpoint = output / "checkpoint.npz"
-    record = run_on_grid(grid, job_of(context.run_config), checkpoint=checkpoint)
+    record = run_on_grid(
+        grid, job_of(context.run_config), checkpoint=checkpoint
+    )
     record.save(output / "record.npz")
     remove_checkpoint(checkpoint)
     write_report(summarize(record), output)

@@ -15,10 +15,14 @@ def train_here(message: Message, context: Context) -> Message:
     node, settings = context.node_config, context.run_config
     data = client_images(int(node["partition-id"]), int(node["num-partitions"]))
     before = as_weights(message.content.array_records["arrays"])
-    epochs, rate = int(settings["local-epochs"]), float(settings["learning-rate"])
+    epochs, rate = (
+        int(settings["local-epochs"]),
+        float(settings["learning-rate"]),
+    )
     after = train(before, data, epochs, rate)
     loss = test(after, data)["loss"]
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(data[1])})
     return Message(
-        RecordDict({"arrays": as_arrays(after), "metrics": metrics}), reply_to=message
+        RecordDict({"arrays": as_arrays(after), "metrics": metrics}),
+        reply_to=message,
     )

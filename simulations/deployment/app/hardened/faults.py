@@ -30,7 +30,9 @@ def misbehave(
         file.write("asked to train\n")
     now = len(diary.read_text().splitlines())
     go = diary.with_suffix(f".go-{now}")
-    while str(now) in str(config.get("hold-in", "")).split() and not go.exists():
+    while (
+        str(now) in str(config.get("hold-in", "")).split() and not go.exists()
+    ):
         time.sleep(0.2)
     before = as_weights(message.content.array_records["arrays"])
     reply = call_next(message, context)
@@ -41,6 +43,9 @@ def misbehave(
         factor = np.float32("nan")
     if factor != 1:
         after = as_weights(reply.content.array_records["arrays"])
-        lie = {name: old + factor * (after[name] - old) for name, old in before.items()}
+        lie = {
+            name: old + factor * (after[name] - old)
+            for name, old in before.items()
+        }
         reply.content["arrays"] = as_arrays(lie)
     return reply

@@ -39,11 +39,17 @@ class GuardedGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        **newer: Any,
     ) -> list[Message]:
         """As the grid does, with whatever a newer Flower asks besides."""
         sent = list(messages)
-        replies = list(self._grid.send_and_receive(sent, timeout=timeout, **newer))
+        replies = list(
+            self._grid.send_and_receive(sent, timeout=timeout, **newer)
+        )
         asked = {message.metadata.message_id: message for message in sent}
         for i, reply in enumerate(replies):
             if not reply.has_error() and (wrong := self._wrong(reply)):
@@ -80,7 +86,8 @@ class Kept:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.rounds = max(
-            (int(path.stem[6:]) for path in folder.glob("model-*.npz")), default=0
+            (int(path.stem[6:]) for path in folder.glob("model-*.npz")),
+            default=0,
         )
         self._before, self._images = self.rounds, test_images()
 

@@ -19,12 +19,17 @@ TEST_IMAGES = 360
 
 def new_model() -> Weights:
     """Weights (64, 10) and bias (10,), all zero."""
-    return {"weight": np.zeros((64, 10), np.float32), "bias": np.zeros(10, np.float32)}
+    return {
+        "weight": np.zeros((64, 10), np.float32),
+        "bias": np.zeros(10, np.float32),
+    }
 
 
 def as_weights(arrays: ArrayRecord) -> Weights:
     """The arrays of a message."""
-    return {name: array.numpy().astype(np.float32) for name, array in arrays.items()}
+    return {
+        name: array.numpy().astype(np.float32) for name, array in arrays.items()
+    }
 
 
 def as_arrays(weights: Weights) -> ArrayRecord:
@@ -56,7 +61,9 @@ def client_images(partition_id: int, num_partitions: int) -> Images:
     return images[mine], labels[mine]
 
 
-def _log_chances(weights: Weights, images: NDArray[np.float32]) -> NDArray[np.float32]:
+def _log_chances(
+    weights: Weights, images: NDArray[np.float32]
+) -> NDArray[np.float32]:
     scores = images @ weights["weight"] + weights["bias"]
     scores -= scores.max(axis=1, keepdims=True)
     chances: NDArray[np.float32] = scores - np.log(
@@ -65,7 +72,9 @@ def _log_chances(weights: Weights, images: NDArray[np.float32]) -> NDArray[np.fl
     return chances
 
 
-def train(weights: Weights, data: Images, epochs: int, learning_rate: float) -> Weights:
+def train(
+    weights: Weights, data: Images, epochs: int, learning_rate: float
+) -> Weights:
     """Descend along the gradient of all images so many times."""
     (images, labels), weights = data, dict(weights)
     for _ in range(epochs):
@@ -82,4 +91,7 @@ def test(weights: Weights, data: Images) -> dict[str, float]:
     images, labels = data
     chances = _log_chances(weights, images)
     loss = -float(np.mean(chances[np.arange(len(labels)), labels]))
-    return {"loss": loss, "accuracy": float(np.mean(chances.argmax(axis=1) == labels))}
+    return {
+        "loss": loss,
+        "accuracy": float(np.mean(chances.argmax(axis=1) == labels)),
+    }
