@@ -258,7 +258,7 @@ def worker_parts(
     }
 
 
-def made_up(message: Message) -> Message:
+def synthetic_answer(message: Message) -> Message:
     """An answer as of a worker, of zeros."""
     told = TrainInstruction.decode(message.content)
     answer = PartialAggregate(
@@ -317,7 +317,7 @@ def _served(
             strategy.configure_train(t, model, ConfigRecord(), grid)
         )
         between = clock()
-        answers = [made_up(message) for message in messages]
+        answers = [synthetic_answer(message) for message in messages]
         resumed = clock()
         arrays, _ = strategy.aggregate_train(t, answers)
         yield clock() - resumed + between - began

@@ -128,7 +128,7 @@ class _Machine:
 
     Attributes:
         backend: threads of this process, or Flower's Ray simulation.
-        workers: nodes that share the clients out; no influence on the result.
+        workers: nodes among which the clients are partitioned; no influence on the result.
         checkpoint_every: rounds from one checkpoint, from which 'fl-epe resume' goes on, to the
             next. There is always one before the first round, after the last one, and when a run is
             stopped.

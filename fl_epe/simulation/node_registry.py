@@ -120,7 +120,7 @@ class NodeRegistry:
         for fault in self.refresh_until(grid, self._num_clients):
             if fault.kind in (FaultKind.ANSWER_REFUSED, FaultKind.NODE_LEFT):
                 raise ValueError(
-                    f"Expected nodes that share the clients out; {fault.text}."
+                    f"Expected nodes among which the clients are partitioned; {fault.text}."
                 )
             logger.warning("%s", fault.text)
         if self.reachable() < self._num_clients:

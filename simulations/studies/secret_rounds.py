@@ -3,7 +3,7 @@
     python simulations/studies/secret_rounds.py [--runs 100]
 
 Each cell is a schedule that hides rounds, with the expected scores of its rounds and the
-correlation of what hides a client in them. The truth is exact up to its standard error: with at
+correlation of its residuals in them. The truth is exact up to its standard error: with at
 most 12 rounds all sets of rounds that a client may have are enumerated for the likelihood ratio,
 whose distribution is by importance sampling. A run is 60 canaries in 3,000 dimensions, audited from
 its models by `RunAuditor`. Printed are the truth, how many runs were measured, the coverage of
@@ -53,7 +53,7 @@ class Cell:
         schedule: its kind.
         participations: of a client, on average.
         signals: expected score of each round, ``(T,)``.
-        cosines: of what hides a client in the rounds, ``(T, T)``.
+        cosines: of the residuals in the rounds, ``(T, T)``.
     """
 
     name: str

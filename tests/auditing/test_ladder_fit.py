@@ -131,7 +131,7 @@ def test_a_common_norm_of_the_residual_widens_it():
 
 
 def growing_less(seed, taken_back):
-    """The view of a small model: canaries show up the less, the oftener they take part."""
+    """The view of a small model: canaries show up the less, the more often they take part."""
     schedule = ShuffledEpochs(60, 30)
     record = limit_record(
         schedule, 0.25, 1e-5, num_canaries=8, unobserved=2, beside=40, seed=seed

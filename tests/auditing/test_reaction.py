@@ -94,7 +94,7 @@ def test_the_rate_is_found(rate):
 
 
 def test_noise_that_is_known_to_prevail_shows_the_reaction_without_a_fit():
-    z = NOISE / np.sqrt(DIM) * CLIENTS  # all of what hides a canary
+    z = NOISE / np.sqrt(DIM) * CLIENTS  # all of the residual
     record = run(RATE, noise_multiplier=z)
     client = AuditedClient.of(record)
     view = client.view(record, EVERY_ROUND)

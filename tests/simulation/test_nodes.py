@@ -26,7 +26,7 @@ class TestNodes:
             InProcessGrid(app, 2) as grid,
             pytest.raises(
                 ValueError,
-                match="share the clients out; node 1: client 0 is on node 2 too",
+                match="the clients are partitioned; node 1: client 0 is on node 2 too",
             ),
         ):
             NodeRegistry(20, 1.0).wait_for_all(grid)
