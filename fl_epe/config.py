@@ -10,13 +10,11 @@ from fl_epe import checks
 from fl_epe.auditing import LEAST_FOR_NULL, CanaryLoad, canary_load
 from fl_epe.canaries import CanaryKind
 from fl_epe.mechanism import (
-    AdaptiveClip,
-    ClipNorm,
-    FixedClip,
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
     Strategy,
+    clip_norms,
     parse_strategy,
 )
 from fl_epe.schedules import Schedule, make_schedule, replays_log
@@ -319,16 +317,16 @@ class RunConfig:
         with checks.rename_arguments(participations="canary_participations"):
             return _schedule(self.participation, self.rounds, participations)
 
-    def clip_rule(self) -> ClipNorm:
+    def clip_rule(self) -> clip_norms.ClipNorm:
         """The rule for the clip norm of a round."""
         match self.clipping:
             case "fixed":
-                return FixedClip(self.clip_norm)
+                return clip_norms.FixedClip(self.clip_norm)
             case "adaptive":
                 return self._adaptive_clip()
         assert_never(self.clipping)
 
-    def _adaptive_clip(self) -> AdaptiveClip:
+    def _adaptive_clip(self) -> clip_norms.AdaptiveClip:
         voters = float(self.clients_per_round)
         if self.canaries_vote:
             voters += self.canaries_per_round
@@ -341,7 +339,7 @@ class RunConfig:
             rate="clip_rate",
             count_std="clip_count_std",
         ):
-            return AdaptiveClip(
+            return clip_norms.AdaptiveClip(
                 self.clip_norm,
                 self.clip_quantile,
                 self.clip_rate,

@@ -14,6 +14,7 @@ Examples:
     array([1. , 0.5])
 """
 
+from fl_epe.mechanism import clip_norms
 from fl_epe.mechanism.clip_norms import AdaptiveClip, ClipNorm, FixedClip
 from fl_epe.mechanism.clipping import BLOCK, ClippedSum, blocks, norm
 from fl_epe.mechanism.noise import gaussian_noise
@@ -44,6 +45,7 @@ __all__ = [
     "Strategy",
     "advance",
     "blocks",
+    "clip_norms",
     "gaussian_noise",
     "norm",
     "parse_strategy",

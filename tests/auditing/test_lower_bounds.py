@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fl_epe.auditing.bounds.error_rates import Sample
 COINS = {"one-run"}
 
 
+GUIDE = Path(__file__).parents[2] / "docs/guides/scores.md"
 VALID = [name for name, bound in BOUNDS.items() if bound.valid]
 
 
@@ -497,3 +499,8 @@ def test_weighted_is_sharp_for_loud_scores_in_few_dimensions(dim):
         for method in ("weighted", "simultaneous")
     )
     assert weighted > 0.85 * simultaneous
+
+
+def test_the_guide_has_a_row_for_each_bound():
+    rows = re.findall(r"^\| `([\w-]+)` \|", GUIDE.read_text("utf-8"), re.M)
+    assert set(BOUNDS) <= set(rows)
