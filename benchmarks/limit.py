@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 
-from schedules import CLIENTS, each_in_a_process, peak_gib, schedule_of
+from schedules import each_in_a_process, peak_gib, schedule_of
 
 from fl_epe import epsilon_from_record
 from fl_epe.limit import limit_record
@@ -36,7 +36,6 @@ def measure(name: str) -> None:
         1e-8,
         num_canaries=2000,
         unobserved=2000,
-        population=CLIENTS,
     )
     final = epsilon_from_record(record, statistic="displacement")
     every = epsilon_from_record(record, statistic="matched-filter")

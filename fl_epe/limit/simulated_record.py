@@ -255,6 +255,9 @@ def limit_record(
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
+    unknown = setting.keys() - LimitSetting.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"limit_record has no argument {min(unknown)!r}")
     cohort_size = schedule.cohort_size(num_canaries)
     signal = _Signal.of(schedule.rounds, noise_multiplier, setting)
     law = schedule.law(beside or num_canaries)

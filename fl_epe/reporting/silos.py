@@ -255,7 +255,7 @@ def _largest(lines: dict[str, SiloLine]) -> str:
 
 
 def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
-    """ε with its interval, lower bound, theory and the linear limit, as text."""
+    """ε with its interval, what is proved, theory and the linear limit, as text."""
     epsilon = "not measured"
     if line.epsilon is not None:
         epsilon = (

@@ -18,24 +18,16 @@ from fl_epe import audit_dp_sgd  # audit
 
 
 def main(argv: list[str] | None = None) -> str:
-    parser = argparse.ArgumentParser(
-        description="An audit of Opacus on handwritten digits."
-    )
+    parser = argparse.ArgumentParser(description="An audit of Opacus on handwritten digits.")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--output", help="folder for the record and the report")
     options = parser.parse_args(argv)
-    warnings.simplefilter(
-        "ignore"
-    )  # Opacus: noise of this kind is not for production
+    warnings.simplefilter("ignore")  # Opacus: noise of this kind is not for production
 
-    images, labels = (
-        torch.as_tensor(part) for part in load_digits(return_X_y=True)
-    )
+    images, labels = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
     images = images.float() / 16
     train = torch.utils.data.TensorDataset(images[:1500], labels[:1500])
-    model = torch.nn.Sequential(
-        torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     model, optimizer, loader = PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
@@ -54,9 +46,7 @@ def main(argv: list[str] | None = None) -> str:
 
     report = audit.report(options.output)  # audit
     right = model(images[1500:]).argmax(1) == labels[1500:]
-    return (
-        f"{report}\nAccuracy on 297 held-out digits: {right.float().mean():.1%}"
-    )
+    return f"{report}\nAccuracy on 297 held-out digits: {right.float().mean():.1%}"
 
 
 if __name__ == "__main__":

@@ -71,19 +71,13 @@ class AuditedStrategy(Strategy):
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        watch: RunAuditor,
-        clients: ClientCanaries,
-        clip_norm: float,
+        self, strategy: Strategy, watch: RunAuditor, clients: ClientCanaries, clip_norm: float
     ) -> None:
         self.strategy, self.watch, self.clients = strategy, watch, clients
         self.clip_norm = clip_norm
         self.sums_seen: list[int] = []
 
-    def initialize_parameters(
-        self, client_manager: ClientManager
-    ) -> Parameters | None:
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
         """The strategy's initial parameters, which the auditor is shown first."""
         parameters = self.strategy.initialize_parameters(client_manager)
         if parameters is None:
@@ -92,16 +86,11 @@ class AuditedStrategy(Strategy):
         return parameters
 
     def configure_fit(
-        self,
-        server_round: int,
-        parameters: Parameters,
-        client_manager: ClientManager,
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """The strategy's instructions; those of a canary client also carry its canary's order."""
         out = []
-        for client, fit in self.strategy.configure_fit(
-            server_round, parameters, client_manager
-        ):
+        for client, fit in self.strategy.configure_fit(server_round, parameters, client_manager):
             config = dict(fit.config)
             if order := self.clients.order(client.node_id):
                 order.add_to(config)
@@ -115,12 +104,8 @@ class AuditedStrategy(Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """The strategy's model; the audit reads who replied, and no reply."""
-        self.sums_seen.append(
-            len({result.parameters.tensors[0] for _, result in results})
-        )
-        parameters, metrics = self.strategy.aggregate_fit(
-            server_round, results, failures
-        )
+        self.sums_seen.append(len({result.parameters.tensors[0] for _, result in results}))
+        parameters, metrics = self.strategy.aggregate_fit(server_round, results, failures)
         numbers = [self.clients.number(client.node_id) for client, _ in results]
         facts = RoundFacts(
             present=[number for number in numbers if number is not None],
@@ -133,15 +118,10 @@ class AuditedStrategy(Strategy):
         return parameters, metrics
 
     def configure_evaluate(
-        self,
-        server_round: int,
-        parameters: Parameters,
-        client_manager: ClientManager,
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """The strategy's instructions."""
-        return self.strategy.configure_evaluate(
-            server_round, parameters, client_manager
-        )
+        return self.strategy.configure_evaluate(server_round, parameters, client_manager)
 
     def aggregate_evaluate(
         self,
@@ -161,9 +141,7 @@ class AuditedStrategy(Strategy):
 
 def flat(parameters: Parameters) -> NDArray[np.float32]:
     """All arrays one after another, as `canary_mod` lays them out."""
-    return np.concatenate(
-        [a.ravel() for a in parameters_to_ndarrays(parameters)]
-    ).astype("f4")
+    return np.concatenate([a.ravel() for a in parameters_to_ndarrays(parameters)]).astype("f4")
 
 
 @dataclasses.dataclass
@@ -196,27 +174,17 @@ def client_app(clients: int) -> ClientApp:
 
     def make(context: Context) -> object:
         share = shares[int(context.node_config["partition-id"])]
-        return DigitsClient(
-            digits.data[share] / 16, digits.target[share]
-        ).to_client()
+        return DigitsClient(digits.data[share] / 16, digits.target[share]).to_client()
 
     return ClientApp(make, mods=[secaggplus_mod, fixedclipping_mod, canary_mod])  # type: ignore[arg-type]
 
 
 def audit(
-    clients: int,
-    num_canaries: int,
-    rounds: int,
-    noise_multiplier: float,
-    seed: int,
-    delta: float,
+    clients: int, num_canaries: int, rounds: int, noise_multiplier: float, seed: int, delta: float
 ) -> tuple[AuditRecord, AuditedStrategy]:
     """Run the SecAgg+ workflow to its end."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's DP noise comes from the global generator
-    initial = [
-        np.zeros((INPUTS, CLASSES), np.float32),
-        np.zeros(CLASSES, np.float32),
-    ]
+    initial = [np.zeros((INPUTS, CLASSES), np.float32), np.zeros(CLASSES, np.float32)]
     average = FedAvg(
         fraction_evaluate=0,
         min_fit_clients=clients,
@@ -227,20 +195,13 @@ def audit(
         average, noise_multiplier, CLIP_NORM, clients
     )
     with InProcessGrid(client_app(clients), clients) as grid:
-        chosen = sorted(grid.get_node_ids())[:: clients // num_canaries][
-            :num_canaries
-        ]
+        chosen = sorted(grid.get_node_ids())[:: clients // num_canaries][:num_canaries]
         watch = RunAuditor(num_canaries, 1000, seed=seed, delta=delta)
         strategy = AuditedStrategy(
-            private,
-            watch,
-            ClientCanaries(num_canaries, 1000, seed, chosen),
-            CLIP_NORM,
+            private, watch, ClientCanaries(num_canaries, 1000, seed, chosen), CLIP_NORM
         )
         context = Context(0, 0, {}, RecordDict(), {})
-        legacy = LegacyContext(
-            context, ServerConfig(num_rounds=rounds), strategy
-        )
+        legacy = LegacyContext(context, ServerConfig(num_rounds=rounds), strategy)
         workflow = DefaultWorkflow(
             fit_workflow=SecAggPlusWorkflow(
                 num_shares=3, reconstruction_threshold=2, clipping_range=2.0
@@ -257,29 +218,17 @@ def audit(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--clients", type=int, default=24, help="clients, canaries among them"
-    )
-    parser.add_argument(
-        "--num-canaries", type=int, default=6, help="clients with a canary"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=20, help="rounds of training"
-    )
-    parser.add_argument(
-        "--noise-multiplier", type=float, default=2.0, help="z of one round"
-    )
+    parser.add_argument("--clients", type=int, default=24, help="clients, canaries among them")
+    parser.add_argument("--num-canaries", type=int, default=6, help="clients with a canary")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of training")
+    parser.add_argument("--noise-multiplier", type=float, default=2.0, help="z of one round")
     parser.add_argument("--delta", type=float, default=1e-2, help="target δ")
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of canaries and noise"
-    )
+    parser.add_argument("--seed", type=int, default=1, help="of canaries and noise")
     options = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     record, strategy = audit(**vars(options))
     shown = set(strategy.sums_seen)
-    print(
-        f"{options.clients} replies a round; different ones that the server saw: {max(shown)}"
-    )
+    print(f"{options.clients} replies a round; different ones that the server saw: {max(shown)}")
     print(as_text(summarize(record)))
 
 

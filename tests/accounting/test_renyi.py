@@ -25,7 +25,7 @@ def of_a_gaussian(noise_multiplier, cells=4000):
     scores = np.linspace(-40, 40, cells) + 1 / noise_multiplier
     masses = np.exp(-((scores - 1 / noise_multiplier) ** 2) / 2)
     return (
-        scores / noise_multiplier - noise_multiplier** -2 / 2,
+        scores / noise_multiplier - noise_multiplier**-2 / 2,
         masses / masses.sum(),
     )
 

@@ -144,10 +144,7 @@ def test_the_kinds_of_schedules_have_no_types_of_python(capsys):
     text = capsys.readouterr().out
     assert "None" not in text
     assert "list[" not in text
-    assert (
-        "    hours: how long a client is available on each day, in hours (default: 8)."
-        in text
-    )
+    assert "    rate: probability of dropping out, in [0, 1)." in text
 
 
 def test_an_option_that_was_not_typed_is_named_without_a_value(

@@ -3,7 +3,7 @@
 `FederationFacts` are the facts that a silo is told for it.
 
 Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. For each
-adversary there is a `SiloLine`: the measured ε of a record, the proved lower bound, the analytical
+adversary there is a `SiloLine`: the measured ε of a record, what is proved of it, the analytical
 ε, and the linear limit. The analytical ε is the privacy accountant's, of every step, and holds for
 all that is computed from the steps. The linear limit is exact where gradients do not depend on the
 model, and no bound otherwise (docs/notes/silos.md).

@@ -23,9 +23,7 @@ from fl_epe.silos import audit_records, final_answer
 DELTA = 1e-5
 
 
-def federation(
-    hospital: str, rounds: Sequence[int], meta: Mapping[str, Any]
-) -> FederationFacts:
+def federation(hospital: str, rounds: Sequence[int], meta: Mapping[str, Any]) -> FederationFacts:
     """What a hospital cannot see by itself, for its partner's line.
 
     The server tells every hospital the weights of all. With one batch size and one epoch a round
@@ -49,64 +47,42 @@ def federation(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="A hospital that trains by DP-SGD."
-    )
+    parser = argparse.ArgumentParser(description="A hospital that trains by DP-SGD.")
     parser.add_argument("--learning-rate", type=float, default=0.2)
     parser.add_argument("--noise-multiplier", type=float, default=2.0)
-    parser.add_argument(
-        "--audits",
-        type=Path,
-        required=True,
-        help="a folder for its audit in it",
-    )
+    parser.add_argument("--audits", type=Path, required=True, help="a folder for its audit in it")
     options = parser.parse_args(argv)
 
     flare.init()
     hospital = flare.get_site_name()
     records, folder = hospital_records(hospital), options.audits / hospital
-    engine = (
-        PrivacyEngine()
-    )  # one for all rounds, so that its accountant counts all steps
+    engine = PrivacyEngine()  # one for all rounds, so that its accountant counts all steps
     rounds: list[int] = []
     while flare.is_running():
         received = flare.receive()
         if received is None:
             break
         net = Net()
-        net.load_state_dict(
-            {
-                key: torch.as_tensor(value)
-                for key, value in received.params.items()
-            }
-        )
+        net.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
 
         if flare.is_evaluate():  # the last model
             facts = federation(hospital, rounds, received.meta)
             answer = final_answer(folder, received.params, facts)
             (folder / "answer.txt").write_text(silos_text([answer]), "utf-8")
-            flare.send(
-                flare.FLModel(metrics={"accuracy": public_accuracy(net)[1]})
-            )
+            flare.send(flare.FLModel(metrics={"accuracy": public_accuracy(net)[1]}))
             continue
 
         model, optimizer, loader = engine.make_private(
             module=net,
-            optimizer=torch.optim.SGD(
-                net.parameters(), lr=options.learning_rate
-            ),
+            optimizer=torch.optim.SGD(net.parameters(), lr=options.learning_rate),
             data_loader=DataLoader(records, batch_size=30),
             noise_multiplier=options.noise_multiplier,
             max_grad_norm=1.0,
         )
-        with audit_records(
-            folder, optimizer, delta=DELTA, silo=hospital
-        ) as audit:
+        with audit_records(folder, optimizer, delta=DELTA, silo=hospital) as audit:
             for measurements, diagnoses in loader:
                 optimizer.zero_grad()
-                loss = torch.nn.functional.cross_entropy(
-                    model(measurements), diagnoses
-                )
+                loss = torch.nn.functional.cross_entropy(model(measurements), diagnoses)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         audit.sent(net.state_dict())

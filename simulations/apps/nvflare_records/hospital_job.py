@@ -10,15 +10,11 @@ from three_hospitals.task import HOSPITALS, Net
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Three hospitals in the simulator."
-    )
+    parser = argparse.ArgumentParser(description="Three hospitals in the simulator.")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--output", type=Path, default=Path("runs/nvflare"))
     options = parser.parse_args()
-    output = (
-        options.output.resolve()
-    )  # each hospital has a working directory of its own
+    output = options.output.resolve()  # each hospital has a working directory of its own
     recipe = FedAvgRecipe(
         name="three-hospitals",
         model=Net(),
@@ -28,11 +24,7 @@ def main() -> None:
         train_args=f"--audits {output}",
     )
     add_final_global_evaluation(recipe)  # sends each hospital the last model
-    recipe.execute(
-        SimEnv(
-            clients=list(HOSPITALS), workspace_root=str(output / "simulator")
-        )
-    )
+    recipe.execute(SimEnv(clients=list(HOSPITALS), workspace_root=str(output / "simulator")))
     for hospital in HOSPITALS:
         print((output / hospital / "answer.txt").read_text("utf-8"))
 

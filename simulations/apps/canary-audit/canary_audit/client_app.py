@@ -10,9 +10,7 @@ app = ClientApp()
 
 def _received_model(message: Message) -> Net:
     model = Net()
-    model.load_state_dict(
-        message.content.array_records["arrays"].to_torch_state_dict()
-    )
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     return model
 
 
@@ -34,9 +32,7 @@ def train_here(message: Message, context: Context) -> Message:
         learning_rate=float(context.run_config["learning-rate"]),
     )
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(images)})
-    reply = RecordDict(
-        {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
-    )
+    reply = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content=reply, reply_to=message)
 
 
@@ -45,7 +41,5 @@ def evaluate_here(message: Message, context: Context) -> Message:
     """Evaluate on the images that this node does not train on."""
     _, images = _my_images(context)
     loss, accuracy = test(_received_model(message), images)
-    metrics = MetricRecord(
-        {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(images)}
-    )
+    metrics = MetricRecord({"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(images)})
     return Message(content=RecordDict({"metrics": metrics}), reply_to=message)

@@ -25,9 +25,7 @@ class Net(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
-        self.head = nn.Sequential(
-            nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)
-        )
+        self.head = nn.Sequential(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
@@ -39,9 +37,7 @@ def _digits() -> tuple[TensorDataset, list[int]]:
     """All images (8×8, from 0 to 1) with their labels, and an order that is the same everywhere."""
     images, labels = load_digits(return_X_y=True)
     pixels = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    order = torch.randperm(
-        len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED)
-    )
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
     return TensorDataset(pixels, torch.tensor(labels)), order.tolist()
 
 
@@ -51,24 +47,16 @@ def test_images() -> Images:
     return Subset(digits, order[:TEST_IMAGES])
 
 
-def client_images(
-    partition_id: int, num_partitions: int
-) -> tuple[Images, Images]:
+def client_images(partition_id: int, num_partitions: int) -> tuple[Images, Images]:
     """A client's images: four fifths to train on, the rest to evaluate on."""
     digits, order = _digits()
     mine = Subset(digits, order[TEST_IMAGES + partition_id :: num_partitions])
-    training, held_out = random_split(
-        mine, [0.8, 0.2], torch.Generator().manual_seed(partition_id)
-    )
+    training, held_out = random_split(mine, [0.8, 0.2], torch.Generator().manual_seed(partition_id))
     return training, held_out
 
 
 def train(
-    model: nn.Module,
-    images: Images,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
+    model: nn.Module, images: Images, epochs: int, batch_size: int, learning_rate: float
 ) -> float:
     """Train in place with SGD; returns the mean loss per image."""
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
@@ -92,8 +80,6 @@ def test(model: nn.Module, images: Images) -> tuple[float, float]:
     total, right = 0.0, 0
     for pixels, labels in DataLoader(images, batch_size=128):
         logits = model(pixels)
-        total += nn.functional.cross_entropy(
-            logits, labels, reduction="sum"
-        ).item()
+        total += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
         right += int((logits.argmax(1) == labels).sum())
     return total / len(images), right / len(images)

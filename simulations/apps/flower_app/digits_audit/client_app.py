@@ -14,7 +14,5 @@ app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """Hand the message to the worker of the task that the run's configuration names."""
     settings = context.run_config
-    task = load_task(
-        str(settings["task"]), num_clients=int(settings["num-clients"])
-    )
+    task = load_task(str(settings["task"]), num_clients=int(settings["num-clients"]))
     return worker_app(task)(message, context)

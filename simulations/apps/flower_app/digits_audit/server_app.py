@@ -24,9 +24,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, audit, write."""
     settings = context.run_config
-    task = load_task(
-        str(settings["task"]), num_clients=int(settings["num-clients"])
-    )
+    task = load_task(str(settings["task"]), num_clients=int(settings["num-clients"]))
     config = RunConfig(
         clients=task.num_clients,
         rounds=int(settings["rounds"]),
@@ -36,13 +34,8 @@ def main(grid: Grid, context: Context) -> None:
     seeds = Seeds.derive(int(settings["seed"]))
     job = Job(task, config, seeds, int(settings["evaluate-every"]))
     output = Path(str(settings["output"]))
-    checkpoint, every = (
-        output / "checkpoint.npz",
-        int(settings["checkpoint-every"]),
-    )
-    record = run_on_grid(
-        grid, job, checkpoint=checkpoint, checkpoint_every=every
-    )
+    checkpoint, every = output / "checkpoint.npz", int(settings["checkpoint-every"])
+    record = run_on_grid(grid, job, checkpoint=checkpoint, checkpoint_every=every)
     record.save(output / "record.npz")
     remove_checkpoint(checkpoint)
     write_report(summarize(record), output)

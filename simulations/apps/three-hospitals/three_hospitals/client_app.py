@@ -33,9 +33,7 @@ def engine_of(context: Context) -> PrivacyEngine:
 def keep_accountant(engine: PrivacyEngine, context: Context) -> None:
     """Let the next round's engine know the steps so far."""
     noise, rate, steps = map(list, zip(*engine.accountant.history, strict=True))
-    context.state["accountant"] = MetricRecord(
-        {"noise": noise, "rate": rate, "steps": steps}
-    )
+    context.state["accountant"] = MetricRecord({"noise": noise, "rate": rate, "steps": steps})
 
 
 @app.train()
@@ -45,16 +43,12 @@ def train(message: Message, context: Context) -> Message:
     name = list(HOSPITALS)[int(context.node_config["partition-id"])]
     records = hospital_records(name)
     net = Net()
-    net.load_state_dict(
-        message.content.array_records["arrays"].to_torch_state_dict()
-    )
+    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
 
     engine = engine_of(context)
     model, optimizer, loader = engine.make_private(
         module=net,
-        optimizer=torch.optim.SGD(
-            net.parameters(), lr=float(config["learning-rate"])
-        ),
+        optimizer=torch.optim.SGD(net.parameters(), lr=float(config["learning-rate"])),
         data_loader=DataLoader(records, batch_size=int(config["batch-size"])),
         noise_multiplier=float(config["noise-multiplier"]),
         max_grad_norm=float(config["max-grad-norm"]),
@@ -62,20 +56,14 @@ def train(message: Message, context: Context) -> Message:
     with audit_records(context, optimizer, delta=DELTA, silo=name) as audit:
         for measurements, diagnoses in loader:
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(
-                model(measurements), diagnoses
-            )
+            loss = torch.nn.functional.cross_entropy(model(measurements), diagnoses)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
     keep_accountant(engine, context)
-    logging.info(
-        "%s has spent ε = %.2f so far", name, engine.get_epsilon(DELTA)
-    )
+    logging.info("%s has spent ε = %.2f so far", name, engine.get_epsilon(DELTA))
     metrics = MetricRecord({"num-examples": len(records)})
-    content = RecordDict(
-        {"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}
-    )
+    content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
     return Message(content=audit.reply(content), reply_to=message)
 
 

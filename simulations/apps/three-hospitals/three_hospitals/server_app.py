@@ -31,9 +31,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     hospitals = len(HOSPITALS)
     strategy: Strategy = FedAvg(
-        fraction_evaluate=0.0,
-        min_train_nodes=hospitals,
-        min_available_nodes=hospitals,
+        fraction_evaluate=0.0, min_train_nodes=hospitals, min_available_nodes=hospitals
     )
     strategy = RecordAudit(strategy, delta=1e-5)
     result = strategy.start(

@@ -7,11 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 SPLIT_SEED = 569  # who is where: no secret, and not the seed of any noise
-HOSPITALS = {
-    "north": 60,
-    "east": 150,
-    "south": 245,
-}  # records of each; the other 114 are public
+HOSPITALS = {"north": 60, "east": 150, "south": 245}  # records of each; the other 114 are public
 
 
 class Net(nn.Module):
@@ -19,9 +15,7 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(30, 64), nn.Tanh(), nn.Linear(64, 2)
-        )
+        self.layers = nn.Sequential(nn.Linear(30, 64), nn.Tanh(), nn.Linear(64, 2))
 
     def forward(self, measurements: Tensor) -> Tensor:
         """Return the logits."""
