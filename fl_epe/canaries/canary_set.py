@@ -204,7 +204,7 @@ class CanarySet:
                 dots[:] = products / lengths[chosen]
         if x.ndim == 2:
             return out
-        return out[0]
+        return np.asarray(out[0])
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
         if numbers is None:

@@ -195,6 +195,7 @@ def description_of(settings: type) -> tuple[str, str]:
 def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
     """The text of each attribute or option in docstrings; empty where these are stripped."""
     texts: dict[str, str] = {}
+    documented: tuple[Callable[..., Any], ...]
     if isinstance(settings, type):
         documented = inspect.getmro(settings)
     else:

@@ -115,7 +115,7 @@ def as_shares(values: Floats) -> Floats:
     """``values`` over their sum; equal shares if that is not positive."""
     total = values.sum()
     if total > 0:
-        return values / total
+        return np.asarray(values / total)
     return np.full(len(values), 1 / len(values))
 
 

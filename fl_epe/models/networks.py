@@ -120,10 +120,9 @@ class LstmLayer(torch.nn.Module):
         cell: torch.Tensor | None = None
         from_inputs = functional.linear(inputs, self.weight_ih, self.bias)
         for from_input in from_inputs.unbind(1):
+            from_state: torch.Tensor | int = 0
             if states:
                 from_state = functional.linear(states[-1], self.weight_hh)
-            else:
-                from_state = 0
             gates = (from_input + from_state).chunk(4, 1)
             enter, forget, candidate, output = gates
             addition = enter.sigmoid() * candidate.tanh()

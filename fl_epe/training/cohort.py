@@ -206,10 +206,9 @@ class CohortTrainer:
             obstacle = self._obstacle()
             if obstacle:
                 self._one_at_a_time(obstacle)
+        self._together: Together | None = None
         if self.chunk > 1:
             self._together = Together(task, self._execution)
-        else:
-            self._together = None
 
     def _obstacle(self) -> str:
         """The reason why clients cannot be trained at once; "" if they can."""

@@ -95,9 +95,8 @@ def leads() -> list[wild.Lead]:
         game = wild.played(
             node(rate), canary, others=other_updates, adjacency="zero-out"
         )
-        return wild.Lead(
-            f"central, rate {rate:g}", claim, game, most=1000, **options
-        )  # type: ignore[arg-type]
+        title = f"central, rate {rate:g}"
+        return wild.Lead(title, claim, game, most=1000, **options)  # type: ignore[arg-type]
 
     return [
         lead(4.0, defect=True, note="20 steps a round"),

@@ -135,7 +135,7 @@ def replaced(clients: int, known: dict[int, float]) -> set[int]:
     clients_seen = SeenClients()
     clients_seen.note(0, known)
     settings = types.SimpleNamespace(identity=None, participations=None)
-    source: Any = ServerCanaries(settings, None, None, 20)  # type: ignore[arg-type]
+    source: Any = ServerCanaries(settings, None, None, 20)
     nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
     messages = [types.SimpleNamespace(metadata=node) for node in nodes]
     drawn = [

@@ -16,9 +16,9 @@ ROUNDS = 20
 class MayStop(flower.FedAvg):
     """Asks a rule after each round, as Flower's own ``start`` does since 1.43."""
 
-    def start(
+    def start(  # type: ignore[override]
         self, grid, initial_arrays, num_rounds=3, timeout=3600, should_stop=None
-    ):  # type: ignore[override]
+    ):
         arrays = initial_arrays
         for server_round in range(1, num_rounds + 1):
             messages = self.configure_train(

@@ -355,9 +355,12 @@ def test_noise_after_training(in_place):
         silo.altered = add_noise  # type: ignore[method-assign]
     else:
         whole = silo.sent
-        silo.sent = lambda *given: {
-            name: array + 1 for name, array in whole(*given).items()
-        }  # type: ignore[method-assign]
+
+        def sent(*arguments):
+            arrays = whole(*arguments)
+            return {name: array + 1 for name, array in arrays.items()}
+
+        silo.sent = sent  # type: ignore[method-assign]
     assert_reason(silo.answer(), "local DP")
 
 

@@ -101,9 +101,8 @@ class FakeSilos:
         @app.train()
         def train(message: Message, context: Context) -> Message:
             partition = int(context.node_config["partition-id"])
-            server_round = int(
-                message.content.config_records["config"]["server-round"]
-            )  # type: ignore[arg-type]
+            config = message.content.config_records["config"]
+            server_round = int(config["server-round"])  # type: ignore[arg-type]
             if self.fails(partition, server_round):
                 raise RuntimeError("the silo's machine is gone")
             self.trained[partition] = self.trained.get(partition, 0) + 1

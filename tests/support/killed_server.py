@@ -49,9 +49,8 @@ def main(folder: Path, stops_in: int) -> None:
 
     def keep(server_round: int, arrays: ArrayRecord) -> None:
         part = folder / "part.npz"
-        np.savez(
-            part, **{name: array.numpy() for name, array in arrays.items()}
-        )  # type: ignore[arg-type]
+        values = {name: array.numpy() for name, array in arrays.items()}
+        np.savez(part, **values)  # type: ignore[arg-type]
         part.replace(folder / f"model-{done + server_round}.npz")
 
     done = max(
