@@ -62,8 +62,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from fl_epe.auditing.recorder import run_auditor
 from fl_epe.auditing.answer.epsilon_so_far import EpsilonSoFar
+from fl_epe.auditing.recorder import run_auditor
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.flower import CanaryAudit, InProcessGrid, LocalDp, sources
 from fl_epe.flower.client_noise import ClientNoise
