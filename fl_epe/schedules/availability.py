@@ -1,4 +1,4 @@
-"""A schedule in which devices differ in how often they take part."""
+"""A schedule in which classes of devices take part at different rates."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -58,7 +58,8 @@ class DeviceClasses(Schedule):
         members = rng.multinomial(
             population, np.array(self.shares) / sum(self.shares)
         )
-        clients = rng.permutation(population)  # class after class
+        # The clients of each class are consecutive.
+        clients = rng.permutation(population)
         starts = np.cumsum(members) - members
         for _ in range(self.rounds):
             sizes = rng.binomial(members, self.rates)
