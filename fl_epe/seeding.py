@@ -26,10 +26,11 @@ class Seeds:
     """One seed for each random stream of a run.
 
     Attributes:
-        canary: seed of the canaries' directions. Anyone who can guess it can subtract the canaries.
+        canary: seed of the canaries' directions. Anyone who can guess it can subtract the
+            canaries.
         participation: seed of the rounds of clients and canaries.
-        noise: seed of the DP noise. With ``None``, every round draws fresh entropy, which is not
-            stored.
+        noise: seed of the DP noise. With ``None``, every round draws fresh entropy, which is
+            not stored.
         local: seed of batch order and dropout on the clients.
         initial: seed of the initial model.
     """
@@ -45,7 +46,7 @@ class Seeds:
 
     @classmethod
     def derive(cls, seed: int | None) -> Seeds:
-        """All seeds from one master seed (reproducible), or from the operating system (``None``).
+        """All seeds from one master seed (reproducible) or the operating system (``None``).
 
         Raises:
             ValueError: if ``seed`` is negative.
@@ -66,10 +67,10 @@ class Seeds:
 
 
 def generator(seed: int | None, *index: int) -> np.random.Generator:
-    """A generator for item ``index`` of the stream with this ``seed``; the same on all machines.
+    """A generator for item ``index`` of the stream with this ``seed``, equal on all machines.
 
-    With ``seed=None`` the generator is seeded with 256 bits from the operating system. It is not
-    cryptographically secure: use `noise_generator` for DP noise.
+    With ``seed=None`` the generator is seeded with 256 bits from the operating system. It is
+    not cryptographically secure: use `noise_generator` for DP noise.
     """
     entropy = secrets.randbits(256) if seed is None else seed
     sequence = np.random.SeedSequence(entropy, spawn_key=index)
@@ -85,9 +86,9 @@ def noise_generator(
         seed: seed of the stream; the same seed gives the same numbers on all machines. With
             ``None`` the key is 256 bits from the operating system, which are not stored.
         index: index of the item, such as the round.
-        kind: 'chacha20', a stream cipher (RFC 8439, with a counter of 64 bits): some of its numbers
-            do not reveal others. Or 'sfc64', which takes a third of the time and is not secure:
-            its state follows from five outputs.
+        kind: 'chacha20', a stream cipher (RFC 8439, with a counter of 64 bits): some of its
+            numbers do not reveal others. Or 'sfc64', which takes a third of the time and is not
+            secure: its state follows from five outputs.
     """
     if kind == "sfc64":
         return generator(seed, *index)

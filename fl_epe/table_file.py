@@ -1,17 +1,17 @@
 """Reads tables from files, with the same rules for every reader of a table.
 
-`read_table` chooses a reader by the file's ending, ignoring case, and reports an error in one line.
-`open_table` opens text files, and `text_layout` detects their format:
+`read_table` chooses a reader by the file's ending, ignoring case, and reports an error in one
+line. `open_table` opens text files, and `text_layout` detects their format:
 
-- A text is CSV, TSV or JSON lines. It may be compressed with gzip, and is decompressed within the
-  limits of `fl_epe.archive`.
+- A text is CSV, TSV or JSON lines. It may be compressed with gzip, and is decompressed within
+  the limits of `fl_epe.archive`.
 - A text is in UTF-8, or in UTF-16 with a byte order mark.
 - A CSV file whose header has no comma may have semicolons or tabs; with semicolons, numbers may
   have decimal commas.
-- A last line without a line break is refused, as the file may be cut off there. A compressed file
-  shows that by its checksum, and a line of JSON by its brackets.
-- Spaces around names of columns are removed, and duplicate names are refused. The columns that a
-  reader needs are found in upper or lower case (`find_columns`).
+- A last line without a line break is refused, as the file may be cut off there. A compressed
+  file shows that by its checksum, and a line of JSON by its brackets.
+- Spaces around names of columns are removed, and duplicate names are refused. The columns that
+  a reader needs are found in upper or lower case (`find_columns`).
 """
 
 import codecs
@@ -58,7 +58,7 @@ _SAVE = "save it as UTF-8"
 
 
 def table_ending(path: Path) -> str:
-    """The ending of the name that shows the format, in lower case, without ``.gz`` of a text."""
+    """The ending of the name that shows the format, in lower case and without ``.gz``."""
     name = path.name.lower()
     unpacked = Path(name.removesuffix(".gz")).suffix
     if unpacked in TEXT_ENDINGS:
@@ -160,8 +160,8 @@ class _Unpacked(io.RawIOBase):
 def open_table(path: Path) -> BinaryIO:
     """The bytes of a table that is text, decompressed if its name ends with ``.gz``.
 
-    Reading the bytes raises a `ValueError` beyond the limits of `fl_epe.archive`, and the errors
-    of `gzip` for a file that is damaged or cut off.
+    Reading the bytes raises a `ValueError` beyond the limits of `fl_epe.archive`, and the
+    errors of `gzip` for a file that is damaged or cut off.
     """
     if path.suffix.lower() == ".gz":
         return io.BufferedReader(_Unpacked(path), _HEAD)
@@ -187,7 +187,8 @@ def text_layout(path: Path) -> TextLayout:
     """The format of a CSV or TSV file, from its first 64 KiB and its end.
 
     Raises:
-        ValueError: if the file is not text in UTF-8 or UTF-16, or its last line has no line break.
+        ValueError: if the file is not text in UTF-8 or UTF-16, or its last line has no line
+            break.
     """
     head, encoding = text_head(path)
     _check_end(path, encoding)
@@ -275,8 +276,8 @@ def table_rows(
 ) -> TableRows:
     """Some columns of a CSV, TSV, JSON lines or Parquet file; a text need not fit into memory.
 
-    Empty lines are left out, and rows of CSV that are too short are filled with empty cells. The
-    first line of JSON defines the columns.
+    Empty lines are left out, and rows of CSV that are too short are filled with empty cells.
+    The first line of JSON defines the columns.
 
     Args:
         path: the file.
@@ -375,13 +376,13 @@ def parquet_table(
 
     Args:
         path: the file.
-        wanted: names of the columns, see `find_columns`, which the table has under these names. By
-            default the table has all columns, under their names in the file.
+        wanted: names of the columns, see `find_columns`, which the table has under these names.
+            By default the table has all columns, under their names in the file.
         every: whether all wanted columns are required.
 
     Raises:
-        ValueError: if the file is not valid Parquet, is too large (see `fl_epe.archive`) or lacks a
-            column, or if PyArrow is not installed.
+        ValueError: if the file is not valid Parquet, is too large (see `fl_epe.archive`) or
+            lacks a column, or if PyArrow is not installed.
     """
     try:
         import pyarrow

@@ -36,7 +36,7 @@ class _Embedding(_Unset, torch.nn.Embedding):
 
 
 class Cnn(torch.nn.Module):
-    """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
+    """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi 2021, Andrew et al. 2024).
 
     conv 3×3×32, relu, conv 3×3×64, relu, max-pool 2, dropout ¼, dense 128, relu, dropout ½,
     dense 62; no padding. It has 62 outputs also for data with fewer classes, such as digits.
@@ -163,10 +163,10 @@ class Lstm(torch.nn.Module):
     def initial_values(
         self, random: np.random.Generator
     ) -> Iterator[np.ndarray]:
-        """The initial values that Keras draws, in the order of `parameters`; for `Task.initial`.
+        """The initial values as Keras draws them, in the order of `parameters`.
 
-        Embeddings are uniform on ±0.05. Weights are Glorot uniform, except the orthogonal weights
-        of the state. Biases are 0, except those of the forget gate, which are 1.
+        Embeddings are uniform on ±0.05. Weights are Glorot uniform, except the orthogonal
+        weights of the state. Biases are 0, except those of the forget gate, which are 1.
         """
         layer = self.lstm
         shape = tuple(self.embedding.weight.shape)

@@ -132,7 +132,8 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
     """Make the trainable parameters of ``model`` views on the vector ``flat``, in their order.
 
     Args:
-        model: the model; its trainable parameters take the values of ``flat``, frozen ones stay.
+        model: the model; its trainable parameters take the values of ``flat``, frozen ones
+            stay.
         flat: shape (dim,); writing to it changes the model, and vice versa.
 
     Raises:
@@ -153,9 +154,10 @@ def one_thread() -> Iterator[None]:
     """Let torch compute each operation in the calling thread alone, so that results repeat.
 
     The number of threads changes the order of the sums in matrix products and in gradients of
-    convolutions, and so the last bits of the results. `torch.set_num_threads` acts on the thread
-    that calls it and on threads that start later. So several threads may be in this context at a
-    time, and a thread that starts within it and needs more threads must set its own number.
+    convolutions, and so the last bits of the results. `torch.set_num_threads` acts on the
+    thread that calls it and on threads that start later. So several threads may be in this
+    context at a time, and a thread that starts within it and needs more threads must set its
+    own number.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -170,8 +172,8 @@ def prepared(
 ) -> torch.nn.Module:
     """The model that ``build`` makes, with its random numbers drawn from ``seed``.
 
-    Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks are drawn from the client's
-    generator. The state of torch's generator does not change.
+    Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks are drawn from the
+    client's generator. The state of torch's generator does not change.
 
     Raises:
         ValueError: if ``build`` makes no `torch.nn.Module`.
@@ -216,8 +218,8 @@ def model_notes(model: torch.nn.Module) -> list[str]:
     """Sentences about the parts of a model that are not trained or not audited, if any.
 
     Raises:
-        ValueError: if no parameter is trainable, or if one is sparse or not float32; the message
-            names it.
+        ValueError: if no parameter is trainable, or if one is sparse or not float32; the
+            message names it.
     """
     if not trainable(model):
         raise ValueError(
@@ -255,8 +257,8 @@ def draws_by_itself(
 
     Args:
         model: the model, in training mode.
-        step: computes a loss with the model; it is called with several seeds of torch's generator,
-            until two losses differ.
+        step: computes a loss with the model; it is called with several seeds of torch's
+            generator, until two losses differ.
     """
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     losses = set()

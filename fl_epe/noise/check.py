@@ -16,9 +16,9 @@ contradicts no claim on proper inputs.
 Severity = Literal["critical", "theoretical", "negligible"]
 """The severity of a failed check.
 
-"critical": ε is infinite, or at least twice the claim, to a percent. "theoretical": the claim is
-wrong by less, or by an amount that was not measured. "negligible": the claim is wrong by less than
-rounding or a percent.
+"critical": ε is infinite, or at least twice the claim, to a percent. "theoretical": the claim
+is wrong by less, or by an amount that was not measured. "negligible": the claim is wrong by
+less than rounding or a percent.
 """
 
 _CRITICAL_PART = 0.505  # half of the noise, to a percent

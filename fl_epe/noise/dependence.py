@@ -1,9 +1,9 @@
-"""Checks that noise is independent between arrays and rounds, and not drawn from a guessable seed.
+"""Checks that noise is independent between arrays and rounds, and has no guessable seed.
 
 The signs of independent noise of a symmetric distribution are fair coins, so that sums of their
 products obey Hoeffding's inequality. The absolute values of two independent values of standard
-deviation 1 are within m of each other with a probability of at most ``√2·m``: the density of their
-difference is at most ``1/√8`` for Laplace noise, and less for Gaussian noise.
+deviation 1 are within m of each other with a probability of at most ``√2·m``: the density of
+their difference is at most ``1/√8`` for Laplace noise, and less for Gaussian noise.
 """
 
 import math
@@ -159,8 +159,8 @@ def seed(noise: NoiseSummary, level: float) -> Check:
 def copies(noise: NoiseSummary, level: float) -> Check:
     """Looks for absolute values that repeat: reordered, with another sign, or elsewhere.
 
-    For both distributions, the probability that an absolute value is within a relative distance r
-    of another one is at most r, so that up to r·n²/2 of n values repeat by chance (Chernoff).
+    For both distributions, the probability that an absolute value is within a relative distance
+    r of another one is at most r, so that up to r·n²/2 of n values repeat by chance (Chernoff).
     """
     name = "values used once"
     claim = "no value of the noise is used again"
@@ -186,7 +186,7 @@ def copies(noise: NoiseSummary, level: float) -> Check:
 
 
 def _scales(noise: NoiseSummary) -> Floats:
-    """The scale of each array's noise, at most 1: values of smaller noise lie closer together."""
+    """The scale of each array's noise, at most 1: smaller noise has closer values."""
     scales = noise.law.scales(noise.amounts, noise.layout.sizes * noise.rounds)
     return np.where(scales > 0, np.minimum(scales, 1.0), 1.0)
 

@@ -1,9 +1,9 @@
-"""`NoiseHealth` and `check_noise` compare the noise that was added with the noise that is claimed.
+"""`NoiseHealth` and `check_noise` compare noise that was added with noise that is claimed.
 
-If the noise is as claimed, the probability that any check fails is at most ``level``. Each check
-gets an equal part of ``level``, fixed beforehand, and has an exact or conservative p-value for any
-number of rounds, arrays and entries (`simulations/studies/noise_health.py`). This holds if the
-checks are read once, at the end.
+If the noise is as claimed, the probability that any check fails is at most ``level``. Each
+check gets an equal part of ``level``, fixed beforehand, and has an exact or conservative
+p-value for any number of rounds, arrays and entries (`simulations/studies/noise_health.py`).
+This holds if the checks are read once, at the end.
 
 Examples:
     >>> from fl_epe.noise import told
@@ -59,8 +59,8 @@ class NoiseHealth:
     coordinates (``kept``) of each of the first 500 rounds, and 16 of every round.
 
     Args:
-        arrays: sizes or shapes of the arrays by name, into which one flat array is then split; by
-            default the arrays of the first round.
+        arrays: sizes or shapes of the arrays by name, into which one flat array is then split;
+            by default the arrays of the first round.
         std: claimed standard deviation in every round for which ``add`` gets none.
         distribution: claimed distribution.
         level: largest probability that correct noise fails a check.
@@ -220,8 +220,8 @@ def check_noise(
     """Check noise that is available as arrays: each release minus the exact sum.
 
     Args:
-        noise: for one release, an array ``(d,)`` or arrays by name; for several releases, an array
-            ``(T, d)`` or a list with the noise of each.
+        noise: for one release, an array ``(d,)`` or arrays by name; for several releases, an
+            array ``(T, d)`` or a list with the noise of each.
         std: claimed standard deviation of every coordinate, or by array.
         distribution: claimed distribution.
         level: largest probability that correct noise fails a check.

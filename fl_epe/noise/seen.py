@@ -98,12 +98,13 @@ class NoiseSummary:
         worst: the least likely small scale of an array in a round.
         still: numbers of the entries without any noise so far.
         agree: sums of products of the signs of two arrays' first values, ``(B, B)``.
-        apart: largest difference of the absolute values of two arrays' first values, ``(B, B)``.
+        apart: largest difference of the absolute values of two arrays' first values, ``(B,
+            B)``.
 
-    `rows` returns three kinds of values by round. The "sketch" has the chosen entries of the first
-    rounds, ``(rounds, K)``. "marks" has some of these entries in all rounds, ``(rounds, ≤ 16)``.
-    "heads" has the first values of each array and of all arrays concatenated, in the first rounds,
-    ``(rounds, B + 1, 8)``, padded with NaN.
+    `rows` returns three kinds of values by round. The "sketch" has the chosen entries of the
+    first rounds, ``(rounds, K)``. "marks" has some of these entries in all rounds, ``(rounds, ≤
+    16)``. "heads" has the first values of each array and of all arrays concatenated, in the
+    first rounds, ``(rounds, B + 1, 8)``, padded with NaN.
     """
 
     def __init__(self, layout: SketchLayout, law: Law) -> None:

@@ -52,8 +52,9 @@ class Grid:
         count: number of values that equal another one.
         expected: largest expected number on the finest grid that a check detects.
         largest_mass: upper bound of the probability of the likeliest value.
-        step: largest step of an array's grid, in standard deviations, if the values of each array
-            are multiples of one number and no more often equal than such multiples are; else 0.
+        step: largest step of an array's grid, in standard deviations, if the values of each
+            array are multiples of one number and no more often equal than such multiples are;
+            else 0.
     """
 
     count: int
@@ -111,7 +112,7 @@ def _step(values: Floats) -> float:
 
 
 def evened(noise: NoiseSummary) -> Floats:
-    """Sorted values of the sketch, divided by the scale of a round or array if it is unlikely."""
+    """Sorted values of the sketch, divided by the scale of a round or array if unlikely."""
     groups = noise.layout.groups
     rows = noise.rows("sketch")
     rows = _over_scale(noise, rows[np.any(rows != 0, axis=1)])

@@ -216,7 +216,7 @@ def _median_client_traces(
 def _adversary_traces(
     record: AuditRecord, client: AuditedClient, answer: Answer, grid: Floats
 ) -> tuple[JSON, ...]:
-    """Interval, curve, canaries and lower bound of an adversary; empty if ε was not measured."""
+    """Interval, curve, canaries and lower bound of an adversary; empty without an ε."""
     sees = answer.adversary.sees
     fit = answer.fit
     scores = answer.scores

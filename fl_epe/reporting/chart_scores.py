@@ -1,4 +1,4 @@
-"""The chart of scores: each canary's score against the expected one, and the κ that fits them."""
+"""The chart of scores: each canary's score against the expected one, and the fitted κ."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _MOST_NULL = 100  # largest number of unobserved canaries that are drawn
 def scores_chart(
     record: AuditRecord, answers: tuple[Answer, Answer]
 ) -> Chart | None:
-    """Draws each canary's score against its expected score; ``None`` if nothing was measured."""
+    """Draws each canary's score against its expected score; ``None`` without scores."""
     traces = list[JSON]()
     null_traces = []
     clauses = list[str]()

@@ -1,8 +1,8 @@
 """Charts of a report: traces and a layout as JSON, and the same numbers as words and rows.
 
-A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, for the page and for print;
-in a browser with JavaScript, plotly draws the same traces over it. A color is the name of a role,
-such as "@every"; the picture and plotly have a palette each.
+A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, for the page and for
+print; in a browser with JavaScript, plotly draws the same traces over it. A color is the name
+of a role, such as "@every"; the picture and plotly have a palette each.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ SEEN = {"final": "final model", "all": "every round"}
 
 
 def view_name(sees: Sees, record: AuditRecord | None) -> str:
-    """What an adversary sees, as `SEEN`, unless the record's last model is not the final one."""
+    """What an adversary sees, as `SEEN`; the last model of a record may not be final."""
     if sees == "all" or record is None or record.findings.last_model_is_final:
         return SEEN[sees]
     return f"model after round {record.rounds}"
@@ -78,8 +78,8 @@ class Chart:
     def points(self) -> list[JSON]:
         """A row for each point, bar or corner of an area that is drawn, with its interval.
 
-        The columns of the values are named by the titles of their axes. If a series belongs to an
-        adversary, "adversary" is what that adversary sees, which the trace has as ``meta``.
+        The columns of the values are named by the titles of their axes. If a series belongs to
+        an adversary, "adversary" is what that adversary sees, which the trace has as ``meta``.
         """
         rows = list[JSON]()
         x_title = self.layout["xaxis"]["title"]["text"]

@@ -1,4 +1,4 @@
-"""`client_leakage`: ε of every real client of a run, from the client's rounds and the canaries' κ.
+"""`client_leakage`: ε of every real client of a run, from its rounds and the canaries' κ.
 
 The adversary knows the client's rounds, which are read from the log.
 """
@@ -97,7 +97,9 @@ def _kinds(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
 
 
 def write_clients(summary: Summary, path: Path) -> Path:
-    """Write a CSV file with ε of each client: personal data that only the owner may read (0600).
+    """Write a CSV file with ε of each client, which is personal data.
+
+    Only the file's owner can read it (mode 0600).
 
     Raises:
         NotMeasured: if no ε was measured.

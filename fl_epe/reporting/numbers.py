@@ -15,7 +15,8 @@ JSON = dict[str, Any]
 def as_json(value: Any) -> Any:
     """A value or dataclass as JSON; ``None`` for a number that is infinite or NaN.
 
-    The δ and confidence of an estimate are left out, as a report has them once for all estimates.
+    The δ and confidence of an estimate are left out, as a report has them once for all
+    estimates.
     """
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]

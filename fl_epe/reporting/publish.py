@@ -1,7 +1,7 @@
-"""`write_figures`: figures to publish, and their numbers as tables, from the summary of a record.
+"""`write_figures`: figures to publish and their numbers as tables, from a record's summary.
 
-The same record gives the same files, byte for byte, with the same versions of this package and of
-Matplotlib: no file contains a date, a host name or a path.
+The same record gives the same files, byte for byte, with the same versions of this package and
+of Matplotlib: no file contains a date, a host name or a path.
 """
 
 import csv
@@ -74,8 +74,8 @@ def write_figures(
 def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
     """A CSV table with a row for each canary: participations, expected scores and scores.
 
-    Scores are in standard deviations of the null distribution. Expected scores are known only up
-    to a common factor if the record does not say what a canary adds.
+    Scores are in standard deviations of the null distribution. Expected scores are known only
+    up to a common factor if the record does not say what a canary adds.
     """
     observed = record.num_canaries
     unobserved = record.unobserved.count
@@ -133,9 +133,9 @@ def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def _cell(value: Any) -> Any:
     """A value for a CSV file: text that a spreadsheet would read as a formula is quoted.
 
-    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage return,
-    unless the text is a number. It also goes in front of such a sign after a semicolon, a tab or a
-    line break, which separate cells in some locales.
+    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage
+    return, unless the text is a number. It also goes in front of such a sign after a semicolon,
+    a tab or a line break, which separate cells in some locales.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""

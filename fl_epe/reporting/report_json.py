@@ -1,4 +1,4 @@
-"""The content of ``report.json``; ``report.schema.json`` beside this file is its JSON schema."""
+"""The content of ``report.json``, whose JSON schema is ``report.schema.json``."""
 
 from collections.abc import Iterable
 

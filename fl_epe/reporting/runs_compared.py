@@ -1,7 +1,7 @@
 """Runs side by side: their answers at one δ, the settings that differ, and the ε that differ.
 
-`compare_runs` needs only the records. A difference of two ε is called larger than chance only if
-its interval excludes 0; with several pairs of runs, the intervals of one adversary hold
+`compare_runs` needs only the records. A difference of two ε is called larger than chance only
+if its interval excludes 0; with several pairs of runs, the intervals of one adversary hold
 simultaneously (Bonferroni). Answers for different adversaries or adjacencies are not compared.
 """
 
@@ -97,8 +97,8 @@ class RunsCompared:
     Attributes:
         runs: the runs, in the order in which they were named.
         delta: the δ of every ε.
-        confidence: the confidence of each run's intervals, and the simultaneous confidence of all
-            differences for one adversary.
+        confidence: the confidence of each run's intervals, and the simultaneous confidence of
+            all differences for one adversary.
         different: the settings that differ, by name, with a value for each run.
         differences: the differences between pairs of runs.
         notes: what a reader has to know, in sentences.

@@ -1,8 +1,8 @@
 """The beginning of a report, in the terminal and on the page: two sentences, a table, warnings.
 
 How exposed a client is depends on how often an adversary can guess correctly whether the client
-took part, if both answers are equally likely beforehand: `guess_limit` has the formula. The limits
-of "little" and "a lot" are a choice of this package.
+took part, if both answers are equally likely beforehand: `guess_limit` has the formula. The
+limits of "little" and "a lot" are a choice of this package.
 
 Examples:
     >>> round(guess_limit(1.0, 0.0), 3), guess_limit(0.0, 0.0)
@@ -117,10 +117,10 @@ _RELY = "Rely on the least ε that is proved, and on no estimate, until the reas
 
 
 def guess_limit(epsilon: float, delta: float) -> float:
-    """Largest probability of a correct guess under (ε, δ)-DP, if both answers are equally likely.
+    """Largest probability of a correct guess under (ε, δ)-DP, with equally likely answers.
 
-    ``(e^ε + δ) / (e^ε + 1)``: no test of an (ε, δ)-DP mechanism has false alarms and misses that
-    sum to less than ``2(1 − δ)/(1 + e^ε)``.
+    ``(e^ε + δ) / (e^ε + 1)``: no test of an (ε, δ)-DP mechanism has false alarms and misses
+    that sum to less than ``2(1 − δ)/(1 + e^ε)``.
     """
     return 1 - (1 - delta) / (1 + math.exp(min(epsilon, _LARGEST_EPSILON)))
 

@@ -196,7 +196,7 @@ def _lines(
 
 
 def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
-    """Sentences for each unit and δ: what theory allows, and for each adversary the largest ε."""
+    """What theory allows for each unit and δ, and the largest ε of each adversary."""
     for unit, delta in dict.fromkeys(
         (answer.unit, answer.delta) for answer in answers
     ):

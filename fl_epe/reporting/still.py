@@ -1,7 +1,7 @@
 """The picture of a chart, for a page without JavaScript, for print and for publication.
 
-It supports only the traces that `fl_epe.reporting.charts` makes: curves, areas, markers with error
-bars, and bars, in panels one below the other.
+It supports only the traces that `fl_epe.reporting.charts` makes: curves, areas, markers with
+error bars, and bars, in panels one below the other.
 """
 
 from __future__ import annotations

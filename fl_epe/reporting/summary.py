@@ -41,15 +41,16 @@ class Summary:
     """The answers of a run, and their status.
 
     Attributes:
-        answers: the answers for an adversary who sees the final model, and for one who sees every
-            round's model.
+        answers: the answers for an adversary who sees the final model, and for one who sees
+            every round's model.
         warnings: what makes the answers unreliable or changes their reading, the most important
             first.
         delta: the target δ of every ε.
         confidence: the confidence of the intervals (two-sided) and of the lower bounds
             (one-sided).
         record: the record of the run; ``None`` if there is none.
-        rounds_known: if rounds are secret, the answers for adversaries who know them; else empty.
+        rounds_known: if rounds are secret, the answers for adversaries who know them; else
+            empty.
         at_small_delta: the answers at δ = 10⁻⁵, if δ is far above; else empty.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
         fault_counts: the number of faults of each kind.
@@ -103,7 +104,7 @@ class Summary:
         return self.settings.get("task")
 
     def metrics(self) -> dict[str, float | str]:
-        """The status, and the finite numbers of the answers by their names in a run's metrics."""
+        """The status, and the finite numbers of the answers by their names in metrics."""
         metrics = answer_metrics(self.answers).items()
         finite = {
             name: value for name, value in metrics if math.isfinite(value)
@@ -118,7 +119,7 @@ class Summary:
         return sorted(kinds, key=lambda pair: (-pair[1], pair[0]))
 
     def held_out(self) -> list[tuple[str, str]]:
-        """Names and last values of the metrics on held-out data: the task's, ROC AUC and loss."""
+        """Names and last values of the task's metric, ROC AUC and loss on held-out data."""
         if self.record is None:
             return []
         names = {

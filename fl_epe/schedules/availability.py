@@ -15,8 +15,8 @@ from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 class DeviceClasses(Schedule):
     """Each class of devices takes part by independent coins, at the class's rate.
 
-    Each client is of class c with probability ``shares[c]``, independently and for the whole run.
-    Guarantee: given the classes, all coins are independent, so amplification by Poisson
+    Each client is of class c with probability ``shares[c]``, independently and for the whole
+    run. Guarantee: given the classes, all coins are independent, so amplification by Poisson
     subsampling holds for a client of class c at ``rates[c]``, and for everybody at the largest
     rate. Clients of the busiest class leak more than the average client.
 

@@ -45,8 +45,8 @@ def make_schedule(
     Args:
         spec: one of `SCHEDULES`, which may have options, see `parse_schedule`.
         rounds: number of rounds.
-        participations: expected participations of each client, in (0, rounds]. A whole number for
-            "balls-in-bins" and "k-out-of-t"; before the cap for "capped".
+        participations: expected participations of each client, in (0, rounds]. A whole number
+            for "balls-in-bins" and "k-out-of-t"; before the cap for "capped".
         options: more options, see `schedule_maker`.
 
     Raises:
@@ -67,7 +67,7 @@ def make_schedule(
 
 
 def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
-    """Kind and options from text: "kind", "kind:name=value,name=value", or "kind:{JSON object}".
+    """Kind and options from text: "kind", "kind:name=value,name=value" or "kind:{JSON}".
 
     Examples: "cyclic", "min-separation:separation=5", "capped:of=poisson,per_run=2" and
     'drop-out:{"rate": 0.1, "of": "min-separation:separation=5"}'.
@@ -132,8 +132,8 @@ def replays_log(spec: str) -> bool:
 def log_of(spec: str) -> tuple[Trace, float] | None:
     """The log that a schedule replays, and a client's mean participations under the schedule.
 
-    The result is ``None`` if the schedule replays no log. For "capped", participations are before
-    the cap, as in `make_schedule`.
+    The result is ``None`` if the schedule replays no log. For "capped", participations are
+    before the cap, as in `make_schedule`.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -38,8 +38,8 @@ class DropOut(Composed):
     """Each participant of another schedule drops out by an independent coin.
 
     Guarantee: given the other schedule's cohort, those who stay are a Poisson sample of it with
-    probability ``1 - rate``. Every limit of the other schedule holds here too. Nobody replaces a
-    participant who drops out.
+    probability ``1 - rate``. Every limit of the other schedule holds here too. Nobody replaces
+    a participant who drops out.
 
     Attributes:
         rounds: number of rounds, as in ``schedule``.
@@ -185,11 +185,11 @@ class Capped(Composed):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: the other schedule's, with the cap's limit.
 
-        A client that a cap refuses takes part in fewer of the rounds that the coins gave it, which
-        cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such theorem is
-        claimed, as cohorts with refused clients are smaller. The events are known for a cap on the
-        run. They are not known for a cap on windows, or if clients rest or drop out after another
-        cap.
+        A client that a cap refuses takes part in fewer of the rounds that the coins gave it,
+        which cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such
+        theorem is claimed, as cohorts with refused clients are smaller. The events are known
+        for a cap on the run. They are not known for a cap on windows, or if clients rest or
+        drop out after another cap.
         """
         law = dataclasses.replace(
             self.schedule.law(population),

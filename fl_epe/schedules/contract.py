@@ -31,8 +31,8 @@ Cohort = Integers
 class Schedule(abc.ABC):
     """Who takes part in each of ``rounds`` rounds.
 
-    Participants are exchangeable: renumbering them does not change the distribution. So a canary
-    that is scheduled among the clients, or by a schedule of the same kind, has the same
+    Participants are exchangeable: renumbering them does not change the distribution. So a
+    canary that is scheduled among the clients, or by a schedule of the same kind, has the same
     distribution of participations as a client.
 
     Attributes:
@@ -43,7 +43,7 @@ class Schedule(abc.ABC):
     """Name of the kind of schedule."""
 
     drawn_by_clients: ClassVar[bool] = False
-    """Whether each client can draw its rounds itself, so that nobody must know who is online."""
+    """Whether each client can draw its rounds itself, so nobody must know who is online."""
 
     part_time: ClassVar[bool] = False
     """Whether clients need to be online only at times that they choose."""
@@ -146,8 +146,8 @@ class Rated(Schedule, abc.ABC):
 def even_sizes(total: int, rounds: int) -> Integers:
     """Cohort sizes that add up to ``total``, spread evenly.
 
-    The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
-    So sizes differ by at most one.
+    The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or
+    up. So sizes differ by at most one.
     """
     # The products are Python integers, as those of NumPy would overflow.
     ends = [t * total // rounds for t in range(rounds + 1)]
@@ -155,7 +155,7 @@ def even_sizes(total: int, rounds: int) -> Integers:
 
 
 def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
-    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in an arbitrary order."""
+    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in any order."""
     return rng.choice(population, size, replace=False, shuffle=False)
 
 

@@ -1,7 +1,8 @@
-"""The participation law: how a unit takes part in a run, and which of it adversaries do not know.
+"""The participation law: how a unit takes part in a run, and what adversaries do not know.
 
-A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record keeps
-it by value. Theory, answers, ε so far and the limit depend on the law, not on the schedule's name.
+A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record
+keeps it by value. Theory, answers, ε so far and the limit depend on the law, not on the
+schedule's name.
 
 Examples:
     >>> law = ParticipationLaw(rounds=4, participations=2.0, most=4, events=Events.coins([0.5] * 4))
@@ -160,21 +161,22 @@ class Events:
     """How a unit draws its rounds: by events that follow each other in time.
 
     In each event a unit takes part in at most one round. Events are independent, except for
-    ``rest``, ``most`` and ``exactly``. Units may be of several types. A row is one possible round
-    of one event of a type.
+    ``rest``, ``most`` and ``exactly``. Units may be of several types. A row is one possible
+    round of one event of a type.
 
     Attributes:
         shares: probability that a unit is of each type, ``(types,)``; they add up to 1.
         types: index of the type of each row, ascending, ``(rows,)``.
         events: index of the event of each row, ascending from 0 within a type, ``(rows,)``.
         rounds: round of each row, ``(rows,)``.
-        chances: probability of taking part in the row's round, ``(rows,)``; those of an event add
-            up to at most 1.
-        counts: how many times the unit then is in that round's release, ``(rows,)``; ``None`` if
-            once. A record in s equal steps of a silo, each with probability q, has for each round
-            an event whose rows have the counts 1 … s and binomial chances.
+        chances: probability of taking part in the row's round, ``(rows,)``; those of an event
+            add up to at most 1.
+        counts: how many times the unit then is in that round's release, ``(rows,)``; ``None``
+            if once. A record in s equal steps of a silo, each with probability q, has for each
+            round an event whose rows have the counts 1 … s and binomial chances.
         keep: probability that a participation counts after the cap has accepted it.
-        most: the cap: after so many participations, further ones are refused; ``None`` for no cap.
+        most: the cap: after so many participations, further ones are refused; ``None`` for no
+            cap.
         rest: after an event in which it takes part, a unit takes no part in the next
             ``rest - 1`` events; ``chances`` are those of a unit that is not resting.
         exactly: number of the run's events in which a unit takes part, if it is fixed and every
@@ -243,14 +245,14 @@ class Events:
         """A unit of ``records`` records that are sampled into the steps of each release.
 
         A release is the weighted sum of its steps. In each step, each record is sampled
-        independently. If the steps of a release have equal weights, the law is exact. Otherwise it
-        has at most 100 rows, and a sum between two rows is split between them so that probability
-        and mean do not change. This spreads the sum, so all Rényi divergences of integer order from
-        an absent unit are rounded up.
+        independently. If the steps of a release have equal weights, the law is exact. Otherwise
+        it has at most 100 rows, and a sum between two rows is split between them so that
+        probability and mean do not change. This spreads the sum, so all Rényi divergences of
+        integer order from an absent unit are rounded up.
 
         Args:
-            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a record
-                adds once.
+            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a
+                record adds once.
             rates: for each release the probability that a record is in a step.
             records: number of records of the unit.
         """
@@ -373,11 +375,11 @@ class Events:
 
     @functools.cached_property
     def independent(self) -> tuple[Event, ...]:
-        """The events one by one, if they are independent and decide a unit's rounds; else empty.
+        """The events one by one, if they are independent and determine the rounds; else empty.
 
-        There are independent events if all units are of one type and neither a cap nor a rest nor
-        a fixed number makes events depend on each other. The rows of an event must all be of one
-        round, or have counts of 1 and be of several rounds that no other such event has.
+        There are independent events if all units are of one type and neither a cap nor a rest
+        nor a fixed number makes events depend on each other. The rows of an event must all be
+        of one round, or have counts of 1 and be of several rounds that no other such event has.
         """
         if len(self.shares) > 1 or self.keep < 1 or self.depend:
             return ()
@@ -508,18 +510,18 @@ class ParticipationLaw:
         adjacency: the two runs that the claim's ε compares.
         separation: least distance between two rounds of a unit.
         regular: whether all distances are ``separation``.
-        blocks: first round of each block and the round after its last, if a unit has at most one
-            round in each block; blocks may overlap.
+        blocks: first round of each block and the round after its last, if a unit has at most
+            one round in each block; blocks may overlap.
         uniform: whether a unit has one uniformly drawn round in each block, independent of
             everything else.
-        coins: the coins, if they decide on each round. Sampling then amplifies privacy against an
-            adversary who does not know the rounds.
+        coins: the coins, if they decide on each round. Sampling then amplifies privacy against
+            an adversary who does not know the rounds.
         cohorts: the sizes, if each round draws a fresh cohort of fixed size. Sampling then
             amplifies privacy against an adversary who does not know the rounds.
-        events: the exact law of one unit's rounds; ``None`` if it has no known closed form. It is
-            the law of a single unit: with cohorts of fixed size, units depend on each other.
-        events_at_most: if there are no ``events``, events such that this law only leaves some of
-            their participations out.
+        events: the exact law of one unit's rounds; ``None`` if it has no known closed form. It
+            is the law of a single unit: with cohorts of fixed size, units depend on each other.
+        events_at_most: if there are no ``events``, events such that this law only leaves some
+            of their participations out.
         dominating: if ``events`` depend on each other, independent events whose privacy loss
             against an adversary who does not know the rounds is at least that of ``events``.
         local: the steps, if each release consists of steps of DP-SGD. Then participations are
@@ -563,9 +565,9 @@ class ParticipationLaw:
         times that a release has a record is binomial, see `Events.steps`.
 
         Args:
-            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a record
-                adds once to that release: ones, if steps are equal; empty if the silo has no part
-                in the release.
+            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a
+                record adds once to that release: ones, if steps are equal; empty if the silo
+                has no part in the release.
             rates: for each release the sampling rate q of its steps, in [0, 1].
             records: number of records of the unit; a person may have several.
 
@@ -620,7 +622,7 @@ class ParticipationLaw:
 
     @property
     def secret_events(self) -> Events | None:
-        """Independent events for an adversary who does not know the rounds, if there are any."""
+        """Independent events against an adversary who does not know the rounds, if any."""
         if self.events is not None and self.events.independent:
             return self.events
         return self.dominating

@@ -60,10 +60,10 @@ class Poisson(Rated):
 class FixedSize(Rated):
     """Every round draws a fresh cohort of fixed size, uniformly without replacement.
 
-    Guarantee: given its size, every cohort is equally likely, independently of the other rounds.
-    The size is public: ``rate * population`` if that is a whole number, else its floor or ceiling,
-    spread evenly over the rounds. Amplification by sampling without replacement applies
-    (`fl_epe.accounting.fixed_size_epsilon`).
+    Guarantee: given its size, every cohort is equally likely, independently of the other
+    rounds. The size is public: ``rate * population`` if that is a whole number, else its floor
+    or ceiling, spread evenly over the rounds. Amplification by sampling without replacement
+    applies (`fl_epe.accounting.fixed_size_epsilon`).
 
     Attributes:
         rounds: number of rounds.
@@ -157,7 +157,7 @@ class MinSeparation(Separated):
             yield np.sort(cohort)
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: coins with each cohort's share of the rested clients, and rests."""
+        """See `Schedule.law`: coins with a cohort's share of the rested clients, and rests."""
         sizes = self._sizes(population)
         participations_before = np.concatenate([[0], np.cumsum(sizes)])
         rested_from = np.maximum(
@@ -185,10 +185,10 @@ class BMinSep(Separated):
     """Each client tosses a coin in every round, except while it rests after taking part.
 
     Source: b-min-sep sampling (arXiv 2602.09338), with clients in place of examples, from its
-    stationary state: the clients that are resting before the first round are drawn at random. So
-    a client takes part in every round with probability ``rate``. Guarantee: any two participations
-    of a client are at least ``separation`` rounds apart, and clients are independent, so that
-    cohort sizes are binomial.
+    stationary state: the clients that are resting before the first round are drawn at random.
+    So a client takes part in every round with probability ``rate``. Guarantee: any two
+    participations of a client are at least ``separation`` rounds apart, and clients are
+    independent, so that cohort sizes are binomial.
 
     Attributes:
         rounds: number of rounds.
@@ -268,10 +268,10 @@ def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
 class ShuffledEpochs(Epochs):
     """All clients in a fresh random order for each epoch, spread evenly over the rounds.
 
-    This is the paper's schedule, for clients and for canaries. Guarantee: each client takes part
-    ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round, and the sizes of any two
-    cohorts differ by at most one. If a round spans the end of an epoch and the start of the next,
-    the clients that are already in it come later in the new order.
+    This is the paper's schedule, for clients and for canaries. Guarantee: each client takes
+    part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round, and the sizes of
+    any two cohorts differ by at most one. If a round spans the end of an epoch and the start of
+    the next, the clients that are already in it come later in the new order.
 
     Attributes:
         rounds: number of rounds.
@@ -295,9 +295,9 @@ class ShuffledEpochs(Epochs):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: once in each epoch, at a random position of its order.
 
-        An epoch may begin within a round. A round that spans two epochs has a chance in both, in
-        proportion to its share of each. The law ignores that no client is drawn twice into such a
-        round. The last epoch may be incomplete.
+        An epoch may begin within a round. A round that spans two epochs has a chance in both,
+        in proportion to its share of each. The law ignores that no client is drawn twice into
+        such a round. The last epoch may be incomplete.
         """
         length = self.rounds / self.epochs
         blocks = []
@@ -392,9 +392,9 @@ class WholeEpochs(Epochs, abc.ABC):
 class RandomAllocation(WholeEpochs):
     """Each client takes part in exactly ``epochs`` rounds, a uniform subset of all rounds.
 
-    Source: Feldman and Shenfeld 2025, "Privacy amplification by random allocation" (k out of t),
-    with clients in place of examples. Guarantee: all choices of rounds are equally likely, and
-    clients are independent, so that cohort sizes are binomial.
+    Source: Feldman and Shenfeld 2025, "Privacy amplification by random allocation" (k out of
+    t), with clients in place of examples. Guarantee: all choices of rounds are equally likely,
+    and clients are independent, so that cohort sizes are binomial.
 
     Attributes:
         rounds: number of rounds.
@@ -417,9 +417,10 @@ class RandomAllocation(WholeEpochs):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: a uniform subset of the rounds.
 
-        The privacy loss is at most that of one uniform round in each of ``epochs`` blocks: if the
-        rounds are in random order, the rounds of the blocks are a uniform subset, and divergences
-        from the run without the client, which does not depend on the order, are convex.
+        The privacy loss is at most that of one uniform round in each of ``epochs`` blocks: if
+        the rounds are in random order, the rounds of the blocks are a uniform subset, and
+        divergences from the run without the client, which does not depend on the order, are
+        convex.
         """
         blocks = BallsInBins(self.rounds, self.epochs).law(population)
         return dataclasses.replace(
@@ -437,8 +438,8 @@ class BallsInBins(WholeEpochs):
     The rounds are divided into ``epochs`` blocks whose lengths differ by at most one (the first
     blocks are longer, as in `numpy.array_split`). Source: Chua et al. 2024, "Balls-and-Bins
     Sampling for DP-SGD", with clients in place of examples. Guarantee: each client takes part
-    exactly ``epochs`` times, once in each block, and clients are independent. So cohort sizes are
-    binomial.
+    exactly ``epochs`` times, once in each block, and clients are independent. So cohort sizes
+    are binomial.
 
     Attributes:
         rounds: number of rounds.

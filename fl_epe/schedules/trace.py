@@ -28,17 +28,17 @@ class Trace(Schedule):
     """The recorded participation: one row for each client in each round.
 
     Guarantee: nothing is random for the clients of the trace. Client i of the population is
-    ``clients[i]`` of the trace and takes part in the rounds that the trace gives it. Clients differ
-    from each other and the rounds are known, so no amplification is claimed. In a population of
-    another size, such as that of canaries, each participant replays a client of the trace that is
-    drawn uniformly at random, and clients are reused as evenly as possible.
+    ``clients[i]`` of the trace and takes part in the rounds that the trace gives it. Clients
+    differ from each other and the rounds are known, so no amplification is claimed. In a
+    population of another size, such as that of canaries, each participant replays a client of
+    the trace that is drawn uniformly at random, and clients are reused as evenly as possible.
 
     Attributes:
         rounds: number of rounds from the first to the last, empty ones included.
-        round_ids: the round of each row, from 0, ascending. Any integers may be passed; they are
-            renumbered so that the smallest is 0.
-        client_ids: the client of each row, in ``[0, population)``, ascending within a round. Any
-            integers or strings may be passed; they are numbered in ascending order.
+        round_ids: the round of each row, from 0, ascending. Any integers may be passed; they
+            are renumbered so that the smallest is 0.
+        client_ids: the client of each row, in ``[0, population)``, ascending within a round.
+            Any integers or strings may be passed; they are numbered in ascending order.
         clients: the clients' ids as they were given, ascending.
     """
 
@@ -90,10 +90,10 @@ class Trace(Schedule):
         """The trace in a file with the columns ``round`` and ``client_id``.
 
         The file is CSV, TSV or JSON lines, which may be compressed with gzip (``.csv.gz``), or
-        Parquet. Rows may be in any order; other columns are ignored. Client ids are read as text
-        with all their digits, and become integers if all of them are written as integers. A round
-        without clients releases only noise. A file in which most rounds have no clients is refused,
-        as its round numbers are probably time stamps.
+        Parquet. Rows may be in any order; other columns are ignored. Client ids are read as
+        text with all their digits, and become integers if all of them are written as integers.
+        A round without clients releases only noise. A file in which most rounds have no clients
+        is refused, as its round numbers are probably time stamps.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -170,7 +170,7 @@ class _Coded(NamedTuple):
 
 
 def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
-    """The distinct clients' ids in ascending order, and for each row the index of its client."""
+    """The distinct ids of clients in ascending order, and the index of each row's client."""
     if not isinstance(clients, _Coded):
         is_sequence = isinstance(clients, list | tuple)
         if is_sequence and all(type(client) is int for client in clients):

@@ -63,11 +63,11 @@ def audit_records(
     server: ServerSGD = ServerSGD(),  # noqa: B008 - frozen
     seed: int | None = None,
 ) -> SiloAudit:
-    """An audit of a silo's training, as a context in each round: ``with … as audit:``, and train.
+    """An audit of a silo's training, which is a context in each round: ``with … as audit:``.
 
-    Canary records take part in the steps of DP-SGD, as in `audit_dp_sgd`. They are scored against
-    the silo's uploads, and against each average and the last model that the silo receives. Only
-    the `SiloAnswer` leaves the silo, unless an option below allows more.
+    Canary records take part in the steps of DP-SGD, as in `audit_dp_sgd`. They are scored
+    against the silo's uploads, and against each average and the last model that the silo
+    receives. Only the `SiloAnswer` leaves the silo, unless an option below allows more.
 
     Call it with the model that the server sent, before the first step, and `SiloAudit.reply` or
     `SiloAudit.sent` afterwards. If the audit raises an error, training goes on.
@@ -78,19 +78,20 @@ def audit_records(
         optimizer: an Opacus ``DPOptimizer``, which may be a new one in each round, or a
             `PlainDPSGD`. Its parameters are those of the model that is sent.
         delta: target δ.
-        num_canaries: number of canary records (or persons) that may take part. By default a tenth
-            of the silo's records, at most 200; none if that is fewer than ten.
+        num_canaries: number of canary records (or persons) that may take part. By default a
+            tenth of the silo's records, at most 200; none if that is fewer than ten.
         unobserved: number of canaries that are only scored; by default a quarter of
             ``num_canaries``.
-        sample_rate: probability that a record is in a step; by default that of ``PrivacyEngine``.
-        records_per_person: m, for the ε of a person with m records in the silo, which are sampled
-            independently. The canaries are then such persons.
+        sample_rate: probability that a record is in a step; by default that of
+            ``PrivacyEngine``.
+        records_per_person: m, for the ε of a person with m records in the silo, which are
+            sampled independently. The canaries are then such persons.
         share_scores: whether the record of the averages leaves the silo with the answer.
-        share_design: whether sampling rate, steps, batch size and noise leave the silo. They show
-            how many records the silo has.
+        share_design: whether sampling rate, steps, batch size and noise leave the silo. They
+            show how many records the silo has.
         silo: the silo's name, for reports.
-        silos: number of silos, if they are alike. It is needed for the ε against a partner if it is
-            not known how much each silo adds to an average.
+        silos: number of silos, if they are alike. It is needed for the ε against a partner if
+            it is not known how much each silo adds to an average.
         server: how the server updates the model, if it does not add the average to it.
         seed: seed of the canaries and their steps; by default entropy of the operating system.
             Keep it secret until training has ended.
@@ -124,7 +125,7 @@ def audit_records(
 
 
 class SiloAudit:
-    """A silo's audit, from `audit_records`: a context for a round's training, and its results."""
+    """The audit of a silo, from `audit_records`: a context for training, with the results."""
 
     def __init__(
         self, place: Place, optimizer: Any, options: Mapping[str, Any]
@@ -307,8 +308,8 @@ class SiloAudit:
     def reply(self, content: Any) -> Any:
         """Add the silo's answer so far to the content of a Flower reply, in place.
 
-        The answer has the number of audited rounds and their faults. ε is in the answer after the
-        last model, see `answer_records`.
+        The answer has the number of audited rounds and their faults. ε is in the answer after
+        the last model, see `answer_records`.
 
         Args:
             content: a ``RecordDict`` with the model, or its update, in an ``ArrayRecord``.
@@ -344,7 +345,7 @@ class SiloAudit:
         )
 
     def report(self, directory: str | Path | None = None) -> str:
-        """The `answer` as text; with a ``directory``, report.json and report.html are written."""
+        """The `answer` as text; a ``directory`` gets report.json and report.html."""
         # The import is slow.
         from fl_epe.reporting import silos_text, write_silos_report
 

@@ -22,8 +22,8 @@ def final_answer(
 
     Args:
         where: where the audit is stored, as for `audit_records`.
-        model: the arrays of the last model under the names of `SiloAudit.sent`, or the trainable
-            tensors in their order.
+        model: the arrays of the last model under the names of `SiloAudit.sent`, or the
+            trainable tensors in their order.
         facts: facts about the federation. By default the silo took part in every round, and the
             server is that of `audit_records`.
 
@@ -89,8 +89,8 @@ def _flat(
 def answer_records(message: Any, context: Any) -> Any:
     """A Flower handler that replies with the silo's answer after the last model.
 
-    Register it by ``app.query("records")(answer_records)``. `fl_epe.flower.RecordAudit` sends the
-    last model, and the facts about the federation that a silo cannot know.
+    Register it by ``app.query("records")(answer_records)``. `fl_epe.flower.RecordAudit` sends
+    the last model, and the facts about the federation that a silo cannot know.
 
     Args:
         message: the message of the server.

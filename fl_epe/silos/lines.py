@@ -467,7 +467,7 @@ class _Silo:
         return rounds
 
     def _law(self, indices: Sequence[int]) -> ParticipationLaw:
-        """The law of a record in releases of these uploads; −1 is a release without an upload."""
+        """The law of a record in releases of these uploads; −1 is a release without one."""
         weights = []
         rates = []
         for i in indices:
@@ -568,7 +568,7 @@ class _Silo:
         )
 
     def shared_records(self) -> dict[str, str]:
-        """The record of the averages as a base64 file, without the canaries' seed; may be empty."""
+        """The record of the averages as a base64 file, if any, without the canaries' seed."""
         try:
             record = self._averages.record
         except (NotMeasured, ValueError, LookupError):

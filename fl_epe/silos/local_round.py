@@ -1,9 +1,9 @@
 """`LocalRound`: a silo's round of DP-SGD, in which canary records take part.
 
-In each step, every canary record is sampled independently, as Poisson sampling draws records. Its
-gradient is a random direction whose norm is the clip norm, and is added to the clipped gradients
-before the noise. With plain SGD, the canaries of `JOINED` steps are added together, with the effect
-of their own steps: directions in large models are expensive to compute.
+In each step, every canary record is sampled independently, as Poisson sampling draws records.
+Its gradient is a random direction whose norm is the clip norm, and is added to the clipped
+gradients before the noise. With plain SGD, the canaries of `JOINED` steps are added together,
+with the effect of their own steps: directions in large models are expensive to compute.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class LocalRound:
         return self._gradient(self._release() / moved)
 
     def accounted(self) -> tuple[int, float, float]:
-        """Number of the round's steps, their largest sampling rate and least noise multiplier."""
+        """Number of steps, their largest sampling rate and their least noise multiplier."""
         if not self._facts:
             return 0, 0.0, math.inf
         batches = max(facts.batches for facts in self._facts)

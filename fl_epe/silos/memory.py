@@ -1,7 +1,7 @@
 """`SiloMemory`: the data that a silo stores between the rounds of its audit.
 
-It consists of scores, some vectors as large as the model, and the seed of the canaries. It never
-leaves the silo.
+It consists of scores, some vectors as large as the model, and the seed of the canaries. It
+never leaves the silo.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LAGGED_ERRORS = 6.0
 
 @dataclasses.dataclass(frozen=True)
 class SiloPlan:
-    """The settings of an audit, fixed before the first round; see `audit_records` for the names.
+    """The settings of an audit, fixed before the first round and named as in `audit_records`.
 
     Attributes:
         too_small: why no canary joins; empty if canaries join.
@@ -91,17 +91,19 @@ class SiloHistory:
     """Facts of the rounds, which are stored as JSON.
 
     Attributes:
-        trained: for each round of DP-SGD the number of steps, their sampling rate and the smallest
-            noise multiplier.
+        trained: for each round of DP-SGD the number of steps, their sampling rate and the
+            smallest noise multiplier.
         accounted: number of steps in the silo's accountant; ``None`` without an accountant.
         uploads: facts about the uploads that are scored.
         averages: facts about the averages that the silo received.
-        received: the hash of each model that the silo received, and the number of averages then.
+        received: the hash of each model that the silo received, and the number of averages
+            then.
         reasons: reasons why uploads are not scored, with the number of rounds.
         not_private: names of optimizers without DP-SGD, with the number of rounds.
         rewound: whether the server went back from the last model to an earlier one.
         momentum: whether averages have more of earlier uploads than the announced server adds.
-        names: names of the arrays of an upload, in the model's order; empty if they are not known.
+        names: names of the arrays of an upload, in the model's order; empty if they are not
+            known.
         unsent: why the sent arrays are not the trained model; empty if they are.
         stood_back: errors that ended the audit of a round.
     """

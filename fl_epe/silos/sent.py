@@ -29,8 +29,8 @@ def names_of_sent(
         sizes: numbers of entries of the model's tensors, in their order.
 
     Returns:
-        The names, which are empty if a tensor is missing, and a text, which is empty if no tensor
-        is missing.
+        The names, which are empty if a tensor is missing, and a text, which is empty if no
+        tensor is missing.
     """
     ends = np.cumsum(sizes)[:-1]
     candidates = {name: np.asarray(array) for name, array in arrays.items()}

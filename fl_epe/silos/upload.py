@@ -12,8 +12,8 @@ class Upload:
     Attributes:
         hidden: the sum of noise and canaries, ``(dim,)``: the upload minus ``real``.
         real: the part of the upload that is due to the silo's own records, ``(dim,)``.
-        times: how much each canary added, in units of ``unit``, ``(count,)``; whole numbers if all
-            steps have the same weight.
+        times: how much each canary added, in units of ``unit``, ``(count,)``; whole numbers if
+            all steps have the same weight.
         unit: norm of what a record adds when it is drawn once, on average over the steps.
         weights: norm of what a record adds in each step, in units of ``unit``, ``(S,)``.
         rate: sampling rate of a step.

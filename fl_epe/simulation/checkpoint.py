@@ -3,8 +3,9 @@
 A checkpoint has the job, as JSON text, and the state, as named arrays. It is an archive with
 checksums (`fl_epe.archive`) that only its owner can read, because the job has the canary seed.
 
-There are two files: ``checkpoint.npz``, and the checkpoint before it, ``checkpoint-previous.npz``.
-At every moment one of them is complete, and if the first is damaged, the second is used.
+There are two files: ``checkpoint.npz``, and the checkpoint before it,
+``checkpoint-previous.npz``. At every moment one of them is complete, and if the first is
+damaged, the second is used.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Job:
         check_count("evaluate_every", self.evaluate_every)
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as JSON values. It has the canary seed: keep it secret until training ends."""
+        """The job as JSON values, with the canary seed: keep it secret until training ends."""
         values = {
             "task": self.task.reference,
             "options": self.task.options(),
@@ -111,7 +112,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
-    """Names of files outside of a run's folder that a job reads, except the defaults of its task.
+    """Names of files that a job reads outside of its folder, except the task's defaults.
 
     Args:
         values: the job, as from `Job.to_dict`.
@@ -154,8 +155,8 @@ def load_job(
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; or if its
-            task is not ``task``.
+        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; or if
+            its task is not ``task``.
     """
     # `run_on_grid` reads the checkpoint again, and warns then if the newest one is damaged.
     return from_newest(
@@ -246,14 +247,15 @@ def remove_checkpoint(path: Path) -> None:
 def from_newest(
     path: Path, read: Callable[[Path], T], *, go_on: bool = True
 ) -> T:
-    """The result of ``read`` for the newest checkpoint, or for the previous one if it is damaged.
+    """The result of ``read`` for the newest checkpoint, or for the previous if it is damaged.
 
     Args:
         path: the path of the newest checkpoint.
-        read: a function of a path that raises an `UnreadableFileError` if the file is not usable.
+        read: a function of a path that raises an `UnreadableFileError` if the file is not
+            usable.
         go_on: whether the run goes on. If the previous checkpoint is used then, a warning names
-            both, and the damaged one is renamed, so that the next checkpoint does not make it the
-            previous one.
+            both, and the damaged one is renamed, so that the next checkpoint does not make it
+            the previous one.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.

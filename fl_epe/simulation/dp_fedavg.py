@@ -1,9 +1,9 @@
 """DP-FedAvg with canaries (McMahan et al. 2018; adaptive clipping: Andrew et al. 2021).
 
-The algorithm without Flower, state in and state out. `draw_plan` chooses the cohort of every round.
-Nodes train clients and sum their clipped updates (`fl_epe.simulation.worker`). `next_round` adds
-noise, takes the server optimizer's step and updates the clip norm. `DPFedAvg` runs this over
-Flower, with a `RunAuditor` that scores the canaries. The same in plain NumPy:
+The algorithm without Flower, state in and state out. `draw_plan` chooses the cohort of every
+round. Nodes train clients and sum their clipped updates (`fl_epe.simulation.worker`).
+`next_round` adds noise, takes the server optimizer's step and updates the clip norm. `DPFedAvg`
+runs this over Flower, with a `RunAuditor` that scores the canaries. The same in plain NumPy:
 docs/notes/dp_fedavg.md.
 
 Examples:
@@ -76,7 +76,8 @@ class ClippedSums:
 
     Attributes:
         total: sum of all clipped updates, float64 of shape ``(dim,)``; an absent client adds 0.
-        clients_total: with full knowledge, the sum over clients without canaries; else ``None``.
+        clients_total: with full knowledge, the sum over clients without canaries; else
+            ``None``.
         clients: number of clients in the sum.
         unclipped: number of clients whose update had at most the clip norm.
         canaries: number of canaries in the sum; all are clipped.
@@ -116,7 +117,7 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
 
 
 def _ladder_presence(config: RunConfig, rng: np.random.Generator) -> Booleans:
-    """The rounds of canaries at places that the clients' schedule gives to additional clients."""
+    """The rounds of canaries at places that the clients' schedule has for further clients."""
     load = config.load
     schedule = load.place_schedule(config.client_schedule())
     if not load.places:

@@ -38,7 +38,8 @@ def with_own_records(
 
     Args:
         message: the original message, which is not changed.
-        decoded: decoded arrays by the ``id`` of the original ones; newly decoded ones are added.
+        decoded: decoded arrays by the ``id`` of the original ones; newly decoded ones are
+            added.
     """
     records: dict[str, Any] = {}
     for name, item in message.content.items():

@@ -37,10 +37,10 @@ class InProcessGrid(Grid):
     """Runs a `ClientApp` on ``nodes`` nodes of this process, one thread for each.
 
     Each node gets copies of the records, as if they were sent, but the arrays in them are not
-    copied. If a client app raises an exception, the reply is an error message, as on a real node.
-    If it does not reply within the timeout of `send_and_receive`, only that reply is lost, and its
-    node goes on in a new thread. With glibc, the process creates no more heaps for threads from
-    then on. Use the grid as a context manager, or call `close`.
+    copied. If a client app raises an exception, the reply is an error message, as on a real
+    node. If it does not reply within the timeout of `send_and_receive`, only that reply is
+    lost, and its node goes on in a new thread. With glibc, the process creates no more heaps
+    for threads from then on. Use the grid as a context manager, or call `close`.
 
     Args:
         client_app: the app that replies to the messages.
@@ -77,7 +77,7 @@ class InProcessGrid(Grid):
         self.close()
 
     def close(self) -> None:
-        """End the threads after their current messages, without waiting for replaced threads."""
+        """End the threads after their current messages; replaced threads are not joined."""
         for thread in self._threads.values():
             thread.end()
         for thread in self._threads.values():
@@ -126,7 +126,7 @@ class InProcessGrid(Grid):
     def pull_messages(
         self, message_ids: Iterable[str], **_newer: Any
     ) -> Iterable[Message]:
-        """The replies that are ready, each once; arguments of newer Flower versions are ignored."""
+        """The replies that are ready, each once; arguments of newer versions are ignored."""
         replies = []
         for number in message_ids:
             reply = self._replies.get(number)
@@ -177,10 +177,10 @@ def share_one_heap() -> None:
 class _NodeThread:
     """Replies to the messages of a node, one after the other.
 
-    The thread is a daemon, so a client that hangs forever does not keep the process from ending.
-    The thread drops its references before it ends. Otherwise the garbage collector would run Python
-    code when it frees the thread, and CPython 3.11 fails if that happens while NumPy reads a header
-    in another thread.
+    The thread is a daemon, so a client that hangs forever does not keep the process from
+    ending. The thread drops its references before it ends. Otherwise the garbage collector
+    would run Python code when it frees the thread, and CPython 3.11 fails if that happens while
+    NumPy reads a header in another thread.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
@@ -245,12 +245,13 @@ class RunStoppedError(Exception):
 class StopRequest:
     """Asks a run to stop, for example from a signal handler or from another thread.
 
-    The run then discards the current round, writes a checkpoint of the rounds before it and raises
-    a `RunStoppedError`.
+    The run then discards the current round, writes a checkpoint of the rounds before it and
+    raises a `RunStoppedError`.
 
     Attributes:
         asked: whether the run was asked to stop.
-        listens: whether a run checks the request, which it does from its first round to its last.
+        listens: whether a run checks the request, which it does from its first round to its
+            last.
         waits_in: the thread in which that run waits for replies; ``None`` if it is not waiting.
     """
 
@@ -262,8 +263,8 @@ class StopRequest:
         """Ask the run to stop.
 
         Returns:
-            Whether the run will notice the request. If it is ``False``, a signal handler may raise
-            an exception, which ends the waiting in its thread at once.
+            Whether the run will notice the request. If it is ``False``, a signal handler may
+            raise an exception, which ends the waiting in its thread at once.
         """
         self.asked = True
         return self.listens and self.waits_in != threading.get_ident()

@@ -43,7 +43,7 @@ def content_of(reply: Message) -> RecordDict:
 
 @dataclasses.dataclass(frozen=True)
 class TrainInstruction:
-    """A worker's instruction for a round: its clients and canaries, and the settings of training.
+    """A worker's instruction for a round: its clients, its canaries and the settings.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
     """
@@ -158,8 +158,8 @@ class PartialAggregate(ClippedSums):
         """Refuse a reply that does not fit its instruction.
 
         Raises:
-            RefusedError: for a wrong shape or type, or for a sum that is not finite or whose norm
-                is larger than its number of clipped updates allows.
+            RefusedError: for a wrong shape or type, or for a sum that is not finite or whose
+                norm is larger than its number of clipped updates allows.
         """
         self._check_count("clients", len(instruction.clients))
         self._check_count("canaries", len(instruction.canary_ids))

@@ -1,4 +1,4 @@
-"""`NodeRegistry` tracks the clients of each node; nodes may leave, and return under other ids."""
+"""`NodeRegistry` tracks the clients of each node; nodes may leave and return with other ids."""
 
 import logging
 import time
@@ -31,9 +31,9 @@ class NodeRegistry:
     Args:
         num_clients: number of clients that the run expects.
         wait: seconds to wait, at the start, until all clients can be reached.
-        sizes: a function of a cohort that gives the work of each client; by default all have the
-            same. It is only called if every node holds all clients, so that the server can choose
-            the node of a client.
+        sizes: a function of a cohort that gives the work of each client; by default all have
+            the same. It is only called if every node holds all clients, so that the server can
+            choose the node of a client.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class NodeRegistry:
     def refresh(self, grid: Grid) -> Iterator[Fault]:
         """Forget nodes that left and ask new ones.
 
-        If two nodes hold the same client, the node that came last trains it: a node that died and
-        returns under another id is on a SuperLink's list twice for a while.
+        If two nodes hold the same client, the node that came last trains it: a node that died
+        and returns under another id is on a SuperLink's list twice for a while.
 
         Yields:
             A fault for each node that left or was replaced, or whose answer cannot be used.
@@ -117,8 +117,8 @@ class NodeRegistry:
 
         Raises:
             TimeoutError: if some clients cannot be reached in time.
-            ValueError: if two nodes hold the same client, unless every node holds all clients, or
-                if a node holds an unknown client.
+            ValueError: if two nodes hold the same client, unless every node holds all clients,
+                or if a node holds an unknown client.
         """
         for fault in self.refresh_until(grid, self._num_clients):
             if fault.kind in (FaultKind.ANSWER_REFUSED, FaultKind.NODE_LEFT):
@@ -143,9 +143,9 @@ class NodeRegistry:
     ) -> Iterator[tuple[int, list[int], list[int]]]:
         """Partition a round's clients and canaries among the nodes.
 
-        Canary j goes to the j-th node, modulo the number of nodes. Clients that no node holds are
-        left out. If every node holds all clients, they are partitioned by size: each client, the
-        largest first, goes to the node with the least work so far.
+        Canary j goes to the j-th node, modulo the number of nodes. Clients that no node holds
+        are left out. If every node holds all clients, they are partitioned by size: each
+        client, the largest first, goes to the node with the least work so far.
 
         Yields:
             A node with its clients and canaries, in an order that does not depend on its id.

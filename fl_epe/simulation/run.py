@@ -119,7 +119,7 @@ class _Session:
         return state["theta"]
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Evaluate, write a checkpoint and report progress; also called before the first round."""
+        """Evaluate, write a checkpoint and report progress, also before the first round."""
         t = self.strategy.rounds_done
         is_last = t == self.job.config.rounds
         ends = is_last or self.decided()
@@ -269,11 +269,11 @@ def run_on_grid(
     Args:
         grid: the grid: in process, of Ray or of a SuperLink.
         job: the definition of the run.
-        checkpoint: the file for the state of an unfinished run, which is written before the first
-            round and later; the checkpoint before it is in the same folder. If the file exists, the
-            run goes on from there, or from the checkpoint before it if the file is damaged. Both
-            have the canary seed, and only their owner can read them; the caller deletes them after
-            the run. A full disk is a fault, and the run goes on.
+        checkpoint: the file for the state of an unfinished run, which is written before the
+            first round and later; the checkpoint before it is in the same folder. If the file
+            exists, the run goes on from there, or from the checkpoint before it if the file is
+            damaged. Both have the canary seed, and only their owner can read them; the caller
+            deletes them after the run. A full disk is a fault, and the run goes on.
         checkpoint_every: number of rounds from one checkpoint to the next. There is always one
             after the last round, before the scoring, and one if the run ends while it waits for
             clients: by a `StopRequest`, a signal or an error.
@@ -301,7 +301,7 @@ def run_on_grid(
 def _train(
     grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float
 ) -> ArrayRecord:
-    """Train to the final model; if the run ends early, write a checkpoint of the rounds done."""
+    """Train to the final model; write a checkpoint if the run ends early."""
     strategy = session.strategy
     stop = session.stop
     watched: Any = grids.WatchedGrid(grid, stop)
@@ -338,9 +338,10 @@ def simulate(
         job: the definition of the run.
         backend: "in-process" (threads) or "ray" (Flower's simulation with a process for each
             worker; if the environment has ``RAY_ADDRESS``, on that cluster).
-        workers: number of nodes, among which the clients are partitioned. Clipped sums are exact:
-            on a CPU, the model and every score have the same bits with any number of workers. Only
-            the mean training loss, a sum of rounded numbers, may differ in its last bits.
+        workers: number of nodes, among which the clients are partitioned. Clipped sums are
+            exact: on a CPU, the model and every score have the same bits with any number of
+            workers. Only the mean training loss, a sum of rounded numbers, may differ in its
+            last bits.
         options: checkpoints and progress, see `run_on_grid`.
 
     Raises:

@@ -39,17 +39,17 @@ _WAIT_FOR_NODES = 600.0
 class DPFedAvg(Strategy):
     """DP-FedAvg that schedules clients and canaries, and measures the leakage of canaries.
 
-    In each round it sends every node an instruction to train its part of the cohort, adds up the
-    partial sums, and takes the next step of `fl_epe.simulation.dp_fedavg`. Observed canaries are
-    0 … k−1; the unobserved ones after them are scored and never take part.
+    In each round it sends every node an instruction to train its part of the cohort, adds up
+    the partial sums, and takes the next step of `fl_epe.simulation.dp_fedavg`. Observed
+    canaries are 0 … k−1; the unobserved ones after them are scored and never take part.
     `fl_epe.config.RunConfig` explains how the canaries' rounds are drawn.
 
     Args:
         config: all settings that determine the result.
         seeds: the seeds of the random streams; by default from the operating system.
-        client_sizes: a function of a cohort that gives the number of examples of each client, to
-            balance the work of nodes that hold all clients; by default all have the same. It does
-            not change the result.
+        client_sizes: a function of a cohort that gives the number of examples of each client,
+            to balance the work of nodes that hold all clients; by default all have the same. It
+            does not change the result.
 
     Attributes:
         log: the participants of each round, and the faults.
@@ -245,7 +245,8 @@ class DPFedAvg(Strategy):
 
         Args:
             arrays: the final model, as `Strategy.start` returned it.
-            metrics: further series for the record, such as those of an evaluation on the server.
+            metrics: further series for the record, such as those of an evaluation on the
+                server.
 
         Raises:
             ValueError: before the first round.

@@ -24,8 +24,8 @@ _thread = threading.local()
 def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
     """The `ClientApp` that trains ``task``'s clients and adds the canaries.
 
-    The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N, …
-    It answers a query with their ids, and a train message (`TrainInstruction`) with a
+    The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N,
+    … It answers a query with their ids, and a train message (`TrainInstruction`) with a
     `PartialAggregate`. Model and data stay in memory between messages. The environment sets the
     device and the number of clients that train at once, see `Execution.from_environment`.
 

@@ -1,8 +1,8 @@
 """Finds tasks by name: built-in tasks, and those in a user's modules.
 
-A reference is the short name of a built-in task, or ``"module:name"``. That name is a subclass of
-`Task`, a function that is annotated to return a task, or a task. Modules are found where Python
-finds them, and the command line looks in the current folder first.
+A reference is the short name of a built-in task, or ``"module:name"``. That name is a subclass
+of `Task`, a function that is annotated to return a task, or a task. Modules are found where
+Python finds them, and the command line looks in the current folder first.
 
 Examples:
     >>> digits = find_task("digits")
@@ -62,8 +62,8 @@ class FoundTask:
         """The task with these options.
 
         Raises:
-            ValueError: for an option that does not exist (the message lists those that do), is of
-                another type, out of range or missing; or if a function returns no task.
+            ValueError: for an option that does not exist (the message lists those that do), is
+                of another type, out of range or missing; or if a function returns no task.
         """
         from fl_epe.tasks.contract import Task
 
@@ -138,8 +138,8 @@ def load_task(name: str, **options: object) -> Task:
     """The task called ``name`` with its options, e.g. ``load_task("digits", num_clients=60)``.
 
     Args:
-        name: a key of `BUILT_IN`, or ``"module:name"``: a subclass of `Task`, a function that is
-            annotated to return one, or a task.
+        name: a key of `BUILT_IN`, or ``"module:name"``: a subclass of `Task`, a function that
+            is annotated to return one, or a task.
         options: the fields of the class, or the arguments of the function.
 
     Raises:

@@ -1,7 +1,7 @@
 """The kind of each column of a table for a model: number, category, date, or left out.
 
-`sort_columns` uses only names and values. ``fl-epe new`` writes the kinds into a file, where the
-user can change the kind of every column.
+`sort_columns` uses only names and values. ``fl-epe new`` writes the kinds into a file, where
+the user can change the kind of every column.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
     count as integers there.
 
     Raises:
-        ValueError: if all values are equal, or if they are neither numbers nor text that repeats.
+        ValueError: if all values are equal, or if they are neither numbers nor text that
+            repeats.
     """
     from pandas.api.types import infer_dtype
 

@@ -29,9 +29,9 @@ _EVALUATION_BATCH = 64  # examples
 class Task(abc.ABC):
     """A federated learning problem.
 
-    The fields of a subclass are its options, which must be hashable and cheap to create. Data is
-    loaded when it is first needed and cached by module-level functions, not in the object, so that
-    a task pickles as a few bytes.
+    The fields of a subclass are its options, which must be hashable and cheap to create. Data
+    is loaded when it is first needed and cached by module-level functions, not in the object,
+    so that a task pickles as a few bytes.
 
     Attributes:
         name: the task's name for `load_task`; by default ``"module:Class"``.
@@ -67,7 +67,7 @@ class Task(abc.ABC):
         return self._loader, ()
 
     def options(self) -> dict[str, Any]:
-        """The options with which `load_task` makes the task from its reference, as JSON values."""
+        """The options with which `load_task` makes the task again, as JSON values."""
         if self._loader is not None:
             return dict(self._loader.keywords)
         names = [field.name for field in dataclasses.fields(self)]
@@ -108,7 +108,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Loss and number of correct predictions of a batch, given the model's outputs for it."""
+        """Loss and correct predictions of a batch, given the model's outputs for it."""
 
     def batch_loss(
         self, model: Callable[..., torch.Tensor], batch: ClientData
@@ -116,8 +116,8 @@ class Task(abc.ABC):
         """Call ``model`` with the inputs of a batch, and `loss` with its outputs.
 
         Override it to call the model in another way, e.g. to compute only some of its outputs.
-        Clients then train one after another (`fl_epe.training.vectorized`), unless `by_example` is
-        overridden, too.
+        Clients then train one after another (`fl_epe.training.vectorized`), unless `by_example`
+        is overridden, too.
         """
         return self.loss(models.call_model(model, batch.inputs), batch.targets)
 
@@ -140,8 +140,8 @@ class Task(abc.ABC):
     def initial(self, seed: int) -> np.ndarray:
         """The initial model: the values of a fresh `model`, drawn from ``seed``.
 
-        If the model has a method ``initial_values(random)``, the values are those that it yields,
-        an array for each parameter.
+        If the model has a method ``initial_values(random)``, the values are those that it
+        yields, an array for each parameter.
 
         Returns:
             float32 of shape (dim,), the trainable parameters in the order of
@@ -190,8 +190,8 @@ class Task(abc.ABC):
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
         """Mean ``loss`` and metric of the model ``theta`` on the held-out examples.
 
-        With two classes, the result also has "ROC AUC", see `losses.area_under_curve`. It has the
-        same bits with any number of threads. BatchNorm uses averages over these examples.
+        With two classes, the result also has "ROC AUC", see `losses.area_under_curve`. It has
+        the same bits with any number of threads. BatchNorm uses averages over these examples.
 
         Args:
             theta: float32 of shape (dim,).
@@ -222,7 +222,7 @@ class Task(abc.ABC):
         return scores
 
     def _trained(self, theta: np.ndarray) -> torch.nn.Module:
-        """The model ``theta`` in evaluation mode, with BatchNorm's averages over held-out data."""
+        """The model ``theta`` for evaluation, with BatchNorm's averages over held-out data."""
         if theta.shape != (self.dim,):
             raise_invalid("theta.shape", theta.shape, f"== ({self.dim},)")
         model = models.prepared(self.model).eval()
@@ -241,7 +241,7 @@ class Task(abc.ABC):
         return model.eval()
 
     def save_model(self, theta: np.ndarray, path: Path) -> None:
-        """Write the ``state_dict`` of the model ``theta`` to a file for `torch.load`, atomically.
+        """Write the ``state_dict`` of the model ``theta`` to a file, atomically.
 
         Args:
             theta: float32 of shape (dim,).
@@ -276,9 +276,9 @@ class Task(abc.ABC):
     def chance_loss(self) -> float | None:
         """The least loss on the held-out examples of a model with constant outputs.
 
-        For the mean squared error, it is the variance of the targets; for cross-entropy, it is the
-        entropy of the class frequencies. It is ``None`` if an example has several classes, or if
-        the search fails.
+        For the mean squared error, it is the variance of the targets; for cross-entropy, it is
+        the entropy of the class frequencies. It is ``None`` if an example has several classes,
+        or if the search fails.
         """
         data = self.held_out()
         is_one_each = (

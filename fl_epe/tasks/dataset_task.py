@@ -72,39 +72,43 @@ def from_datasets(
     Data is read when it is first needed.
 
     Args:
-        model: a module, whose values are those of the initial model (a trained one, for example),
-            or a class or function without arguments that makes one, whose values are drawn from the
-            run's seed. Parameters with ``requires_grad=False`` are not trained. Outputs may be a
-            tensor, an object or mapping with ``logits``, or a tuple whose first entry is used.
-        dataset: a `datasets.Dataset` or `datasets.DatasetDict`, a function without arguments that
-            returns one, the id of a hub's data set, or a local file (CSV, TSV, JSON lines, LEAF's
-            JSON, Parquet) or folder (of such files, of images, or saved by ``save_to_disk``).
-        inputs: the column that is the model's input; a list of columns that become the features of
-            one tensor; or a mapping from the model's arguments to columns. Integers become int64
-            and real numbers float32, also if they are stored as text. Images become float32 of
-            shape (channels, height, width) in [0, 1].
+        model: a module, whose values are those of the initial model (a trained one, for
+            example), or a class or function without arguments that makes one, whose values are
+            drawn from the run's seed. Parameters with ``requires_grad=False`` are not trained.
+            Outputs may be a tensor, an object or mapping with ``logits``, or a tuple whose
+            first entry is used.
+        dataset: a `datasets.Dataset` or `datasets.DatasetDict`, a function without arguments
+            that returns one, the id of a hub's data set, or a local file (CSV, TSV, JSON lines,
+            LEAF's JSON, Parquet) or folder (of such files, of images, or saved by
+            ``save_to_disk``).
+        inputs: the column that is the model's input; a list of columns that become the features
+            of one tensor; or a mapping from the model's arguments to columns. Integers become
+            int64 and real numbers float32, also if they are stored as text. Images become
+            float32 of shape (channels, height, width) in [0, 1].
         targets: the column of the targets. Text becomes classes in alphabetical order, and no
             label may be blank.
-        partition: how rows are partitioned among clients: "by:COLUMN" (a client for each value of a
-            column, which has text or integers), "iid:CLIENTS", "dirichlet:ALPHA" (clients of equal
-            size whose shares of the targets are drawn from a Dirichlet distribution, as by Hsu et
-            al. 2019), or a partitioner of flwr-datasets that has no data yet.
+        partition: how rows are partitioned among clients: "by:COLUMN" (a client for each value
+            of a column, which has text or integers), "iid:CLIENTS", "dirichlet:ALPHA" (clients
+            of equal size whose shares of the targets are drawn from a Dirichlet distribution,
+            as by Hsu et al. 2019), or a partitioner of flwr-datasets that has no data yet.
         num_clients: number of clients, only for "dirichlet".
-        held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn from
-            all rows, or a data set. By default the split "test" or "validation", or a tenth.
-        loss: mean loss of a batch, ``loss(outputs, targets)``. By default cross-entropy for integer
-            targets (the classes are the last axis of the outputs, or the second as in torch's own
-            losses; targets of −100 are ignored), and the mean squared error for real ones.
-        metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's name.
-            By default accuracy for integer targets, and none for real ones.
+        held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn
+            from all rows, or a data set. By default the split "test" or "validation", or a
+            tenth.
+        loss: mean loss of a batch, ``loss(outputs, targets)``. By default cross-entropy for
+            integer targets (the classes are the last axis of the outputs, or the second as in
+            torch's own losses; targets of −100 are ignored), and the mean squared error for
+            real ones.
+        metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's
+            name. By default accuracy for integer targets, and none for real ones.
         data_seed: seed of the partition and of the held-out rows.
         unit: a word for one client in reports, such as "hospital". By default the name of the
             column of clients' ids, without "_id" at its end, else "client".
         defaults: settings of `RunConfig` that suit this task.
 
     Raises:
-        ValueError: for an invalid ``partition``, ``held_out`` or ``data_seed``. A column or value
-            that the data lack is reported when they are read.
+        ValueError: for an invalid ``partition``, ``held_out`` or ``data_seed``. A column or
+            value that the data lack is reported when they are read.
     """
     arguments = types.SimpleNamespace(**locals())
     # A mapping proxy cannot be pickled.
@@ -248,7 +252,7 @@ class DatasetTask(Task):
         return len(self._rows)
 
     def model(self) -> torch.nn.Module:
-        """A copy of the user's module, or a fresh one; its output is converted to one tensor."""
+        """A copy of the user's module, or a fresh one, whose output is one tensor."""
         source: Any = self.arguments.model
         model: Any = source if isinstance(source, torch.nn.Module) else source()
         # A function may return the same module each time.

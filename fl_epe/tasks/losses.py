@@ -22,8 +22,8 @@ class ClientData:
     """The examples of one client, or the held-out examples.
 
     Attributes:
-        inputs: the model's inputs: a tensor, or a mapping from keyword arguments to tensors, whose
-            first axis is the examples.
+        inputs: the model's inputs: a tensor, or a mapping from keyword arguments to tensors,
+            whose first axis is the examples.
         targets: the tensor that `Task.loss` compares with the outputs; its first axis is the
             examples.
     """
@@ -74,10 +74,10 @@ class LossSum:
 
     Attributes:
         loss: sum of the losses of the predictions, a differentiable scalar.
-        correct: number of correct predictions; for a task with a metric other than accuracy, the
-            sum of that metric. A tensor on the device avoids a synchronisation.
-        examples: number of predictions (for text, the tokens that are not masked), as a number or
-            a tensor.
+        correct: number of correct predictions; for a task with a metric other than accuracy,
+            the sum of that metric. A tensor on the device avoids a synchronisation.
+        examples: number of predictions (for text, the tokens that are not masked), as a number
+            or a tensor.
     """
 
     loss: torch.Tensor
@@ -218,8 +218,9 @@ def by_class(
     """Logits of shape (predictions, classes), and the class of each prediction.
 
     Args:
-        outputs: logits whose classes are the last axis, or the second one as in torch's own losses:
-            (n, length, classes) or (n, classes, length) for targets of shape (n, length).
+        outputs: logits whose classes are the last axis, or the second one as in torch's own
+            losses: (n, length, classes) or (n, classes, length) for targets of shape (n,
+            length).
         targets: class numbers.
 
     Raises:
@@ -231,8 +232,8 @@ def by_class(
     if is_second and shape[:-1] == target_shape:
         raise ValueError(
             f"Expected outputs {shape} to show which axis has the classes: for targets "
-            f"{target_shape} it may be the last or the second. Pad the sequences to another length, "
-            "or give loss= and metric="
+            f"{target_shape} it may be the last or the second. Pad the sequences to another "
+            "length, or give loss= and metric="
         )
     is_last = len(shape) == 2 or _without_ones(shape[1:-1]) == _without_ones(
         target_shape[1:]

@@ -1,4 +1,4 @@
-"""The paper's tasks, EMNIST by writer and StackOverflow by user, on published or synthetic data.
+"""The paper's tasks, EMNIST and StackOverflow, on published or synthetic data.
 
 Only the synthetic data has been tried, see `fl_epe.data`.
 """
@@ -135,8 +135,8 @@ class StoredTask(_ByUser, abc.ABC):
         max_examples: largest number of examples that a client trains on, drawn at random; 0 for
             all.
         data_seed: seed of that choice.
-        data_dir: a folder that `fl_epe.data.convert` wrote, or a folder or file that it reads, or
-            the default. A source is converted first, once, into the user's cache folder.
+        data_dir: a folder that `fl_epe.data.convert` wrote, or a folder or file that it reads,
+            or the default. A source is converted first, once, into the user's cache folder.
     """
 
     data_dir: str = ""
@@ -197,8 +197,8 @@ class StoredTask(_ByUser, abc.ABC):
     def held_out(self) -> losses.ClientData:
         """Some examples of the source's test split.
 
-        Without a test split, they are from another held-out split, or from the tenth that was held
-        out of each client's examples.
+        Without a test split, they are from another held-out split, or from the tenth that was
+        held out of each client's examples.
         """
         return self._client_data(self._store.held_out(self._most_held_out))
 
@@ -252,11 +252,12 @@ def _held_out(task: SyntheticTask) -> losses.ClientData:
 class Emnist(_Characters, StoredTask):
     """Handwritten characters of 62 classes by writer (Cohen et al. 2017, Caldas et al. 2018).
 
-    The defaults for rounds, clients a round, optimizers, batch size and noise are those of Andrew
-    et al. 2024, who do not state the numbers of canaries and local epochs for this task.
+    The defaults for rounds, clients a round, optimizers, batch size and noise are those of
+    Andrew et al. 2024, who do not state the numbers of canaries and local epochs for this task.
     They have 3,383 writers and 814,000 characters. The hub's set has as many characters of more
-    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, for every source;
-    TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape (n,).
+    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, for every
+    source; TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape
+    (n,).
     """
 
     name: ClassVar[str] = "emnist"
@@ -279,14 +280,14 @@ class SyntheticEmnist(_Characters, SyntheticTask):
 
 @dataclasses.dataclass(frozen=True)
 class StackOverflow(_NextWords, StoredTask):
-    """Next words in posts by 342,477 users (TensorFlow Federated's set), LSTM of Reddi et al. 2021.
+    """Next words in posts by 342,477 users (TensorFlow Federated), LSTM of Reddi et al. 2021.
 
-    The defaults are the settings of Andrew et al. 2024, with two exceptions: the paper has no limit
-    like ``max_examples``, and the server's and the clients' learning rates were written down from
-    memory and not checked against the paper. ``data_dir`` may be a folder with
+    The defaults are the settings of Andrew et al. 2024, with two exceptions: the paper has no
+    limit like ``max_examples``, and the server's and the clients' learning rates were written
+    down from memory and not checked against the paper. ``data_dir`` may be a folder with
     ``stackoverflow.sqlite.lzma`` and ``stackoverflow.word_count``; to convert all of TFF's set
-    takes an hour or two, so better do it yourself. Word ids and the next ones are int64 of shape
-    (n, 20), see `fl_epe.data.examples`.
+    takes an hour or two, so better do it yourself. Word ids and the next ones are int64 of
+    shape (n, 20), see `fl_epe.data.examples`.
     """
 
     name: ClassVar[str] = "stackoverflow"
@@ -295,7 +296,7 @@ class StackOverflow(_NextWords, StoredTask):
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticStackOverflow(_NextWords, SyntheticTask):
-    """Synthetic sentences of as many users as StackOverflow has, see `fl_epe.data.synthetic_text`.
+    """Synthetic sentences of as many users as StackOverflow (`fl_epe.data.synthetic_text`).
 
     The defaults are those of `StackOverflow`, whose two learning rates were not checked against
     the paper. Word ids and the next ones are int64 of shape (n, 20).

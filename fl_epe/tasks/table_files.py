@@ -1,7 +1,7 @@
 """Reads a table of examples from one file: CSV, TSV, JSON lines, LEAF's JSON or Parquet.
 
-All files follow the rules of `fl_epe.table_file`. Types are inferred, except those of clients' ids,
-which stay text as written (`fl_epe.client_ids`).
+All files follow the rules of `fl_epe.table_file`. Types are inferred, except those of clients'
+ids, which stay text as written (`fl_epe.client_ids`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def read_file(path: Path, by: str) -> pyarrow.Table:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file has no table; the message is one line with the file and the reason.
+        ValueError: if the file has no table; the message is one line with the file and the
+            reason.
     """
     text = functools.partial(_csv, by=by)
     lines = functools.partial(_json, by=by)

@@ -1,7 +1,7 @@
 """Rows of a data set: their sources, their partition, and their columns as tensors for a model.
 
-Integers become int64, real numbers float32, and images float32 of shape (channels, height, width)
-in [0, 1]. All rows must have the same shape, so sequences must be padded first.
+Integers become int64, real numbers float32, and images float32 of shape (channels, height,
+width) in [0, 1]. All rows must have the same shape, so sequences must be padded first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Source: TypeAlias = (
 """A data set, with or without splits, a function that returns one, or a path or hub id."""
 
 Columns = str | Sequence[str] | Mapping[str, str]
-"""One column; several that become features of one tensor; or columns by the model's arguments."""
+"""One column; several that become one tensor's features; or columns by argument of the model."""
 
 # Names of splits that are held out by default, in this order of preference.
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "dev")
@@ -96,8 +96,8 @@ def read_tables(source: Source, by: str = "") -> dict[str, pandas.DataFrame]:
 
     Args:
         source: the data set, as ``dataset`` of `from_datasets`.
-        by: the column of clients' ids, if there is one. Its text stays exactly as written, and an
-            empty text is a missing value.
+        by: the column of clients' ids, if there is one. Its text stays exactly as written, and
+            an empty text is a missing value.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
@@ -322,8 +322,8 @@ def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
 def _column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
     """The values of a column in the order of the rows.
 
-    A selection of rows is taken at once, unless it has few of many rows: `datasets` gathers rows
-    one after another, which takes seconds for a million rows.
+    A selection of rows is taken at once, unless it has few of many rows: `datasets` gathers
+    rows one after another, which takes seconds for a million rows.
     """
     column = dataset.data.column(name)
     if dataset._indices is None:
@@ -339,7 +339,7 @@ def _values(dataset: Dataset, name: str) -> pandas.Series[Any]:
 
 
 def _array(dataset: Dataset, name: str) -> Any:
-    """A column of numbers, or of lists of equal length, as one array; else each row's values."""
+    """A column of numbers, or of lists of equal length, as one array; else the rows."""
     from pyarrow import ExtensionType, compute, types
 
     values = _column(dataset, name).combine_chunks()
@@ -470,8 +470,8 @@ def _dirichlet(
 
     Random numbers are drawn as by flwr-datasets' InnerDirichletPartitioner, which fails if all
     remaining shares of a client are 0 in floating point. Its DirichletPartitioner is no
-    replacement: it splits each class over the clients, so that with many clients and a small alpha
-    some have no rows.
+    replacement: it splits each class over the clients, so that with many clients and a small
+    alpha some have no rows.
     """
     values = _values(dataset, targets).to_numpy()
     # Classes are numbered 0, 1, 2, …

@@ -1,4 +1,4 @@
-"""Local training of a round's clients, one by one or in chunks, and the sum of their updates."""
+"""Local training of a round's clients, one by one or in chunks, with a sum of their updates."""
 
 import dataclasses
 import logging
@@ -59,9 +59,9 @@ class _Round:
     """The state of a round: the global model, the sum of the updates, and the counts.
 
     Updates on a GPU are clipped and added up there. As on the CPU, this is done in float64, but
-    squares are added in another order. The host does not wait for the device before `finish`, and
-    prepares the next clients' data meanwhile; the sum is the only model-sized vector that is copied
-    to the host. Updates on the CPU are added to the `ClippedSum` directly.
+    squares are added in another order. The host does not wait for the device before `finish`,
+    and prepares the next clients' data meanwhile; the sum is the only model-sized vector that
+    is copied to the host. Updates on the CPU are added to the `ClippedSum` directly.
     """
 
     def __init__(
@@ -183,11 +183,11 @@ def _writable(array: np.ndarray) -> np.ndarray:
 class CohortTrainer:
     """Trains clients of a task, clips their updates and adds them up.
 
-    Depending on `Execution`, it trains one client after another in the same memory (`Trainer`), or
-    a chunk of clients of about the same size at once (`vectorized.py`). Both compute the same
-    updates up to rounding. A chunk that fails is halved until only the client that causes the error
-    is lost. If torch cannot vectorise the model, clients are trained one after another; if a GPU
-    has not enough memory for a chunk, later chunks are half as large.
+    Depending on `Execution`, it trains one client after another in the same memory (`Trainer`),
+    or a chunk of clients of about the same size at once (`vectorized.py`). Both compute the
+    same updates up to rounding. A chunk that fails is halved until only the client that causes
+    the error is lost. If torch cannot vectorise the model, clients are trained one after
+    another; if a GPU has not enough memory for a chunk, later chunks are half as large.
 
     A trainer is not thread-safe.
 
@@ -361,10 +361,10 @@ class CohortTrainer:
         self.chunk = 1
 
     def _check_chunks(self, work: _Round, loaded: Loaded) -> None:
-        """Check that a client's update is the same in a chunk, before chunks are used by default.
+        """Check that a client's update is the same in a chunk, unless the user set its size.
 
-        It differs if the examples of a batch depend on each other or, on a CPU, if the model draws
-        random numbers. A client with a batch that needs padding is checked separately.
+        It differs if the examples of a batch depend on each other or, on a CPU, if the model
+        draws random numbers. A client with a batch that needs padding is checked separately.
         """
         for client, data in reversed(loaded):
             is_padded = (

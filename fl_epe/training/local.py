@@ -2,10 +2,10 @@
 
 `Execution` has the settings that change speed and rounding, but not the method.
 
-To use several cores, start several threads with a `Trainer` each. On two cores of a Xeon (AVX-512,
-torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client), one thread trains 35 clients a
-second, two threads 67, two processes 66, and one trainer whose operations use both cores 55.
-`benchmarks/throughput.py` has the times of rounds of clients.
+To use several cores, start several threads with a `Trainer` each. On two cores of a Xeon
+(AVX-512, torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client), one thread trains
+35 clients a second, two threads 67, two processes 66, and one trainer whose operations use both
+cores 55. `benchmarks/throughput.py` has the times of rounds of clients.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ _KEPT_BLOCK = 31 << 20
 class Execution:
     """The device, the number of clients that it trains at once, and the precision.
 
-    On a CPU with the defaults, an update depends only on the client, to the last bit: neither on
-    the worker nor on the other clients. With other settings, its last digits may depend on them.
-    At every precision, models and updates are float32, and clipping is in float64.
+    On a CPU with the defaults, an update depends only on the client, to the last bit: neither
+    on the worker nor on the other clients. With other settings, its last digits may depend on
+    them. At every precision, models and updates are float32, and clipping is in float64.
 
     Attributes:
         device: "auto" (CUDA if there is a GPU, else the CPU), or an argument of `torch.device`.
-        chunk: number of clients that are trained at once; more need more memory. By default 128, or
-            as many as have 2³⁰ parameters together. On a CPU the default is 24, and 1 if the model
-            has more than 2¹⁷ parameters or convolutions (`fl_epe.training.vectorized`).
-        precision: precision of products and convolutions. "tf32" (NVIDIA, from Ampere on) trains
-            the LSTM 1.1 times as fast as "float32" on an H200, and changes nothing on a CPU. "bf16"
-            is autocast: on a CPU with AMX it trains the EMNIST CNN 1.37 times as fast, on the H200
-            the LSTM 0.9 times (`benchmarks/gpu.py`).
+        chunk: number of clients that are trained at once; more need more memory. By default
+            128, or as many as have 2³⁰ parameters together. On a CPU the default is 24, and 1
+            if the model has more than 2¹⁷ parameters or convolutions
+            (`fl_epe.training.vectorized`).
+        precision: precision of products and convolutions. "tf32" (NVIDIA, from Ampere on)
+            trains the LSTM 1.1 times as fast as "float32" on an H200, and changes nothing on a
+            CPU. "bf16" is autocast: on a CPU with AMX it trains the EMNIST CNN 1.37 times as
+            fast, on the H200 the LSTM 0.9 times (`benchmarks/gpu.py`).
         deterministic: whether CUDA uses only algorithms that repeat to the bit.
     """
 
@@ -84,7 +85,8 @@ class Execution:
     def from_environment(cls) -> Execution:
         """The settings in environment variables.
 
-        They are FL_EPE_DEVICE, FL_EPE_CHUNK, FL_EPE_PRECISION and FL_EPE_DETERMINISTIC (0 or 1).
+        They are FL_EPE_DEVICE, FL_EPE_CHUNK, FL_EPE_PRECISION and FL_EPE_DETERMINISTIC (0 or
+        1).
 
         Raises:
             ValueError: if the device, chunk, precision or flag in a variable is invalid.
@@ -185,10 +187,10 @@ class LocalTraining:
 class Trainer:
     """Trains clients of a task one after another in the same memory.
 
-    On a CPU, the update depends only on the arguments of `train`, to the last bit: neither on the
-    trainer, thread or process that computes it, nor on earlier computations. This holds for one
-    kind of processor and one version of torch; others may round differently. A trainer is not
-    thread-safe, so use one for each thread.
+    On a CPU, the update depends only on the arguments of `train`, to the last bit: neither on
+    the trainer, thread or process that computes it, nor on earlier computations. This holds for
+    one kind of processor and one version of torch; others may round differently. A trainer is
+    not thread-safe, so use one for each thread.
 
     Args:
         task: the task whose clients are trained.
@@ -197,7 +199,8 @@ class Trainer:
     Attributes:
         whole_batches: whether the model cannot be trained with rows of padding in a batch.
         convolves: whether the model has convolutions.
-        draws: whether the model draws from torch's own generator; ``None`` before the first client.
+        draws: whether the model draws from torch's own generator; ``None`` before the first
+            client.
     """
 
     def __init__(self, task: Task, execution: Execution) -> None:
@@ -238,14 +241,15 @@ class Trainer:
         """Train on the examples of one client, starting from the global model ``theta``.
 
         Args:
-            theta: the global model, float32 of shape (dim,) on the device, which is not changed.
+            theta: the global model, float32 of shape (dim,) on the device, which is not
+                changed.
             data: the examples of the client.
             local: the settings of the training.
             random: the client's random stream of this round (batch order, dropout).
 
         Returns:
-            The local minus the global model, float32 of shape (dim,), not clipped; and the sum of
-            `LossSum.sums` over all steps. Both are on the device.
+            The local minus the global model, float32 of shape (dim,), not clipped; and the sum
+            of `LossSum.sums` over all steps. Both are on the device.
         """
         # BatchNorm needs two examples for a variance.
         smallest = 2 if self.whole_batches else 1

@@ -1,9 +1,10 @@
 """Local training of many clients at once: a model for each, and `torch.func.vmap` over them.
 
-This is the default on a GPU. On a CPU it is faster for small models, whose steps take more time in
-Python than in arithmetic (`benchmarks/throughput.py`), but not for large models or convolutions: on
-one thread of a Xeon (torch 2.13, medians of interleaved runs), the EMNIST CNN took 1.96 times as
-long in chunks of 4 clients, and the StackOverflow LSTM 1.65 times in chunks of 2.
+This is the default on a GPU. On a CPU it is faster for small models, whose steps take more time
+in Python than in arithmetic (`benchmarks/throughput.py`), but not for large models or
+convolutions: on one thread of a Xeon (torch 2.13, medians of interleaved runs), the EMNIST CNN
+took 1.96 times as long in chunks of 4 clients, and the StackOverflow LSTM 1.65 times in chunks
+of 2.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ALIGNMENT = 16
 
 
 def padded_size(examples: int, batch_size: int) -> int:
-    """Number of rows to which each batch of a client is padded; it depends only on the client."""
+    """Number of rows to which a client's batches are padded; other clients do not change it."""
     return min(batch_size, 1 << max(0, examples - 1).bit_length())
 
 
@@ -67,7 +68,8 @@ class Member:
             masks: a tensor for the mask of each call, bool of shape (rows, …), which is filled.
 
         Returns:
-            The number of examples, and their positions, shape (rows,), padded with the first one.
+            The number of examples, and their positions, shape (rows,), padded with the first
+            one.
         """
         order = next(self._batches)
         size = len(order)
@@ -126,9 +128,9 @@ class Together:
             learning_rate: step size for the mean loss of a batch.
 
         Returns:
-            The local minus the global models, of shape (members, dim); and the summed loss, summed
-            metric and number of predictions of each member, float64 of shape (members, 3). Both
-            are on the device.
+            The local minus the global models, of shape (members, dim); and the summed loss,
+            summed metric and number of predictions of each member, float64 of shape (members,
+            3). Both are on the device.
 
         Raises:
             RuntimeError: if torch cannot vectorise the model, or memory is exhausted.
@@ -191,7 +193,7 @@ class Together:
     def _losses(
         self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of the members' mean losses, and the counts of `train`, shape (members, 3)."""
+        """The sum of the members' mean losses, and counts as in `train`, (members, 3)."""
         parts = self._task.by_example(
             outputs.flatten(0, 1), targets.flatten(0, 1)
         )
@@ -291,7 +293,7 @@ def _gather(
     positions: Sequence[torch.Tensor],
     device: torch.device,
 ) -> ClientData:
-    """The rows at these positions of each client's examples, (clients, rows, …), on the device."""
+    """The rows at these positions of each client's examples, shape (clients, rows, …)."""
 
     def take(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         first = tensors[0]
