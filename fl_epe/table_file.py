@@ -84,10 +84,10 @@ def read_table(
     require_file(path)
     ending = table_ending(path)
     if ending not in readers:
-        wanted = (
+        expected = (
             f"to end with one of {', '.join(readers)} (of text, also with .gz)"
         )
-        raise_invalid("path", str(path), wanted)
+        raise_invalid("path", str(path), expected)
     try:
         return readers[ending](path)
     except (*UNREADABLE, csv.Error) as error:

@@ -212,7 +212,7 @@ def _orthogonal(
     shape: tuple[int, ...], random: np.random.Generator
 ) -> np.ndarray:
     """A uniform random matrix with orthonormal columns, float32 (Saxe et al. 2014)."""
-    # With one thread, the result has the same bits on every machine configuration.
+    # The result must have the same bits with any number of threads.
     with one_blas_thread():
         q, r = np.linalg.qr(random.standard_normal(shape))
     return (q * np.sign(np.diag(r))).astype(np.float32)

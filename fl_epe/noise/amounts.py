@@ -103,8 +103,10 @@ def arrays_without_noise(noise: NoiseSummary, level: float) -> Check:
     measured = "all do"
     if len(silent):
         names = ", ".join(_name(noise, number) for number in silent[:3])
-        more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-        measured = f"{len(silent)} of {len(counts)} without any: {names}{more}"
+        further = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+        measured = (
+            f"{len(silent)} of {len(counts)} without any: {names}{further}"
+        )
     return judged(
         "arrays without noise",
         claim="all arrays have noise",

@@ -131,10 +131,10 @@ def fault(checks: Sequence[Check]) -> str:
         return ""
     worst = failed[0]
     if len(failed) > 1:
-        more = f"; {len(failed) - 1} more checks of it failed"
+        further_failures = f"; {len(failed) - 1} more checks of it failed"
     else:
-        more = ""
-    return f"the noise is not as claimed ({worst.name}): {worst.text}{more}"
+        further_failures = ""
+    return f"the noise is not as claimed ({worst.name}): {worst.text}{further_failures}"
 
 
 def sentences(checks: Sequence[Check]) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ def _step(values: Floats) -> float:
     return 0.0
 
 
-def evened(noise: NoiseSummary) -> Floats:
+def scaled_values(noise: NoiseSummary) -> Floats:
     """Sorted values of the sketch, divided by the scale of a round or array if unlikely."""
     groups = noise.layout.groups
     rows = noise.rows("sketch")
@@ -140,7 +140,7 @@ def distribution(noise: NoiseSummary, level: float) -> Check:
     An exact binomial test detects too few values beyond three standard deviations.
     """
     law = noise.law
-    values = evened(noise)
+    values = scaled_values(noise)
     step = on_a_grid(noise).step
     count = len(values)
     steps = np.arange(count + 1) / max(count, 1)

@@ -33,7 +33,7 @@ _TICKS = 7  # largest number of ticks of the x-axis, besides 0
 _LETTER = 0.045
 # Labels fit between two ε that differ by more than this share of the largest ε drawn.
 _APART = 0.2
-# Largest powers of ten in the distance of ticks.
+# Number of powers of ten that are tried for the distance of ticks.
 _POWERS = 9
 
 

@@ -122,8 +122,8 @@ def _fitting(
         words += len(text.split()) + 1
         lines += len(textwrap.wrap(text, _WIDTH))
         if words > _MOST_WORDS or lines > _MOST_LINES:
-            more = counted(len(extra) - place, "more warning")
-            return [*extra[:place], f"{more} in the details."]
+            hidden_warnings = counted(len(extra) - place, "more warning")
+            return [*extra[:place], f"{hidden_warnings} in the details."]
     return extra
 
 

@@ -83,9 +83,9 @@ class PairDifference:
         leak = self.leak()
         if leak is None:
             return f"{pair} cannot be told apart, ε differs by {size}."
-        more, less = leak
+        leaky_run, less_leaky_run = leak
         return (
-            f"{pair} differ by more than chance, {more} leaks more than {less}: "
+            f"{pair} differ by more than chance, {leaky_run} leaks more than {less_leaky_run}: "
             f"ε of {self.first} less that of {self.second} is {size}."
         )
 

@@ -200,16 +200,16 @@ def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
     for unit, delta in dict.fromkeys(
         (answer.unit, answer.delta) for answer in answers
     ):
-        alike = [
+        comparable = [
             answer
             for answer in answers
             if answer.unit == unit and answer.delta == delta
         ]
         yield sentence(
-            f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(alike)}"
+            f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(comparable)}"
         )
         for adversary, view in SEEN_OF_SILOS.items():
-            lines = _lines(alike, adversary)
+            lines = _lines(comparable, adversary)
             if lines:
                 yield sentence(
                     f"{WHO[adversary]}, who sees {view}, learns of one {unit} at δ = {delta:.2g}: "

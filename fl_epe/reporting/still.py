@@ -48,7 +48,7 @@ _HEIGHT = 4.0
 _MARGIN_HEIGHT = 1.6  # of a picture with a row for each name
 _ROW_HEIGHT = 0.4
 _DPI = 200  # resolution of a PNG
-# The y-axis shows values below 0 if they are below so many times the highest value.
+# An axis from 0 on shows negative values only if they are below so many times the highest value.
 _NEGATIVE_SHARE = -0.06
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,

@@ -34,7 +34,7 @@ class Terminal(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print each text as one line, which is folded if it is long.
 
-        So a text with line breaks cannot add a line that looks like another one's.
+        So text from outside cannot imitate a line of the output.
         """
         super().print(*map(_one_line, objects), **options)
 

@@ -258,9 +258,9 @@ def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
     cohort = pool[places]
     remaining = rested - len(places)
     free_places = places[places < remaining]
-    moves = np.ones(len(places), bool)  # which of the last entries move
-    moves[places[places >= remaining] - remaining] = False
-    pool[free_places] = pool[remaining:rested][moves]
+    is_moved = np.ones(len(places), bool)  # which of the last entries move
+    is_moved[places[places >= remaining] - remaining] = False
+    pool[free_places] = pool[remaining:rested][is_moved]
     return cohort
 
 

@@ -51,20 +51,22 @@ class Trace(Schedule):
     clients: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
-        clients, who = _distinct(self.client_ids)
-        if len(when) != len(who):
+        row_rounds = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
+        clients, row_clients = _distinct(self.client_ids)
+        if len(row_rounds) != len(row_clients):
             raise_invalid(
-                "round_ids", when, f"to be as many as the {len(who)} client_ids"
+                "round_ids",
+                row_rounds,
+                f"to be as many as the {len(row_clients)} client_ids",
             )
-        first = int(when.min())
-        last = int(when.max())
+        first = int(row_rounds.min())
+        last = int(row_rounds.max())
         rounds = last - first + 1
         if rounds > _MOST_ROUNDS:
             raise_invalid(
                 "rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}"
             )
-        cells = (when - first) * len(clients) + who
+        cells = (row_rounds - first) * len(clients) + row_clients
         rows, counts = np.unique(cells, return_counts=True)
         round_ids, client_ids = np.divmod(rows, len(clients))
         if counts.max() > 1:
@@ -200,10 +202,10 @@ def _read(path: Path) -> Trace:
     clients = array.array("q")
     codes: dict[str, int] = {}  # the index of every distinct client
     table = table_rows(path, COLUMNS, every=True)
-    for number, (when, client) in table.rows:
+    for number, (round_cell, client_cell) in table.rows:
         try:
-            rounds.append(_round(when))
-            clients.append(codes.setdefault(_client(client), len(codes)))
+            rounds.append(_round(round_cell))
+            clients.append(codes.setdefault(_client(client_cell), len(codes)))
         except ValueError as error:
             raise ValueError(f"{table.place(number)}: {error}") from error
     return _trace(

@@ -225,9 +225,8 @@ class SiloAudit:
                 too_small = (
                     "a tenth of its records is too few canaries to measure by"
                 )
-                count = (
-                    2  # a plan has at least two canaries, but these never join
-                )
+                # A plan has at least two canaries, but these never join.
+                count = 2
         if options["unobserved"] is None:
             options["unobserved"] = max(LEAST_FOR_NULL, count // 4)
         if options["seed"] is None:

@@ -225,10 +225,10 @@ class LocalRound:
 
     def _release(self) -> Floats:
         """How much of each waiting canary is added to the model now; none is waiting then."""
-        waiting = self._waiting
+        amounts = self._waiting
         self._waiting = np.zeros(self._count)
-        self._times.position = self._times.position + waiting
-        return waiting
+        self._times.position = self._times.position + amounts
+        return amounts
 
     def _gradient(self, times: Floats) -> Vector | None:
         """The gradient that adds the canaries to a model, ``times`` each; ``None`` for none.

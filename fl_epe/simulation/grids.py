@@ -178,9 +178,9 @@ class _NodeThread:
     """Replies to the messages of a node, one after the other.
 
     The thread is a daemon, so a client that hangs forever does not keep the process from
-    ending. The thread drops its references before it ends. Otherwise the garbage collector
-    would run Python code when it frees the thread, and CPython 3.11 fails if that happens while
-    NumPy reads a header in another thread.
+    ending. The objects that it refers to are freed when it ends. Otherwise the garbage
+    collector would run Python code when it frees the thread, and CPython 3.11 fails if that
+    happens while NumPy reads a header in another thread.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:

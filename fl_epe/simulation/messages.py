@@ -238,16 +238,16 @@ def collect(
     parts: dict[int, PartialAggregate] = {}
     # With an in-process grid, only copies of the messages have ids.
     node_of = {
-        about.message_id: about.dst_node_id
-        for about in sent
-        if about.message_id
+        metadata.message_id: metadata.dst_node_id
+        for metadata in sent
+        if metadata.message_id
     }
     replied: set[int] = set()
     for reply in replies:
         # For a node that died, the SuperLink replies with its own node id.
-        about = reply.metadata
-        node = node_of.get(about.reply_to_message_id, about.src_node_id)
-        group = about.group_id
+        metadata = reply.metadata
+        node = node_of.get(metadata.reply_to_message_id, metadata.src_node_id)
+        group = metadata.group_id
         if group and group != str(round_number):
             fault(
                 FaultKind.ANSWER_OF_ANOTHER_ROUND,

@@ -238,14 +238,14 @@ class _Session:
             if estimate is not None:
                 stopped = EarlyStop(record.rounds, estimate)
         task = self.job.task
-        about = {
+        task_settings = {
             "task": task.reference,
             **task.options(),
             "metric": task.metric,
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings()})
+        design = Design.of({**task_settings, **record.design.to_settings()})
         return record.with_values(
             design=design, stopped=stopped, unit=task.unit
         )

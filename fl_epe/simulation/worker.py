@@ -41,8 +41,8 @@ def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
         clients = range(task.num_clients)
         if not everyone:
             clients = held_clients(task.num_clients, context)
-        held = pack(clients=np.array(clients, np.int64))
-        return Message(RecordDict({"held": held}), reply_to=message)
+        client_ids = pack(clients=np.array(clients, np.int64))
+        return Message(RecordDict({"held": client_ids}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

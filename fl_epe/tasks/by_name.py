@@ -193,8 +193,8 @@ def _attribute(module: Any, name: str, reference: str) -> Any:
         content = "it has no task"
         if tasks:
             content = f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}"
-        where = f"to name something in {reference.partition(':')[0]}"
-        _refuse(reference, f"{where}: there is no {name!r}, {content}")
+        expected = f"to name something in {reference.partition(':')[0]}"
+        _refuse(reference, f"{expected}: there is no {name!r}, {content}")
     if not _makes_task(value):
         kind = type(value).__name__
         if inspect.isfunction(value):

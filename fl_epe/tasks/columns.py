@@ -149,12 +149,12 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
         is_blank = values.str.strip() == ""
         if is_blank.any():
             row = is_blank.idxmax() + 1
-            wanted = f"to have a label in every row: row {row:,} is blank"
-            raise_invalid("targets", targets.name, wanted)
+            expected = f"to have a label in every row: row {row:,} is blank"
+            raise_invalid("targets", targets.name, expected)
     distinct = values.nunique()
     if distinct < 2:
-        wanted = f"to have different values, found {distinct}"
-        raise_invalid("targets", targets.name, wanted)
+        expected = f"to have different values, found {distinct}"
+        raise_invalid("targets", targets.name, expected)
     if kind == "floating" and not targets.hasnans:
         return None
     if kind in _NUMBERS and (

@@ -363,11 +363,11 @@ def _one_tensor(
     return outputs
 
 
-def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
+def _one_number(name: str, value: torch.Tensor) -> torch.Tensor:
     shape = tuple(getattr(value, "shape", ()))
     if shape not in ((), (1,)):
         raise ValueError(
-            f"Expected the {what} to be one number, the mean of the batch, got shape {shape}"
+            f"Expected the {name} to be one number, the mean of the batch, got shape {shape}"
         )
     if shape:
         return value.reshape(())

@@ -45,12 +45,12 @@ class ClientData:
     def tensors(self) -> dict[str, torch.Tensor]:
         """All tensors, by names for messages."""
         if isinstance(self.inputs, Mapping):
-            named = {
+            tensor_of = {
                 f"inputs {name}": part for name, part in self.inputs.items()
             }
         else:
-            named = {"inputs": self.inputs}
-        return {**named, "targets": self.targets}
+            tensor_of = {"inputs": self.inputs}
+        return {**tensor_of, "targets": self.targets}
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
         """The data with ``change`` applied to every tensor, e.g. to select some examples."""
@@ -296,8 +296,8 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     low = int(counted.min())
     high = int(counted.max())
     if low < 0 or high >= outputs:
-        wrong = low if low < 0 else high
-        has = f"as the model has {outputs} outputs, got {wrong}"
+        invalid_class = low if low < 0 else high
+        reason = f"as the model has {outputs} outputs, got {invalid_class}"
         raise_invalid(
-            "targets", column, f"to hold classes 0 … {outputs - 1}, {has}"
+            "targets", column, f"to hold classes 0 … {outputs - 1}, {reason}"
         )

@@ -70,8 +70,8 @@ def open_source(
     if isinstance(rows, Mapping):
         rows, held_out = _by_split(rows, held_out)
     if isinstance(held_out, str):
-        wanted = "to be a share or a data set: the data have no splits"
-        raise_invalid("held_out", held_out, wanted)
+        expected = "to be a share or a data set: the data have no splits"
+        raise_invalid("held_out", held_out, expected)
     if held_out is None:
         held_out = _HELD_OUT_SHARE
     if isinstance(held_out, float | int):
@@ -265,8 +265,8 @@ def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
             row = int(np.argmax(labels.is_null()))
             if part._indices is not None:
                 row = part._indices.column(0)[row].as_py()
-            wanted = f"to have a label in every row: {labels.null_count:,} have none, such as row"
-            raise_invalid("targets", column, f"{wanted} {row + 1:,}")
+            expected = f"to have a label in every row: {labels.null_count:,} have none, such as row"
+            raise_invalid("targets", column, f"{expected} {row + 1:,}")
         classes.update(labels.unique().to_pylist())
     return sorted(classes)
 
@@ -299,10 +299,10 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
     is_finite = np.isfinite(values).reshape(len(values), -1).all(1)
     if not is_finite.all():
-        bad = int(np.count_nonzero(~is_finite))
-        rows = f"{bad} of {len(values)} rows have a missing or infinite value"
-        wanted = f"to be finite: {rows}. Fill them in, or leave them out"
-        raise_invalid(argument, name, wanted)
+        count = int(np.count_nonzero(~is_finite))
+        rows = f"{count} of {len(values)} rows have a missing or infinite value"
+        expected = f"to be finite: {rows}. Fill them in, or leave them out"
+        raise_invalid(argument, name, expected)
     return torch.from_numpy(values.astype(np.float32))
 
 
@@ -476,27 +476,29 @@ def _dirichlet(
     values = _values(dataset, targets).to_numpy()
     # Classes are numbered 0, 1, 2, …
     _, classes = np.unique(values, return_inverse=True)
-    waiting = [
+    rows_left_by_class = [
         list(order[classes[order] == i]) for i in range(classes.max() + 1)
     ]
     random = np.random.default_rng(seed)
-    shares = random.dirichlet(np.full(len(waiting), alpha), clients)
-    room = [len(part) for part in np.array_split(order, clients)]
+    shares = random.dirichlet(np.full(len(rows_left_by_class), alpha), clients)
+    free_places = [len(part) for part in np.array_split(order, clients)]
     owners = np.empty_like(order)
-    with_room = list(range(clients))
-    while with_room:
-        client = random.choice(with_room)
-        if not room[client]:
-            with_room.remove(client)
+    open_clients = list(range(clients))
+    while open_clients:
+        client = random.choice(open_clients)
+        if not free_places[client]:
+            open_clients.remove(client)
             continue
-        room[client] -= 1
-        label = _next_class(shares[client], waiting, alpha, random)
-        while not waiting[label]:
+        free_places[client] -= 1
+        label = _next_class(shares[client], rows_left_by_class, alpha, random)
+        while not rows_left_by_class[label]:
             shares[:, label] = 0
             total = shares.sum(axis=1, keepdims=True)
             shares /= np.where(total, total, 1)
-            label = _next_class(shares[client], waiting, alpha, random)
-        owners[waiting[label].pop()] = client
+            label = _next_class(
+                shares[client], rows_left_by_class, alpha, random
+            )
+        owners[rows_left_by_class[label].pop()] = client
     return _by_owner(owners)
 
 

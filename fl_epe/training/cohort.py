@@ -259,8 +259,8 @@ class CohortTrainer:
         """
         if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
             actual = f"{theta.dtype}{theta.shape}"
-            wanted = f"to be float32 of shape {(self._task.dim,)}"
-            raise_invalid("theta", actual, wanted)
+            expected = f"to be float32 of shape {(self._task.dim,)}"
+            raise_invalid("theta", actual, expected)
         start = torch.as_tensor(
             _writable(theta), device=self._execution.torch_device()
         )
