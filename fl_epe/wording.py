@@ -17,7 +17,7 @@ _MOST_DECIMALS = 4
 
 
 def number(value: float | None) -> str:
-    """At least three significant digits; "∞" for ``None`` and infinity."""
+    """A number with at least three significant digits; "∞" for ``None`` and infinity."""
     if value is None or math.isinf(value):
         return "∞"
     if value == 0:

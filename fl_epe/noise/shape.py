@@ -32,8 +32,7 @@ _VALUES = 1 << 18
 _TIES = 1 << 16
 # Below this probability, the scale of an array or round is not the claimed one.
 _UNLIKELY_SCALE = 1e-6
-# Largest ratio of the likeliest value's probability to that of a tie: 2 for Laplace noise, and more
-# for safety.
+# Upper bound of the likeliest value's probability over that of a tie, which is 2 for Laplace noise.
 _MASS_OVER_TIES = 2.5
 # Largest probability of one value, whatever the grid.
 _LARGEST_MASS = 0.5

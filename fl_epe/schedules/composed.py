@@ -60,7 +60,7 @@ class DropOut(Composed):
         return (1 - self.rate) * self.schedule.participations()
 
     def most_participations(self) -> int:
-        """As many as the other schedule allows."""
+        """The largest number of participations that the other schedule allows."""
         return self.schedule.most_participations()
 
     def cohorts(

@@ -29,7 +29,7 @@ Cohort = Integers
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """Who takes part in each of ``rounds`` rounds.
+    """A participation schedule: it draws the cohort of each of ``rounds`` rounds.
 
     Participants are exchangeable: renumbering them does not change the distribution. So a
     canary that is scheduled among the clients, or by a schedule of the same kind, has the same
@@ -179,7 +179,7 @@ def presence(
     rng: np.random.Generator,
     first: int | None = None,
 ) -> Booleans:
-    """Who is in each round, as a boolean array of shape ``(rounds, population)``.
+    """Whether each participant is in each round, shape ``(rounds, population)``.
 
     Args:
         schedule: the participation schedule.

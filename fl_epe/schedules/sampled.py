@@ -258,7 +258,8 @@ def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
     cohort = pool[places]
     remaining = rested - len(places)
     free_places = places[places < remaining]
-    is_moved = np.ones(len(places), bool)  # which of the last entries move
+    # Whether each of the last entries moves.
+    is_moved = np.ones(len(places), bool)
     is_moved[places[places >= remaining] - remaining] = False
     pool[free_places] = pool[remaining:rested][is_moved]
     return cohort
@@ -266,7 +267,7 @@ def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
 
 @dataclasses.dataclass(frozen=True)
 class ShuffledEpochs(Epochs):
-    """All clients in a fresh random order for each epoch, spread evenly over the rounds.
+    """Each epoch has all clients in a fresh random order, spread evenly over the rounds.
 
     This is the paper's schedule, for clients and for canaries. Guarantee: each client takes
     part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round, and the sizes of

@@ -224,7 +224,7 @@ class LocalRound:
         return len(self._facts), min(1.0, batches * self._rate), noise
 
     def _release(self) -> Floats:
-        """How much of each waiting canary is added to the model now; none is waiting then."""
+        """Take out the amounts of the waiting canaries, which are added to the model now."""
         amounts = self._waiting
         self._waiting = np.zeros(self._count)
         self._times.position = self._times.position + amounts

@@ -195,7 +195,7 @@ class StoredTask(_ByUser, abc.ABC):
         return self._store.sizes(client_ids, self.max_examples)
 
     def held_out(self) -> losses.ClientData:
-        """Some examples of the source's test split.
+        """Examples of the source's test split, up to a fixed number.
 
         Without a test split, they are from another held-out split, or from the tenth that was
         held out of each client's examples.

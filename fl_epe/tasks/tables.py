@@ -35,7 +35,7 @@ Source: TypeAlias = (
 """A data set, with or without splits, a function that returns one, or a path or hub id."""
 
 Columns = str | Sequence[str] | Mapping[str, str]
-"""One column; several that become one tensor's features; or columns by argument of the model."""
+"""One column; several that become one tensor's features; or columns by model argument."""
 
 # Names of splits that are held out by default, in this order of preference.
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "dev")
