@@ -1,4 +1,4 @@
-"""Named random streams: one seed each, so that one choice can change while the others repeat.
+"""Named random streams with a seed each, so that one can change while the others repeat.
 
 Examples:
     >>> Seeds.derive(1) == Seeds.derive(1)
@@ -26,11 +26,13 @@ class Seeds:
     """One seed for each random stream of a run.
 
     Attributes:
-        canary: the canaries' directions. Anyone who can guess it can subtract the canaries.
-        participation: the rounds of clients and canaries.
-        noise: the DP noise. With ``None`` every round draws fresh entropy, which is not stored.
-        local: batch order and dropout on the clients.
-        initial: the initial model.
+        canary: seed of the canaries' directions. Anyone who can guess it can subtract the
+            canaries.
+        participation: seed of the rounds of clients and canaries.
+        noise: seed of the DP noise. With ``None``, every round draws fresh entropy, which is
+            not stored.
+        local: seed of batch order and dropout on the clients.
+        initial: seed of the initial model.
     """
 
     canary: int
@@ -44,29 +46,31 @@ class Seeds:
 
     @classmethod
     def derive(cls, seed: int | None) -> Seeds:
-        """All seeds from one master seed (reproducible), or from the operating system (``None``).
+        """All seeds from one master seed (reproducible) or the operating system (``None``).
 
         Raises:
             ValueError: if ``seed`` is negative.
         """
         if seed is None:
-            drawn: dict[str, Any] = {n: secrets.randbits(128) for n in _STREAMS}
+            drawn: dict[str, Any] = {
+                name: secrets.randbits(128) for name in _STREAMS
+            }
             drawn["noise"] = None
             return cls(**drawn)
         check_not_negative("seed", seed)
-        children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
+        sequences = np.random.SeedSequence(seed).spawn(len(_STREAMS))
         seeds = []
-        for child in children:
-            high, low = child.generate_state(2, np.uint64)
+        for sequence in sequences:
+            high, low = sequence.generate_state(2, np.uint64)
             seeds.append(int(high) << 64 | int(low))
         return cls(*seeds)
 
 
 def generator(seed: int | None, *index: int) -> np.random.Generator:
-    """A generator for item ``index`` of the stream with this ``seed``; the same on all machines.
+    """A generator for item ``index`` of the stream with this ``seed``, equal on all machines.
 
-    With ``seed=None`` the generator is seeded with 256 bits from the operating system. It is no
-    cipher: for DP noise there is `noise_generator`.
+    With ``seed=None`` the generator is seeded with 256 bits from the operating system. It is
+    not cryptographically secure: use `noise_generator` for DP noise.
     """
     entropy = secrets.randbits(256) if seed is None else seed
     sequence = np.random.SeedSequence(entropy, spawn_key=index)
@@ -79,12 +83,12 @@ def noise_generator(
     """A generator of DP noise for item ``index`` of the stream with this ``seed``.
 
     Args:
-        seed: the same on all machines for the same seed. ``None``: a key of 256 bits from the
-            operating system, which is not stored.
-        index: of the item, such as the round.
-        kind: 'chacha20', whose numbers cannot be computed from others that it drew (RFC 8439, with
-            a counter of 64 bits), or 'sfc64', which takes a third of the time and is no cipher: its
-            state follows from five outputs.
+        seed: seed of the stream; the same seed gives the same numbers on all machines. With
+            ``None`` the key is 256 bits from the operating system, which are not stored.
+        index: index of the item, such as the round.
+        kind: 'chacha20', a stream cipher (RFC 8439, with a counter of 64 bits): some of its
+            numbers do not reveal others. Or 'sfc64', which takes a third of the time and is not
+            secure: its state follows from five outputs.
     """
     if kind == "sfc64":
         return generator(seed, *index)

@@ -1,17 +1,17 @@
-"""Reads tables from files, by the same rules for every reader of a table.
+"""Reads tables from files, with the same rules for every reader of a table.
 
-`read_table` chooses a reader by the file's ending, in any case, and reports an error in one line.
-Only `open_table` opens a text, and `text_layout` detects its format:
+`read_table` chooses a reader by the file's ending, ignoring case, and reports an error in one
+line. `open_table` opens text files, and `text_layout` detects their format:
 
-- CSV, TSV and JSON lines, each also packed with gzip, which is unpacked within the limits of
-  `fl_epe.archive`;
-- text is in UTF-8, or in UTF-16 with its byte order mark;
-- a CSV file whose header has no comma may have semicolons, beside which numbers may have decimal
-  commas, or tabs;
-- a last line without a line break is refused, as the file may be cut off there. A packed file
-  shows that by its checksum, and a line of JSON by its brackets;
-- names of columns are stripped of space, and duplicates are refused. The columns that a reader
-  needs are found in any case (`find_columns`).
+- A text is CSV, TSV or JSON lines. It may be compressed with gzip, and is decompressed within
+  the limits of `fl_epe.archive`.
+- A text is in UTF-8, or in UTF-16 with a byte order mark.
+- A CSV file whose header has no comma may have semicolons or tabs; with semicolons, numbers may
+  have decimal commas.
+- A last line without a line break is refused, as the file may be cut off there. A compressed
+  file shows that by its checksum, and a line of JSON by its brackets.
+- Spaces around names of columns are removed, and duplicate names are refused. The columns that
+  a reader needs are found in upper or lower case (`find_columns`).
 """
 
 import codecs
@@ -39,16 +39,17 @@ from fl_epe.checks import raise_invalid
 Content = TypeVar("Content")
 
 Row = tuple[int, list[Any]]
-"""The number of a row's last line, and its cells."""
+"""The number of the row, which in a text is that of its last line, and its cells."""
 
 TEXT_ENDINGS = (".csv", ".tsv", ".jsonl")
-"""Of tables that are text; each may be followed by ``.gz``."""
+"""Endings of tables that are text; each may be followed by ``.gz``."""
 
-_HEAD = 1 << 16  # bytes, enough for a header and some rows
-_LONGEST_LINE = 1 << 22
-# Bytes to which a table of any size may unpack, if Python reads each row.
+_HEAD = 1 << 16  # bytes that are enough for a header and some rows
+_LONGEST_LINE = 1 << 22  # characters
+# A file of any size may decompress to so many bytes, if Python reads each row.
 _FREE = 2 << 20
-_ROWS = 1 << 14  # of Parquet, at once as Python's objects
+# So many rows of Parquet are Python objects at once.
+_ROWS = 1 << 14
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _DECIMAL_COMMA = re.compile(
     r'(?:^|;) ?"?[-+]?\d*,\d+(?:[eE][-+]?\d+)?"? ?(?:;|$)', re.MULTILINE
@@ -57,7 +58,7 @@ _SAVE = "save it as UTF-8"
 
 
 def table_ending(path: Path) -> str:
-    """The end of the name that shows the format, in lower case; of a text without ``.gz``."""
+    """The ending of the name that shows the format, in lower case and without ``.gz``."""
     name = path.name.lower()
     unpacked = Path(name.removesuffix(".gz")).suffix
     if unpacked in TEXT_ENDINGS:
@@ -72,21 +73,21 @@ def read_table(
 
     Args:
         path: the file.
-        readers: by `table_ending`, such as ".csv".
+        readers: the reader for each `table_ending`, such as ".csv".
         what: the expected content, for messages.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: for another ending, or if the reader cannot read the file; the message is one
-            line with the file and the reason.
+        ValueError: for an unknown ending, or if the reader cannot read the file; the message is
+            one line with the file and the reason.
     """
     require_file(path)
     ending = table_ending(path)
     if ending not in readers:
-        wanted = (
+        expected = (
             f"to end with one of {', '.join(readers)} (of text, also with .gz)"
         )
-        raise_invalid("path", str(path), wanted)
+        raise_invalid("path", str(path), expected)
     try:
         return readers[ending](path)
     except (*UNREADABLE, csv.Error) as error:
@@ -97,12 +98,12 @@ def read_table(
 
 
 def shown(value: object) -> str:
-    """A value of a cell for a message, cut off where it is long."""
+    """The value of a cell for a message, shortened if it is long."""
     return one_line(repr(value), 60)
 
 
 def check_header(names: Sequence[str]) -> None:
-    """Raise a `ValueError` for a duplicate column; several may have no name."""
+    """Raise a `ValueError` for a duplicate column; several columns may have no name."""
     for name, count in collections.Counter(names).items():
         if name and count > 1:
             raise ValueError(f"duplicate column {shown(name)}")
@@ -111,12 +112,12 @@ def check_header(names: Sequence[str]) -> None:
 def find_columns(
     header: Sequence[str], wanted: Sequence[str], *, every: bool = False
 ) -> dict[str, int]:
-    """The positions of the wanted columns in a header, whose names may be in any case.
+    """The positions of the wanted columns in a header, in upper or lower case.
 
     Args:
         header: the names in the file.
         wanted: the names to look for, in lower case.
-        every: whether all are required; otherwise one is enough.
+        every: whether all names are required; otherwise one is enough.
 
     Raises:
         ValueError: for a duplicate column, or if a required column is missing.
@@ -137,7 +138,7 @@ def find_columns(
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes in a file packed with gzip, which are unpacked within the limits."""
+    """The decompressed bytes of a gzip file, within the limits of `fl_epe.archive`."""
 
     def __init__(self, path: Path) -> None:
         self._packed_size = path.stat().st_size
@@ -157,10 +158,10 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_table(path: Path) -> BinaryIO:
-    """The bytes of a table that is text, unpacked if its name ends with ``.gz``.
+    """The bytes of a table that is text, decompressed if its name ends with ``.gz``.
 
-    Reading them raises a `ValueError` beyond the limits of `fl_epe.archive`, and the errors of
-    `gzip` for a file that is damaged or cut off.
+    Reading the bytes raises a `ValueError` beyond the limits of `fl_epe.archive`, and the
+    errors of `gzip` for a file that is damaged or cut off.
     """
     if path.suffix.lower() == ".gz":
         return io.BufferedReader(_Unpacked(path), _HEAD)
@@ -173,8 +174,8 @@ class TextLayout:
 
     Attributes:
         encoding: "utf-8-sig" or "utf-16".
-        separator: between cells.
-        decimal: the sign before the decimals of a number: "." or, beside semicolons, ",".
+        separator: the sign between cells.
+        decimal: the decimal sign of numbers: "." or, with semicolons between cells, ",".
     """
 
     encoding: str
@@ -186,7 +187,7 @@ def text_layout(path: Path) -> TextLayout:
     """The format of a CSV or TSV file, from its first 64 KiB and its end.
 
     Raises:
-        ValueError: for a file that is no text in UTF-8 or UTF-16, or a last line without a line
+        ValueError: if the file is not text in UTF-8 or UTF-16, or its last line has no line
             break.
     """
     head, encoding = text_head(path)
@@ -241,11 +242,10 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
                     )
                 yield line
     except UnicodeDecodeError as error:
-        near = error.object[max(0, error.start - 20) : error.end + 20].decode(
-            "latin-1"
-        )
+        context = error.object[max(0, error.start - 20) : error.end + 20]
+        text = context.decode("latin-1")
         raise ValueError(
-            f"it is no text in UTF-8 ({error.reason} near {shown(near)}): {_SAVE}"
+            f"it is no text in UTF-8 ({error.reason} near {shown(text)}): {_SAVE}"
         ) from error
 
 
@@ -254,11 +254,11 @@ class TableRows:
     """Some columns of a table, row by row.
 
     Attributes:
-        names: of the wanted columns that the table has.
-        rows: their cells in each row: texts, or values of JSON or Parquet; ``None`` for an empty
-            cell. In a text, the number of a row is that of its last line.
+        names: names of the wanted columns that the table has.
+        rows: number and cells of each row: texts, or values of JSON or Parquet; ``None`` for an
+            empty cell.
         unit: what the numbers count: "line" or "row".
-        decimal: see `TextLayout`.
+        decimal: the decimal sign, see `TextLayout`.
     """
 
     names: list[str]
@@ -267,7 +267,7 @@ class TableRows:
     decimal: str = "."
 
     def place(self, number: int) -> str:
-        """The row with that number, for messages."""
+        """The row with this number, in words for messages."""
         return f"{self.unit} {number}"
 
 
@@ -276,19 +276,19 @@ def table_rows(
 ) -> TableRows:
     """Some columns of a CSV, TSV, JSON lines or Parquet file; a text need not fit into memory.
 
-    Empty lines are left out, and rows of CSV that are too short are filled with empty cells. The
-    first line of JSON defines the columns.
+    Empty lines are left out, and rows of CSV that are too short are filled with empty cells.
+    The first line of JSON defines the columns.
 
     Args:
         path: the file.
-        wanted: see `find_columns`.
-        every: see `find_columns`.
+        wanted: names of the columns, see `find_columns`.
+        every: whether all of them are required.
 
     Raises:
         ValueError: for a column that is missing or duplicate, a row with more cells than the
-            header, a line that is no JSON object, and the errors of `text_layout` and
-            `parquet_table`; also while the rows are read.
-        csv.Error: for a file that is no CSV.
+            header, or a line that is not a JSON object; also the errors of `text_layout` and
+            `parquet_table`. It may be raised while the rows are read.
+        csv.Error: if the file is not CSV.
     """
     ending = table_ending(path)
     if ending == ".parquet":
@@ -317,7 +317,7 @@ def _parquet_rows(table: Any) -> Iterator[Row]:
 def _csv_rows(
     path: Path, layout: TextLayout, wanted: Sequence[str], every: bool
 ) -> Iterator[Row]:
-    """The names of the columns, and the rows of their cells."""
+    """The names of the columns, as a row with number 0, and then the rows of the table."""
     lines = _lines(path, layout.encoding)
     reader = csv.reader(lines, delimiter=layout.separator, strict=True)
     rows = filter(None, reader)
@@ -338,7 +338,7 @@ def _csv_rows(
 
 
 def _json_rows(path: Path, wanted: Sequence[str], every: bool) -> Iterator[Row]:
-    """The names of the columns, and the rows of their cells."""
+    """The names of the columns, as a row with number 0, and then the rows of the table."""
 
     @functools.lru_cache
     def columns_of(keys: tuple[str, ...]) -> dict[str, int]:
@@ -357,10 +357,10 @@ def _json_rows(path: Path, wanted: Sequence[str], every: bool) -> Iterator[Row]:
         if not names:
             names = list(columns)
             yield 0, names
-        new = columns.keys() - set(names)
-        if new:
+        unknown = columns.keys() - set(names)
+        if unknown:
             raise ValueError(
-                f"line {number} has {min(new)!r}, which the first line has not"
+                f"line {number} has {min(unknown)!r}, which the first line has not"
             )
         cells = list(values.values())
         cell_of = {name: cells[position] for name, position in columns.items()}
@@ -372,17 +372,17 @@ def _json_rows(path: Path, wanted: Sequence[str], every: bool) -> Iterator[Row]:
 def parquet_table(
     path: Path, wanted: Sequence[str] = (), *, every: bool = False
 ) -> Any:
-    """The `pyarrow.Table` in a Parquet file, checked against the checksums that it may have.
+    """The `pyarrow.Table` in a Parquet file; checksums are verified if the file has them.
 
     Args:
         path: the file.
-        wanted: see `find_columns`; the table has these columns under these names. By default all
-            columns, under their names in the file.
-        every: see `find_columns`.
+        wanted: names of the columns, see `find_columns`, which the table has under these names.
+            By default the table has all columns, under their names in the file.
+        every: whether all wanted columns are required.
 
     Raises:
-        ValueError: if it is no sound Parquet file, is too large (see `fl_epe.archive`), lacks a
-            column, or if PyArrow is not installed.
+        ValueError: if the file is not valid Parquet, is too large (see `fl_epe.archive`) or
+            lacks a column, or if PyArrow is not installed.
     """
     try:
         import pyarrow
@@ -411,8 +411,9 @@ def parquet_table(
 
 
 def _check_size(metadata: Any, size: int) -> None:
-    # Not of each column: for invalid metadata of a column PyArrow ends the process.
+    # Sizes of single columns are not read: if they are invalid, PyArrow ends the process.
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     rows = max(metadata.num_rows, sum(abs(group.num_rows) for group in groups))
     claimed = sum(abs(group.total_byte_size) for group in groups)
-    check_size(max(claimed, rows * 8), size)  # a number has 8 bytes
+    # A number has 8 bytes.
+    check_size(max(claimed, rows * 8), size)

@@ -1,4 +1,4 @@
-"""Numbers as messages and reports write them.
+"""Texts of numbers and counts, for messages and reports.
 
 Examples:
     >>> number(4.81605), counted(1, "round"), counted(1200, "client"), counted(4.81605, "round")
@@ -9,20 +9,23 @@ Examples:
 
 import math
 
-# The name of threads in which a node of this process works.
 NODE_THREAD = "fl-epe-node"
+"""The name of the threads that run nodes of this process."""
+
+_LARGEST_PLAIN = 1e6  # larger numbers have an exponent
+_MOST_DECIMALS = 4
 
 
 def number(value: float | None) -> str:
-    """At least three significant digits; "∞" for ``None`` and infinity."""
+    """A number with at least three significant digits; "∞" for ``None`` and infinity."""
     if value is None or math.isinf(value):
         return "∞"
     if value == 0:
         return "0"
-    if value >= 1e6:
+    if value >= _LARGEST_PLAIN:
         return f"{value:.2e}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 4)}f}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, _MOST_DECIMALS)}f}"
 
 
 def signed(value: float, plus: str = "") -> str:
@@ -43,14 +46,14 @@ def amount(count: float) -> str:
 
 
 def counted(count: float, singular: str) -> str:
-    """A count with its noun, which is given in the singular; an average need not be whole."""
+    """A count, which may be an average, with its noun in the singular or plural."""
     shown = amount(count)
     ending = "" if shown == "1" else "s"
     return f"{shown} {singular}{ending}"
 
 
 def how_often(count: float) -> str:
-    """How often: "once", or so many times."""
+    """A frequency in words: "once", or such as "24 times"."""
     times = counted(count, "time")
     if times == "1 time":
         return "once"
@@ -65,10 +68,10 @@ def unit_of_records(records: int) -> str:
 
 
 def capitalized(text: str) -> str:
-    """A text whose first letter is a capital letter."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def sentence(clause: str) -> str:
-    """A clause with a capital letter and a full stop."""
+    """The clause as a sentence, with a capital letter and a full stop."""
     return f"{capitalized(clause)}."

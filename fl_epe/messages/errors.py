@@ -1,4 +1,4 @@
-"""What kind of fault an error reply is."""
+"""Maps a node's error reply to a kind of fault."""
 
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
@@ -13,7 +13,7 @@ _NODE_IS_GONE = (
 
 
 def error_kind(error: Error) -> FaultKind:
-    """The fault of a node that raised an error, or of one that a SuperLink says is gone."""
+    """The kind of fault: the SuperLink reports that the node is gone, or the node failed."""
     if error.code in _NODE_IS_GONE:
         return FaultKind.NO_ANSWER
     return FaultKind.NODE_FAILED

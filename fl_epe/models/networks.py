@@ -12,9 +12,11 @@ from fl_epe.models.preparation import SeededDropout
 
 
 class _Unset:
-    """A layer whose values `Task.initial` sets: torch's own take time and random numbers.
+    """A layer that is built without initial values, because `Task.initial` sets them.
 
-    The device "meta" would avoid these too, but it imports 70 MB of Python modules.
+    Torch's initialisation would take time and draw random numbers.
+
+    The device "meta" would avoid both too, but it imports 70 MB of Python modules.
     """
 
     def reset_parameters(self) -> None:
@@ -22,19 +24,19 @@ class _Unset:
 
 
 class _Conv2d(_Unset, torch.nn.Conv2d):
-    """Without initial values."""
+    """A `torch.nn.Conv2d` without initial values."""
 
 
 class _Linear(_Unset, torch.nn.Linear):
-    """Without initial values."""
+    """A `torch.nn.Linear` without initial values."""
 
 
 class _Embedding(_Unset, torch.nn.Embedding):
-    """Without initial values."""
+    """A `torch.nn.Embedding` without initial values."""
 
 
 class Cnn(torch.nn.Module):
-    """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
+    """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi 2021, Andrew et al. 2024).
 
     conv 3×3×32, relu, conv 3×3×64, relu, max-pool 2, dropout ¼, dense 128, relu, dropout ½,
     dense 62; no padding. It has 62 outputs also for data with fewer classes, such as digits.
@@ -74,9 +76,9 @@ class LstmLayer(torch.nn.Module):
     """An LSTM layer with one bias vector; gates in the order input, forget, cell, output.
 
     Attributes:
-        weight_ih: shape (4 hidden, inputs), for the inputs.
-        weight_hh: shape (4 hidden, hidden), for the state before.
-        bias: shape (4 hidden,); `torch.nn.LSTM` has two of these.
+        weight_ih: weights of the inputs, shape (4 hidden, inputs).
+        weight_hh: weights of the previous state, shape (4 hidden, hidden).
+        bias: the bias vector, shape (4 hidden,); `torch.nn.LSTM` has two of these.
         unrolled: whether to compute with plain operations, which `torch.func.vmap` needs.
     """
 
@@ -88,14 +90,17 @@ class LstmLayer(torch.nn.Module):
         self.unrolled = False
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """States of shape (n, steps, hidden) for (n, steps, inputs), beginning with zeros."""
+        """States of shape (n, steps, hidden) for inputs of shape (n, steps, inputs).
+
+        The state before the first step is zero.
+        """
         if self.unrolled or not (inputs.is_cpu or inputs.is_cuda):
             return self._unrolled(inputs)
         start = inputs.new_zeros(1, len(inputs), self.weight_hh.shape[1])
         no_bias = torch.zeros_like(self.bias)
         weights = [self.weight_ih, self.weight_hh, self.bias, no_bias]
         if inputs.is_cuda:
-            # cuDNN needs them in one block of memory, or warns and copies them itself.
+            # cuDNN needs the weights in one block of memory; else it warns and copies them.
             block = torch.cat([weight.flatten() for weight in weights])
             parts = torch.split(block, [weight.numel() for weight in weights])
             weights = [
@@ -140,9 +145,9 @@ class Lstm(torch.nn.Module):
     Embedding 96, LSTM 670 with one bias vector, dense 96, dense 10,004. Word 0 is padding.
 
     Args:
-        vocabulary: number of words, with padding and the other marks.
-        embedding: length of a word's vector, and of the features that the last layer sees.
-        hidden: length of the state.
+        vocabulary: number of words, including padding and the other special tokens.
+        embedding: length of a word's vector, and number of inputs of the last layer.
+        hidden: length of the LSTM's state.
     """
 
     def __init__(
@@ -157,10 +162,10 @@ class Lstm(torch.nn.Module):
     def initial_values(
         self, random: np.random.Generator
     ) -> Iterator[np.ndarray]:
-        """The initial values that Keras draws, in the order of `parameters`; for `Task.initial`.
+        """The initial values as Keras draws them, in the order of `parameters`.
 
-        Embeddings are uniform on ±0.05, weights Glorot uniform, those of the state orthogonal,
-        biases zero but for the forget gate's, which are 1.
+        Embeddings are uniform on ±0.05. Weights are Glorot uniform, except the orthogonal
+        weights of the state. Biases are 0, except those of the forget gate, which are 1.
         """
         layer = self.lstm
         shape = tuple(self.embedding.weight.shape)
@@ -206,6 +211,7 @@ def _orthogonal(
     shape: tuple[int, ...], random: np.random.Generator
 ) -> np.ndarray:
     """A uniform random matrix with orthonormal columns, float32 (Saxe et al. 2014)."""
-    with one_blas_thread():  # the same bits with any number of threads
+    # The result must have the same bits with any number of threads.
+    with one_blas_thread():
         q, r = np.linalg.qr(random.standard_normal(shape))
     return (q * np.sign(np.diag(r))).astype(np.float32)

@@ -1,6 +1,6 @@
-"""Prepares any torch module for federated training, and notes its parts that are not trained.
+"""Prepares any torch module for federated training, and notes which parts are not trained.
 
-Clients train, clip and share the vector of the trainable parameters, and nothing else.
+Clients train, clip and share only the vector of the trainable parameters.
 
 Examples:
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
@@ -25,8 +25,10 @@ from fl_epe.seeding import generator
 Inputs = torch.Tensor | Mapping[str, torch.Tensor]
 """The inputs of a model: one tensor, or several as keyword arguments."""
 
-_SEEDS = 8  # a mask of few entries may be the same with two
-_BUILDING = threading.Lock()  # torch has one generator for all threads
+# Seeds that `draws_by_itself` tries: a mask of few entries may be the same with two seeds.
+_SEEDS = 8
+# One model is built at a time, as torch has one generator for all threads.
+_BUILDING = threading.Lock()
 _BATCH_NORM_NOTE = (
     "BatchNorm: its weights, if any, are trained and audited like all others. Its running averages "
     "are not shared: clients normalise with their own batches (a last batch of one example is left "
@@ -39,15 +41,15 @@ _DRAWS_NOTE = (
 
 
 class SeededDropout(torch.nn.Module):
-    """Dropout whose masks come from its own numpy generator, never from torch's global one.
+    """Dropout that draws its masks from its own numpy generator, not from torch's global one.
 
     So several models can train in the threads of one process, and each result repeats exactly.
 
     Attributes:
-        p: share of the entries that is set to zero, named as in torch.nn.Dropout; multiples of
+        p: share of the entries that are set to zero, named as in torch.nn.Dropout; multiples of
             1/256 are drawn fastest.
-        random: draws the masks; must be set before a forward pass in training mode.
-        drawn: masks of the next forward passes, instead of new draws.
+        random: the generator of the masks; must be set before a forward pass in training mode.
+        drawn: masks to use in the next forward passes, instead of new draws.
     """
 
     inplace = False  # as in torch.nn.Dropout, which it replaces
@@ -80,7 +82,7 @@ class SeededDropout(torch.nn.Module):
         keep = self.keep(tuple(inputs.shape))
         if inputs.is_cpu:
             return inputs * torch.from_numpy(keep * scale).to(inputs)
-        # As bool, which has a quarter of the bytes of float32.
+        # The mask is sent as bool, which has a quarter of the bytes of float32.
         mask = sent(torch.from_numpy(keep), inputs.device)
         return inputs * (mask.to(inputs.dtype) * float(scale))
 
@@ -94,7 +96,7 @@ class SeededDropout(torch.nn.Module):
             raise RuntimeError(
                 "Expected SeededDropout.random to be set before training."
             )
-        # Complete words of the generator take a third of the time of bytes, or of torch's masks.
+        # Drawing 64-bit words takes a third of the time of drawing bytes or torch's masks.
         kind = np.uint8 if self.p * 256 % 1 == 0 else np.uint32
         entries = math.prod(shape)
         size = entries * np.dtype(kind).itemsize
@@ -104,7 +106,7 @@ class SeededDropout(torch.nn.Module):
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device; CUDA fetches it from pinned memory while the host goes on."""
+    """The tensor on a device; for CUDA the copy is asynchronous, from pinned memory."""
     if device.type != "cuda":
         return tensor.to(device)
     if not tensor.is_pinned():
@@ -115,7 +117,7 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def staging(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Uninitialised memory of the host, from which `sent` copies directly to the device."""
+    """An uninitialised tensor on the host that `sent` can copy directly to the device."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
@@ -130,7 +132,8 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
     """Make the trainable parameters of ``model`` views on the vector ``flat``, in their order.
 
     Args:
-        model: the model; its trainable parameters take the values of ``flat``, frozen ones stay.
+        model: the model; its trainable parameters take the values of ``flat``, frozen ones
+            stay.
         flat: shape (dim,); writing to it changes the model, and vice versa.
 
     Raises:
@@ -150,10 +153,11 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
 def one_thread() -> Iterator[None]:
     """Let torch compute each operation in the calling thread alone, so that results repeat.
 
-    With another number of threads, matrix products and gradients of convolutions add up in another
-    order, and their last bits differ. `torch.set_num_threads` acts on the thread that calls it and
-    on threads that start later. So several threads may be in this context at a time, and a thread
-    that is started within it and needs more must set its own number.
+    The number of threads changes the order of the sums in matrix products and in gradients of
+    convolutions, and so the last bits of the results. `torch.set_num_threads` acts on the
+    thread that calls it and on threads that start later. So several threads may be in this
+    context at a time, and a thread that starts within it and needs more threads must set its
+    own number.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -168,8 +172,8 @@ def prepared(
 ) -> torch.nn.Module:
     """The model that ``build`` makes, with its random numbers drawn from ``seed``.
 
-    Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks come from the client's own
-    generator. The state of torch's generator does not change.
+    Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks are drawn from the
+    client's generator. The state of torch's generator does not change.
 
     Raises:
         ValueError: if ``build`` makes no `torch.nn.Module`.
@@ -186,10 +190,8 @@ def prepared(
 
 
 def _seed_dropouts(module: torch.nn.Module) -> None:
-    for (
-        name,
-        child,
-    ) in module._modules.items():  # also a module that has two names
+    # `named_children` would omit the second name of a module that has two.
+    for name, child in module._modules.items():
         if child is None:
             continue
         if type(child) is torch.nn.Dropout and child.p < 1:
@@ -199,7 +201,7 @@ def _seed_dropouts(module: torch.nn.Module) -> None:
 
 
 def call_model(model: Callable[..., Any], inputs: Inputs) -> Any:
-    """The outputs of ``model`` for one tensor, or for a mapping of keyword arguments."""
+    """The outputs of ``model`` for one tensor, or for keyword arguments as a mapping."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(inputs)
@@ -216,8 +218,8 @@ def model_notes(model: torch.nn.Module) -> list[str]:
     """Sentences about the parts of a model that are not trained or not audited, if any.
 
     Raises:
-        ValueError: if there is nothing to train, or the parameters cannot be a float32 vector: one
-            is not float32, or is sparse; the message names it.
+        ValueError: if no parameter is trainable, or if one is sparse or not float32; the
+            message names it.
     """
     if not trainable(model):
         raise ValueError(
@@ -254,17 +256,15 @@ def draws_by_itself(
     """Whether training draws from torch's own generator.
 
     Args:
-        model: in training mode.
-        step: computes a loss with it; called with several seeds of torch's generator, until two of
-            them differ.
+        model: the model, in training mode.
+        step: computes a loss with the model; it is called with several seeds of torch's
+            generator, until two losses differ.
     """
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     losses = set()
     for seed in range(_SEEDS):
-        for (
-            buffer,
-            initial,
-        ) in buffers:  # a buffer that counts the calls is not random
+        # Reset the buffers: one that counts the calls would look random.
+        for buffer, initial in buffers:
             buffer.copy_(initial)
         for module in model.modules():
             if isinstance(module, SeededDropout):
@@ -280,7 +280,12 @@ def draws_by_itself(
 def training_notes(
     model: torch.nn.Module, step: Callable[[], torch.Tensor]
 ) -> list[str]:
-    """Sentences about further effects of a training step; arguments as `draws_by_itself`."""
+    """Sentences about further effects of a training step.
+
+    Args:
+        model: the model, in training mode.
+        step: computes a loss with the model, see `draws_by_itself`.
+    """
     before = {name: buffer.clone() for name, buffer in _buffers(model).items()}
     notes = [_DRAWS_NOTE] if draws_by_itself(model, step) else []
     after = _buffers(model)

@@ -1,6 +1,6 @@
-"""Checks of how much noise there is: in all, in each array and round, and in every coordinate.
+"""Checks of the amount of noise: in total, in each array and round, and in every coordinate.
 
-Each check has an exact or conservative p-value, given here as its logarithm.
+Each check has an exact or conservative p-value, which is passed on as its logarithm.
 """
 
 import math
@@ -13,19 +13,21 @@ from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import NoiseSummary
 from fl_epe.noise.shape import on_a_grid, with_noise
 
-_HALF = 0.5  # of the noise: ε is twice the claim
-_LARGEST_SCALE = (
-    1e3  # instead of an infinite one, of which no probability is computed
-)
+# With half of the claimed noise, ε is twice the claim.
+_HALF = 0.5
+# Replaces an infinite scale, for which no probability can be computed.
+_LARGEST_SCALE = 1e3
+# The smallest positive float: the logarithm of 0 is not defined.
+_SMALLEST_CHANCE = 5e-324
 _LESS_NOISE = "Less noise hides less"
 
 
 def _log(chance: float) -> float:
-    return math.log(max(chance, 5e-324))
+    return math.log(max(chance, _SMALLEST_CHANCE))
 
 
 def scale(noise: NoiseSummary, level: float) -> Check:
-    """All noise against its claimed standard deviation; only too little of it is a failure."""
+    """Compares all noise with its claimed standard deviation; only too little noise fails."""
     count = int(noise.layout.sizes.sum()) * noise.rounds
     estimate = float(noise.law.scales(noise.amounts.sum(), count))
     lowest = noise.law.lowest(count, level) - ROUNDING
@@ -50,7 +52,7 @@ def scale(noise: NoiseSummary, level: float) -> Check:
 
 
 def scale_of_arrays(noise: NoiseSummary, level: float) -> Check:
-    """The noise of each array against its claimed standard deviation."""
+    """Compares the noise of each array with its claimed standard deviation."""
     counts = with_noise(noise)
     tested = np.maximum(counts, 1)
     scales = np.where(
@@ -76,7 +78,7 @@ def scale_of_arrays(noise: NoiseSummary, level: float) -> Check:
 
 
 def scale_of_rounds(noise: NoiseSummary, level: float) -> Check:
-    """The noise of each array in each round against its claimed standard deviation."""
+    """Compares the noise of each array in each round with its claimed standard deviation."""
     worst = noise.worst
     tests = noise.rounds * (len(noise.layout.sizes) + 1)
     return judged(
@@ -94,15 +96,17 @@ def scale_of_rounds(noise: NoiseSummary, level: float) -> Check:
 
 
 def arrays_without_noise(noise: NoiseSummary, level: float) -> Check:
-    """Arrays whose noise is 0 in all rounds."""
+    """Looks for arrays whose noise is 0 in all rounds."""
     silent = np.flatnonzero(with_noise(noise) == 0)
     counts = np.maximum(noise.layout.sizes * noise.rounds, 1)
     chances = np.append(noise.law.below(counts[silent], ROUNDING), 1.0)
     measured = "all do"
     if len(silent):
         names = ", ".join(_name(noise, number) for number in silent[:3])
-        more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-        measured = f"{len(silent)} of {len(counts)} without any: {names}{more}"
+        further = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+        measured = (
+            f"{len(silent)} of {len(counts)} without any: {names}{further}"
+        )
     return judged(
         "arrays without noise",
         claim="all arrays have noise",
@@ -115,7 +119,7 @@ def arrays_without_noise(noise: NoiseSummary, level: float) -> Check:
 
 
 def still_coordinates(noise: NoiseSummary, level: float) -> Check:
-    """Coordinates whose noise is 0 in all rounds, in arrays that have some."""
+    """Looks for coordinates whose noise is 0 in all rounds, in arrays that have noise."""
     counts = with_noise(noise)
     arrays = np.searchsorted(noise.layout.starts, noise.still, side="right") - 1
     still = int(np.sum(counts[arrays] > 0))

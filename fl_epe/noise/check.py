@@ -1,4 +1,4 @@
-"""One question about a mechanism, and its answer."""
+"""The result of one check of a mechanism, and the common result of several."""
 
 import dataclasses
 import math
@@ -6,27 +6,37 @@ from collections.abc import Sequence
 from typing import Literal
 
 Outcome = Literal["passed", "failed", "unknown", "not handled"]
-"""Of a check: it found no fault, it found one, the values cannot decide it, or an input is neither
-refused nor handled, which is a fault of the program and of no claim on proper inputs."""
+"""The outcome of a check.
+
+"passed": it found no fault. "failed": it found one. "unknown": the values cannot decide it.
+"not handled": an input is neither refused nor handled; this is a fault of the program, and
+contradicts no claim on proper inputs.
+"""
 
 Severity = Literal["critical", "theoretical", "negligible"]
-"""Of a failed check. Critical: ε is infinite, or twice the claim, to a percent, or more.
-Theoretical: the claim is wrong by less, or by what was not measured. Negligible: by less than
-rounding or a percent."""
+"""The severity of a failed check.
+
+"critical": ε is infinite, or at least twice the claim, to a percent. "theoretical": the claim
+is wrong by less, or by an amount that was not measured. "negligible": the claim is wrong by
+less than rounding or a percent.
+"""
+
+_CRITICAL_PART = 0.505  # half of the noise, to a percent
+_NEGLIGIBLE_PART = 0.99  # all of the noise, to a percent
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One question about a mechanism, and its answer.
+    """The result of one check of a mechanism.
 
     Attributes:
-        name: what was checked, a few words.
-        outcome: what came of it.
+        name: what was checked, in a few words.
+        outcome: whether the check passed, see `Outcome`.
         claim: what should hold, in words or numbers.
-        measured: what was found instead, or beside it.
-        why: what a failure means for privacy, or why it cannot be decided; a sentence.
-        severity: of a failure; else ``None``.
-        reproduce: Python or shell that shows a failure again, as it can be pasted; else empty.
+        measured: what was measured.
+        why: what a failure means for privacy, or why the check is undecided; a sentence.
+        severity: the severity of a failure; else ``None``.
+        reproduce: Python or shell code that reproduces a failure, ready to paste; else empty.
         infinite: whether a failure makes ε infinite.
     """
 
@@ -41,7 +51,7 @@ class Check:
 
     @property
     def text(self) -> str:
-        """What was measured, and why that is no pass, as a clause without its full stop."""
+        """What was measured, and what a failure means, as a clause without its full stop."""
         return f"{self.measured}. {self.why}".rstrip(". ")
 
 
@@ -49,12 +59,12 @@ def severity_of(part: float) -> Severity:
     """The severity of a failure, to a percent.
 
     Args:
-        part: the part of the claimed noise that was added, where it is smallest; or the claimed ε
-            or sensitivity over the true one; NaN if it is not known.
+        part: the smallest part of the claimed noise that was added, or the claimed ε or
+            sensitivity over the true one; NaN if it is not known.
     """
-    if part <= 0.505:
+    if part <= _CRITICAL_PART:
         return "critical"
-    if part >= 0.99:
+    if part >= _NEGLIGIBLE_PART:
         return "negligible"
     return "theoretical"
 
@@ -73,14 +83,14 @@ def judged(
     """A check that fails if its p-value is below a level.
 
     Args:
-        name: of the check.
+        name: the name of the check.
         claim: what should hold.
         measured: what was measured.
         why: what a failure means.
-        log_chance: logarithm of the p-value.
-        level: probability of a false failure.
-        part: of the claimed noise that was added, see `severity_of`.
-        reproduce: code that shows the failure again.
+        log_chance: the logarithm of the p-value.
+        level: the probability of a false failure.
+        part: the part of the claimed noise that was added, see `severity_of`.
+        reproduce: code that reproduces the failure.
     """
     if log_chance < math.log(level):
         severity = severity_of(part)
@@ -94,7 +104,7 @@ def judged(
 def told(
     checks: Sequence[Check],
 ) -> Literal["as claimed", "not as claimed", "cannot be told"]:
-    """The common result of checks of noise; a failure that is negligible does not count."""
+    """The common result of several checks of noise; negligible failures do not count."""
     if faults(checks):
         return "not as claimed"
     unknown = {check.name for check in checks if check.outcome == "unknown"}
@@ -105,34 +115,37 @@ def told(
 
 
 def faults(checks: Sequence[Check]) -> list[Check]:
-    """The checks that failed by more than is negligible, the critical ones first."""
+    """The checks that failed with more than negligible severity, the critical ones first."""
     failed = [
-        c
-        for c in checks
-        if c.outcome == "failed" and c.severity != "negligible"
+        check
+        for check in checks
+        if check.outcome == "failed" and check.severity != "negligible"
     ]
     return sorted(failed, key=lambda check: check.severity != "critical")
 
 
 def fault(checks: Sequence[Check]) -> str:
-    """The worst fault as a clause without its full stop; empty without any."""
+    """The worst fault as a clause without its full stop; empty if no check failed."""
     failed = faults(checks)
     if not failed:
         return ""
     worst = failed[0]
     if len(failed) > 1:
-        more = f"; {len(failed) - 1} more checks of it failed"
+        further_failures = f"; {len(failed) - 1} more checks of it failed"
     else:
-        more = ""
-    return f"the noise is not as claimed ({worst.name}): {worst.text}{more}"
+        further_failures = ""
+    return f"the noise is not as claimed ({worst.name}): {worst.text}{further_failures}"
 
 
 def sentences(checks: Sequence[Check]) -> tuple[str, ...]:
-    """The result of checks of noise: first the common one, then that of each check."""
+    """The results of checks of noise: first the common result, then that of each check."""
     result = told(checks)
     reason = ""
     if result == "cannot be told":
         texts = [check.text for check in checks if check.outcome == "unknown"]
         reason = f", as {'; '.join(texts)}"
-    details = [f"Noise, {c.name}: {c.outcome}; {c.text}." for c in checks]
+    details = [
+        f"Noise, {check.name}: {check.outcome}; {check.text}."
+        for check in checks
+    ]
     return f"Noise: {result}{reason}.", *details

@@ -1,9 +1,9 @@
-"""Checks that noise is fresh: in each array, in each round, and from no seed that can be guessed.
+"""Checks that noise is independent between arrays and rounds, and has no guessable seed.
 
-Signs of independent noise of any symmetric law are fair coins, so that sums of their products obey
-Hoeffding's inequality. And two sizes of independent values of standard deviation 1 are by chance
-within m of each other with a probability of at most ``√2·m``: the density of their difference is
-at most ``1/√8`` for Laplace noise, and less for Gaussian.
+The signs of independent noise of a symmetric distribution are fair coins, so that sums of their
+products obey Hoeffding's inequality. The absolute values of two independent values of standard
+deviation 1 are within m of each other with a probability of at most ``√2·m``: the density of
+their difference is at most ``1/√8`` for Laplace noise, and less for Gaussian noise.
 """
 
 import math
@@ -19,19 +19,23 @@ from fl_epe.noise.laws import PREFIX, seeded
 from fl_epe.noise.seen import EQUAL, HEAD, NoiseSummary
 from fl_epe.noise.shape import more_than, on_a_grid
 
-_SAME = 0.01  # difference of equal noise: what rounding to a grid may make
-_NEAR = 0.05  # largest difference that is looked for
-_ALIKE = 2e-7  # relative difference of values that are the same but for float32
-_LAGS = 16  # rounds apart, for which all pairs are taken together
+# Equal noise may differ by so much where it was rounded to a grid, in standard deviations.
+_SAME = 0.01
+# The largest difference between values that are compared as equal, in standard deviations.
+_NEAR = 0.05
+# The relative difference of values that are equal up to rounding to float32.
+_ALIKE = 2e-7
+# Pairs of rounds are tested together for each lag up to this one.
+_LAGS = 16
 _DIFFERENCE = "Whoever subtracts one {} from the other has less noise, or none where it is equal"
 
 
 class _Dependence(NamedTuple):
-    """Rounds whose noise is dependent; the smallest of several is the least likely.
+    """Rounds whose noise may be dependent; `min` of several is the least likely one.
 
     Attributes:
         log_chance: logarithm of the p-value.
-        correlation: of the noise.
+        correlation: the estimated correlation of the noise.
         text: what was measured.
     """
 
@@ -41,7 +45,7 @@ class _Dependence(NamedTuple):
 
 
 def between_arrays(noise: NoiseSummary, level: float) -> Check:
-    """Each pair of arrays: their first values, in all rounds together."""
+    """Compares the first values of each pair of arrays, in all rounds together."""
     layout = noise.layout
     name = "independence of arrays"
     claim = "each array has noise of its own"
@@ -89,7 +93,7 @@ def between_arrays(noise: NoiseSummary, level: float) -> Check:
 
 
 def between_rounds(noise: NoiseSummary, level: float) -> Check:
-    """All pairs of rounds, and together all pairs of rounds that are as far apart."""
+    """Compares each pair of rounds, and all pairs with the same lag together."""
     name = "independence of rounds"
     claim = "each round has noise of its own"
     if noise.rounds < 2:
@@ -108,7 +112,7 @@ def between_rounds(noise: NoiseSummary, level: float) -> Check:
         for dependence in dependences
         if dependence.log_chance + log_tests < math.log(level)
     ]
-    # Of those that fail, equal rounds say more than correlated ones.
+    # Among dependences that fail, equal rounds are more informative than correlated ones.
     worst = significant[0] if significant else min(dependences)
     return judged(
         name,
@@ -122,7 +126,7 @@ def between_rounds(noise: NoiseSummary, level: float) -> Check:
 
 
 def seed(noise: NoiseSummary, level: float) -> Check:
-    """First values of arrays against those of generators with seeds that are small or popular."""
+    """Compares first values of arrays with those of generators with small or popular seeds."""
     texts, tree = seeded(noise.law, "torch" in sys.modules)
     heads = np.abs(noise.rows("heads").reshape(-1, PREFIX))
     heads = heads[np.isfinite(heads).all(axis=1)]
@@ -136,7 +140,8 @@ def seed(noise: NoiseSummary, level: float) -> Check:
         distance = max(distances.min(), on_a_grid(noise).step)
         log_chance = float(_log_near(distance, PREFIX, 2 * math.sqrt(2)))
         number = int(nearest[distances.argmin()])
-        if number < len(texts):  # else none is near
+        # The tree returns the number of texts where no prefix is near.
+        if number < len(texts):
             reproduce = texts[number]
             measured = f"first values of an array are those of {reproduce}"
     return judged(
@@ -152,10 +157,10 @@ def seed(noise: NoiseSummary, level: float) -> Check:
 
 
 def copies(noise: NoiseSummary, level: float) -> Check:
-    """Sizes of values that are used again: in another order, with another sign, or elsewhere.
+    """Looks for absolute values that repeat: reordered, with another sign, or elsewhere.
 
-    For both laws, the chance that a size is within a relative distance of r of another one is at
-    most r, so that among n of them up to r·n²/2 are by chance (Chernoff).
+    For both distributions, the probability that an absolute value is within a relative distance
+    r of another one is at most r, so that up to r·n²/2 of n values repeat by chance (Chernoff).
     """
     name = "values used once"
     claim = "no value of the noise is used again"
@@ -181,41 +186,41 @@ def copies(noise: NoiseSummary, level: float) -> Check:
 
 
 def _scales(noise: NoiseSummary) -> Floats:
-    """The scale of each array's noise, at most 1: less noise is nearer to each other."""
+    """The scale of each array's noise, at most 1: smaller noise has closer values."""
     scales = noise.law.scales(noise.amounts, noise.layout.sizes * noise.rounds)
     return np.where(scales > 0, np.minimum(scales, 1.0), 1.0)
 
 
 def _log_near(distances: Any, counts: Any, factor: float) -> Floats:
-    """Logarithm of the probability that so many pairs of values are so near each other."""
+    """Logarithm of the probability that this many pairs of values are this close."""
     chances = np.minimum(factor * np.maximum(distances, _SAME), 1.0)
     return np.asarray(counts * np.log(chances))
 
 
 def _log_agreeing(sums: Any, counts: Any) -> Floats:
-    """Logarithm of the probability of so large a sum of signs, on either side."""
+    """Logarithm of the two-sided probability of a sum of signs that is at least as large."""
     return np.asarray(
         math.log(2) - np.square(sums) / (2 * np.maximum(counts, 1))
     )
 
 
 def _correlation(share: float) -> float:
-    """The correlation of Gaussian noise, from that of its signs."""
+    """The correlation of Gaussian noise, from the correlation of its signs."""
     return math.sin(math.pi / 2 * share)
 
 
 def _part_of_difference(correlation: float) -> float:
-    """The part of the noise in a difference of two of this correlation, at least."""
+    """The least part of the noise that remains in the difference of two correlated noises."""
     return math.sqrt(max(1 - abs(correlation), 0.0))
 
 
 def _equal_rounds(marks: Floats, step: float) -> _Dependence:
-    """The two rounds of all whose chosen entries are the nearest."""
+    """The two rounds whose marked entries are closest to each other."""
     rounds = np.flatnonzero(marks.any(axis=1))
     if len(rounds) < 2:
         return _Dependence(0.0, 0.0, "no two rounds have noise")
     tree = scipy.spatial.KDTree(marks[rounds])
-    # The nearest of each is itself, or one with equal entries.
+    # The nearest neighbour of a round is the round itself, or one with equal entries.
     distances, nearest = tree.query(
         marks[rounds], k=2, p=np.inf, distance_upper_bound=_NEAR
     )
@@ -223,7 +228,7 @@ def _equal_rounds(marks: Floats, step: float) -> _Dependence:
     distance = distances[first, 1]
     if not math.isfinite(distance):
         return _Dependence(0.0, 0.0, "no two rounds have the same noise")
-    # Of three or more equal rounds, neither of the two nearest need be the first one itself.
+    # With three or more equal rounds, both nearest neighbours may differ from the round itself.
     equal = {first, *nearest[first].tolist()}
     pair = sorted(rounds[list(equal)])[:2]
     log_chance = float(
@@ -248,7 +253,7 @@ def _correlated_pair(signs: Floats32) -> _Dependence:
 
 
 def _correlated_lag(signs: Floats32, noise: NoiseSummary) -> _Dependence:
-    """The distance of rounds, and array, at which noise is the most correlated."""
+    """The lag between rounds, and the array, for which the correlation is least likely."""
     layout = noise.layout
     arrays = len(layout.sizes)
     dependences = []
@@ -263,8 +268,8 @@ def _correlated_lag(signs: Floats32, noise: NoiseSummary) -> _Dependence:
         log_chances = _log_agreeing(sums, counts)
         worst = int(log_chances.argmin())
         correlation = _correlation(sums[worst] / counts[worst])
-        place = "" if worst == arrays else f" in {layout.names[worst]}"
-        text = f"correlation of rounds {lag} apart{place}: {correlation:.2g}"
+        where = "" if worst == arrays else f" in {layout.names[worst]}"
+        text = f"correlation of rounds {lag} apart{where}: {correlation:.2g}"
         dependences.append(
             _Dependence(float(log_chances[worst]), correlation, text)
         )

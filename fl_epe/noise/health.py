@@ -1,9 +1,9 @@
-"""`NoiseHealth` and `check_noise`: the noise that was added, against the noise that is claimed.
+"""`NoiseHealth` and `check_noise` compare noise that was added with noise that is claimed.
 
-All checks together fail for noise that is as claimed with a probability of at most ``level``: each
-has an equal part of it, fixed beforehand, and an exact or conservative p-value, for any number of
-rounds, arrays and entries (`simulations/studies/noise_health.py`). It holds for one look at the
-checks, at the end.
+If the noise is as claimed, the probability that any check fails is at most ``level``. Each
+check gets an equal part of ``level``, fixed beforehand, and has an exact or conservative
+p-value for any number of rounds, arrays and entries (`simulations/studies/noise_health.py`).
+This holds if the checks are read once, at the end.
 
 Examples:
     >>> from fl_epe.noise import told
@@ -45,30 +45,29 @@ _CHECKS: tuple[Callable[[NoiseSummary, float], Check], ...] = (
     shape.grid,
 )
 
-_AT_HAND = (
-    1 << 18
-)  # values that are kept of noise at hand, all releases together
+# `check_noise` keeps so many values, all releases together.
+_AT_HAND = 1 << 18
 
 RUN_LEVEL = 5e-4
-"""Probability that correct noise of an audited run fails a check, at most."""
+"""Largest probability that correct noise of an audited run fails a check."""
 
 
 class NoiseHealth:
     """Collects the noise of a run, round by round, and checks it.
 
-    Memory does not grow with the model but for its shape: sums of each array, some 1,000
+    Memory grows with the number of arrays, not with their sizes: sums of each array, some 1,000
     coordinates (``kept``) of each of the first 500 rounds, and 16 of every round.
 
     Args:
-        arrays: sizes or shapes of the arrays by name, into which one flat array is then split; by
-            default as in the first round.
-        std: claimed standard deviation in every round, if ``add`` says no other.
-        distribution: claimed law.
-        level: probability that correct noise fails a check, at most.
-        kept: coordinates of a round that are kept, about.
+        arrays: sizes or shapes of the arrays by name, into which one flat array is then split;
+            by default the arrays of the first round.
+        std: claimed standard deviation in every round for which ``add`` gets none.
+        distribution: claimed distribution.
+        level: largest probability that correct noise fails a check.
+        kept: approximate number of coordinates of a round that are kept.
 
     Raises:
-        ValueError: for another distribution, or a level out of range.
+        ValueError: for an unknown distribution, or a level outside (0, 1).
     """
 
     def __init__(
@@ -98,14 +97,14 @@ class NoiseHealth:
             )
 
     def add(self, noise: Any, std: Std = None) -> None:
-        """Take in a round: what was released less the exact clipped sum.
+        """Add the noise of a round: the released sum minus the exact clipped sum.
 
         Args:
-            noise: arrays or tensors by name, a sequence of them, or one.
-            std: claimed standard deviation, if it is another one than that of all rounds.
+            noise: arrays or tensors by name, a sequence of them, or one array.
+            std: claimed standard deviation in this round, if it is not that of all rounds.
 
         Raises:
-            ValueError: for other arrays than in the first round.
+            ValueError: if the arrays differ from those of the first round.
         """
         parts = self._parts(noise)
         sizes = {name: part.size for name, part in parts.items() if part.size}
@@ -141,7 +140,7 @@ class NoiseHealth:
             self.skip("its noise has NaN or infinite entries")
 
     def skip(self, reason: str) -> None:
-        """Count a round whose noise is not known, for a reason; only the first one is kept."""
+        """Count a round whose noise is not known; only the first reason is kept."""
         self._unusable += 1
         self._reason = self._reason or reason
 
@@ -159,7 +158,7 @@ class NoiseHealth:
         return dict(zip(names, map(_flat, arrays), strict=True))
 
     def checks(self) -> list[Check]:
-        """The checks of the noise so far; a failure first names what is worst for privacy."""
+        """The checks of the noise so far, those of the worst faults for privacy first."""
         results = []
         if self._summary is not None and self._summary.rounds:
             level = self._level / len(_CHECKS)
@@ -174,13 +173,13 @@ class NoiseHealth:
         return results
 
     def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The results of `checks`, in sentences, and the worst fault that they found, if any."""
+        """The results of `checks` in sentences, and the worst fault that they found, if any."""
         checks = self.checks()
         worst = fault(checks)
         return sentences(checks), (worst,) if worst else ()
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a run that is resumed needs, as named arrays."""
+        """The state that a resumed run needs, as named arrays."""
         state = {
             "unusable": np.array(self._unusable),
             "reason": np.array(self._reason),
@@ -192,10 +191,10 @@ class NoiseHealth:
         return state | self._summary.state()
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned, so that noise that repeats after it is found, too.
+        """Continue from a `state`, so that noise repeated from earlier rounds is found, too.
 
         Raises:
-            ValueError: if that is of other arrays.
+            ValueError: if the state is of other arrays.
         """
         self._unusable = int(state["unusable"])
         self._reason = str(state["reason"])
@@ -206,7 +205,7 @@ class NoiseHealth:
 
 
 def _flat(array: Any) -> np.ndarray:
-    """An array or a tensor of torch as a vector, without a copy where that can be."""
+    """An array or a torch tensor as a vector, without a copy where possible."""
     tensor = array.detach().cpu() if hasattr(array, "detach") else array
     return np.asarray(tensor).reshape(-1)
 
@@ -218,20 +217,20 @@ def check_noise(
     distribution: Distribution = "gaussian",
     level: float = 0.005,
 ) -> list[Check]:
-    """Check noise that is at hand: what was released less the exact sum.
+    """Check noise that is available as arrays: each release minus the exact sum.
 
     Args:
-        noise: of one release, an array ``(d,)`` or arrays by name; of several, an array ``(T, d)``
-            or a list with the array, list or table of arrays of each.
+        noise: for one release, an array ``(d,)`` or arrays by name; for several releases, an
+            array ``(T, d)`` or a list with the noise of each.
         std: claimed standard deviation of every coordinate, or by array.
-        distribution: claimed law.
-        level: probability that correct noise fails a check, at most.
+        distribution: claimed distribution.
+        level: largest probability that correct noise fails a check.
 
     Returns:
-        Each check with its outcome; `told` says what they mean together.
+        Each check with its outcome; `told` gives their common result.
 
     Raises:
-        ValueError: for arrays that change from release to release, or a bad argument.
+        ValueError: if the arrays change from release to release, or for an invalid argument.
     """
     if isinstance(noise, list | tuple):
         releases = noise

@@ -9,37 +9,40 @@ from fl_epe.checks import Floats, Integers, raise_invalid
 from fl_epe.noise.laws import PREFIX, ROUNDING, Law
 
 HEAD = 256
-"""First values of an array that are compared with those of others."""
+"""Number of first values of an array that are compared with those of other arrays."""
 EQUAL = 16
-"""Of these, the values by which equal noise is found."""
+"""Number of first values that are compared to find equal noise."""
 SKETCH = 1024
-"""Coordinates of a round that are kept of a run."""
+"""Number of coordinates of a round in the sketch of a run."""
 
-_BLOCK = 1 << 15
-_ARRAYS = 256  # that are compared with each other
-_ROUNDS = 512  # rounds of which they are kept
-_MARKS = 16  # coordinates of every round
-_SEEDED = 4  # rounds whose seeds are looked for
-_STILL = 1 << 18  # coordinates without noise that are followed
-_FEWEST = 8  # coordinates of an array in the sketch, where there is room
+_BLOCK = 1 << 15  # entries that are converted to float64 at a time
+_ARRAYS = 256  # largest number of arrays that are compared with each other
+_ROUNDS = 512  # number of first rounds that have a sketch
+_MARKS = 16  # number of coordinates that are kept of every round
+_SEEDED = 4  # number of first rounds whose seeds are searched for
+_STILL = 1 << 18  # largest number of coordinates without noise that are tracked
+_FEWEST = 8  # coordinates of a small array in the sketch, where there is room
 
-_SUMS = ("amounts", "largest", "worst", "agree", "apart")  # in a checkpoint
+# Names of the attributes of `NoiseSummary` that are saved in a checkpoint.
+_SUMS = ("amounts", "largest", "worst", "agree", "apart")
 
 
 class SketchLayout:
-    """The arrays of a release, and which of their entries are kept.
+    """The arrays of a release, and the positions of the entries that are kept.
+
+    Entries are numbered through all arrays, in their order.
 
     Args:
-        sizes: numbers of entries of the arrays by name; those without entries are left out.
-        kept: entries of a round that are kept, about.
+        sizes: numbers of entries of the arrays by name; empty arrays are left out.
+        kept: approximate number of entries of a round that are kept.
 
     Attributes:
-        names: of the arrays.
-        sizes: their numbers of entries, ``(A,)``.
+        names: names of the arrays.
+        sizes: numbers of entries of the arrays, ``(A,)``.
         starts: number of the first entry of each array, ``(A,)``.
-        compared: numbers of those that are compared with each other, ``(B,)``.
-        chosen: entries of the sketch, counted from the first of all arrays, ``(K,)``.
-        groups: the array of each of them, ``(K,)``.
+        compared: indices of the arrays that are compared with each other, ``(B,)``.
+        chosen: numbers of the entries in the sketch, ``(K,)``.
+        groups: index of the array of each entry in the sketch, ``(K,)``.
     """
 
     def __init__(self, sizes: Mapping[str, int], kept: int = SKETCH) -> None:
@@ -64,18 +67,18 @@ class SketchLayout:
 
 
 def _spread(size: int, count: int) -> Integers:
-    """At most ``count`` of the numbers below ``size``, evenly spread."""
+    """At most ``count`` of the integers from 0 to ``size - 1``, evenly spread."""
     places = np.linspace(0, size - 1, min(size, count))
     return np.unique(places.astype(np.int64))
 
 
 class LeastLikelyScale(NamedTuple):
-    """The scale of an array in a round that is the least likely to be so small.
+    """The array and round whose scale is the least likely to be as small as it is.
 
     Attributes:
         chance: the probability of a scale at most as large.
-        round: number of the round, from 0.
-        array: number of the array; the number of arrays stands for all of them together.
+        round: index of the round, from 0.
+        array: index of the array; the number of arrays stands for all of them together.
         scale: the estimated standard deviation over the claimed one.
     """
 
@@ -86,21 +89,22 @@ class LeastLikelyScale(NamedTuple):
 
 
 class NoiseSummary:
-    """The noise of rounds so far, over its claimed standard deviation.
+    """A summary of the noise of all rounds so far, in units of its claimed standard deviation.
 
     Attributes:
-        rounds: number of them.
-        amounts: `Law.amounts` of each array in all rounds, ``(A,)``.
-        largest: size of the largest value of each array, ``(A,)``.
+        rounds: number of rounds so far.
+        amounts: sum of `Law.amounts` of each array in all rounds, ``(A,)``.
+        largest: largest absolute value of each array, ``(A,)``.
         worst: the least likely small scale of an array in a round.
-        still: entries without any noise so far, counted from the first of all arrays.
-        agree: sums of products of signs of two arrays' first values, ``(B, B)``.
-        apart: largest difference of sizes of their first values, ``(B, B)``.
+        still: numbers of the entries without any noise so far.
+        agree: sums of products of the signs of two arrays' first values, ``(B, B)``.
+        apart: largest difference of the absolute values of two arrays' first values, ``(B,
+            B)``.
 
-    The `rows` of rounds: the "sketch" is the chosen entries of the first rounds, ``(rounds, K)``;
-    "marks" are some of them in all rounds, ``(rounds, ≤ 16)``; "heads" are the first values of the
-    arrays in the first rounds, and of all in a row, ``(rounds, B + 1, 8)``, NaN where there are
-    fewer.
+    `rows` returns three kinds of values by round. The "sketch" has the chosen entries of the
+    first rounds, ``(rounds, K)``. "marks" has some of these entries in all rounds, ``(rounds, ≤
+    16)``. "heads" has the first values of each array and of all arrays concatenated, in the
+    first rounds, ``(rounds, B + 1, 8)``, padded with NaN.
     """
 
     def __init__(self, layout: SketchLayout, law: Law) -> None:
@@ -116,7 +120,8 @@ class NoiseSummary:
         self.agree = np.zeros((compared, compared))
         self.apart = np.zeros((compared, compared))
         self._marked = _spread(len(layout.chosen), _MARKS)
-        self._shapes = {  # of one round's row
+        # Shapes of the values of one round.
+        self._shapes = {
             "sketch": layout.chosen.shape,
             "marks": self._marked.shape,
             "heads": (compared + 1, PREFIX),
@@ -126,17 +131,17 @@ class NoiseSummary:
         }
 
     def rows(self, name: str) -> Floats:
-        """The "sketch", "marks" or "heads" of all rounds that have them, one after another."""
+        """The "sketch", "marks" or "heads" of all rounds that have them, in their order."""
         return np.array(self._rows[name], np.float64).reshape(
             -1, *self._shapes[name]
         )
 
     def add(self, parts: Sequence[np.ndarray], claims: Floats) -> bool:
-        """Take in a round, unless one of its values is not finite.
+        """Add a round, unless one of its values is not finite.
 
         Args:
             parts: the noise of each array, flat.
-            claims: standard deviations that are claimed, ``(A,)``.
+            claims: claimed standard deviation of each array, ``(A,)``.
 
         Returns:
             Whether all values are finite.
@@ -167,7 +172,7 @@ class NoiseSummary:
         return True
 
     def _measured(self, part: np.ndarray, claim: float) -> tuple[float, float]:
-        """The amount of an array and the size of its largest value, in claimed units."""
+        """The amount of an array and its largest absolute value, in claimed units."""
         amount = 0.0
         largest = 0.0
         for start in range(0, len(part), _BLOCK):
@@ -191,7 +196,7 @@ class NoiseSummary:
     def _entries(
         self, parts: Sequence[np.ndarray], numbers: Integers
     ) -> Floats:
-        """Entries of all arrays in a row, by their numbers in ascending order."""
+        """The entries with these numbers, which are in ascending order."""
         starts = self.layout.starts
         by_array = np.split(numbers, np.searchsorted(numbers, starts)[1:])
         entries = [
@@ -214,17 +219,16 @@ class NoiseSummary:
             row[: len(head)] = head / claims[number]
         if self.rounds < _SEEDED:
             prefixes = heads[:, :PREFIX]
-            in_a_row = prefixes[np.isfinite(prefixes)][
-                :PREFIX
-            ]  # across short arrays
+            # Where arrays are short, a generator's first values are spread over several.
+            concatenated = prefixes[np.isfinite(prefixes)][:PREFIX]
             last = np.full((1, PREFIX), np.nan)
-            last[0, : len(in_a_row)] = in_a_row
+            last[0, : len(concatenated)] = concatenated
             self._rows["heads"].append(np.concatenate([prefixes, last]))
         signs = np.sign(np.nan_to_num(heads)).astype(np.float32)
         self.agree += signs @ signs.T
-        first = np.abs(heads[:, :EQUAL])
-        differences = np.abs(first[:, None] - first)
-        # Over the values that both arrays have; the others are NaN, which fmax ignores.
+        sizes = np.abs(heads[:, :EQUAL])
+        differences = np.abs(sizes[:, None] - sizes)
+        # Values that one of the arrays lacks are NaN, which fmax ignores.
         np.fmax(self.apart, np.fmax.reduce(differences, axis=2), out=self.apart)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -234,10 +238,10 @@ class NoiseSummary:
         return sums | {name: self.rows(name) for name in self._rows}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned.
+        """Continue from a `state`.
 
         Raises:
-            ArgumentError: if that is of other arrays.
+            ArgumentError: if the state is of other arrays.
         """
         for name in _SUMS:
             _check_shape(name, state[name], np.shape(getattr(self, name)), 0)

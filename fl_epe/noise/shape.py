@@ -11,37 +11,49 @@ from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import NoiseSummary
 
-# Probability of one value on the finest grid that is found: float16's.
+# Probability of one value on the finest grid that the check detects, that of float16.
 _FINEST = 2.0**-13.5
-# Probability of a pair of equal values on a grid, over its step: Laplace's, at most.
+# Largest probability of a pair of equal values on a grid, over its step (Laplace noise).
 _DENSITY = 0.36
-_MORE_PAIRS = 3.0  # times as many equal pairs as on a grid of these values
-_LEAST_STEP = 1e-8  # standard deviations: neighbours on a grid
-_STRAY = 0.01  # of a grid's step: rounding
-_PART = 2048  # values of which pairs are counted
-_TAIL = 3.0  # standard deviations beyond which values are counted
-_FAR = 1e-6  # probability of values that no generator needs to reach
-_VALUES = 1 << 18  # that a shape is judged by
-_TIES = 1 << 16  # and a grid
-# The chance below which the scale of an array or round is not the claimed one.
+# Values are not multiples of one step if more pairs are equal than so many times the expected.
+_MORE_PAIRS = 3.0
+# Smallest distance of two neighbours on a grid, in standard deviations.
+_LEAST_STEP = 1e-8
+# Largest distance of a value from a multiple of the step, over the step: rounding.
+_STRAY = 0.01
+# Equal pairs are counted among so many values at a time.
+_PART = 2048
+# Values beyond so many standard deviations are counted.
+_TAIL = 3.0
+# A generator need not reach values that are less likely than this.
+_FAR = 1e-6
+# Largest numbers of values in the checks of the shape and of the grid.
+_VALUES = 1 << 18
+_TIES = 1 << 16
+# Below this probability, the scale of an array or round is not the claimed one.
 _UNLIKELY_SCALE = 1e-6
+# Upper bound of the likeliest value's probability over that of a tie, which is 2 for Laplace noise.
+_MASS_OVER_TIES = 2.5
+# Largest probability of one value, whatever the grid.
+_LARGEST_MASS = 0.5
 
 
 def with_noise(noise: NoiseSummary) -> Integers:
-    """Values of each array in all rounds, ``(A,)``; 0 for an array that never had any noise."""
+    """Number of values of each array in all rounds, ``(A,)``; 0 for an array without noise."""
     return np.where(noise.largest > 0, noise.layout.sizes * noise.rounds, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Values of an array and round that are equal to another one of these.
+    """Values that equal another value of the same array and round, and the grid they lie on.
 
     Attributes:
-        count: their number.
-        expected: that on the finest grid that a check finds, at most.
-        largest_mass: probability of the likeliest value, at most.
-        step: largest distance of neighbours, in standard deviations, where the values of each
-            array are multiples of one number, and as often equal as these are; else 0.
+        count: number of values that equal another one.
+        expected: largest expected number on the finest grid that a check detects.
+        largest_mass: upper bound of the probability of the likeliest value.
+        step: largest step of an array's grid, in standard deviations, if the values of each
+            array are multiples of one number and no more often equal than such multiples are;
+            else 0.
     """
 
     count: int
@@ -56,7 +68,7 @@ class Grid:
 
 
 def on_a_grid(noise: NoiseSummary) -> Grid:
-    """The grid on which values are."""
+    """The grid on which the values of the sketch lie."""
     rows = noise.rows("sketch")
     rows = rows[: max(_TIES // max(rows.shape[1], 1), 1)]
     count = 0
@@ -79,13 +91,16 @@ def on_a_grid(noise: NoiseSummary) -> Grid:
     if min(steps, default=0.0) > 0 and count < _MORE_PAIRS * expected_on_steps:
         largest_step = max(steps)
     mass = max(
-        _FINEST, 2.5 * count / max(pairs, 1.0), 2 * _DENSITY * largest_step
+        _FINEST,
+        _MASS_OVER_TIES * count / max(pairs, 1.0),
+        2 * _DENSITY * largest_step,
     )
-    return Grid(count, _FINEST * pairs, min(mass, 0.5), largest_step)
+    largest_mass = min(mass, _LARGEST_MASS)
+    return Grid(count, _FINEST * pairs, largest_mass, largest_step)
 
 
 def _step(values: Floats) -> float:
-    """The number of which all values are multiples; 0 without one."""
+    """The number of which all values are multiples; 0 if there is none."""
     sizes = np.unique(np.round(np.abs(values), 9))
     distances = np.diff(sizes, prepend=0.0)
     step = float(distances[distances > _LEAST_STEP].min(initial=np.inf))
@@ -95,8 +110,8 @@ def _step(values: Floats) -> float:
     return 0.0
 
 
-def evened(noise: NoiseSummary) -> Floats:
-    """Values of the sketch; where a round's or array's scale is another, over that scale."""
+def scaled_values(noise: NoiseSummary) -> Floats:
+    """Sorted values of the sketch, divided by the scale of a round or array if unlikely."""
     groups = noise.layout.groups
     rows = noise.rows("sketch")
     rows = _over_scale(noise, rows[np.any(rows != 0, axis=1)])
@@ -119,12 +134,12 @@ def _over_scale(noise: NoiseSummary, rows: Floats) -> Floats:
 
 
 def distribution(noise: NoiseSummary, level: float) -> Check:
-    """The largest difference of the distribution functions (Massart 1990: exact for any n).
+    """Tests the largest difference of the distribution functions (Massart 1990: for any n).
 
-    An exact binomial test finds too few values beyond three standard deviations.
+    An exact binomial test detects too few values beyond three standard deviations.
     """
     law = noise.law
-    values = evened(noise)
+    values = scaled_values(noise)
     step = on_a_grid(noise).step
     count = len(values)
     steps = np.arange(count + 1) / max(count, 1)
@@ -155,7 +170,7 @@ def distribution(noise: NoiseSummary, level: float) -> Check:
 
 
 def tails(noise: NoiseSummary, level: float) -> Check:
-    """The largest values of an array and of all, against what so many values reach."""
+    """Compares the largest values of each array and of all with those of as many draws."""
     counts = with_noise(noise)
     counts = np.append(counts, counts.sum())
     amounts = np.append(noise.amounts, noise.amounts.sum())
@@ -186,14 +201,14 @@ def tails(noise: NoiseSummary, level: float) -> Check:
 
 
 def more_than(count: int, expected: float) -> float:
-    """Logarithm of the probability of so large a count, at most (Chernoff)."""
+    """Logarithm of an upper bound of the probability of a count this large (Chernoff)."""
     if count <= expected:
         return 0.0
     return count - expected - count * math.log(count / expected)
 
 
 def grid(noise: NoiseSummary, level: float) -> Check:
-    """Values that are equal, against those on a grid of floating-point numbers (Chernoff)."""
+    """Compares the number of equal values with that on a floating-point grid (Chernoff)."""
     equal = on_a_grid(noise)
     claim = "the noise has a fine grid"
     log_chance = more_than(equal.count, equal.expected)

@@ -1,4 +1,4 @@
-"""The picture of the answer: ε of a client of the run against its number of participations."""
+"""The chart of the answer: ε of a client of the run against its number of participations."""
 
 import itertools
 import math
@@ -23,19 +23,24 @@ from fl_epe.reporting.charts import PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON
 from fl_epe.wording import how_often, number
 
-_STEPS = 48  # of a curve
-_GROUPS = 8  # of canaries at most
-_BARS = 60  # of clients at most
-_FAR = 4.0  # times the median client's participations at which the x-axis ends
-_TICKS = 7
-_LETTER = 0.045  # of the x-axis, beside the last point, for each of a label on a narrow screen
-_APART = 0.2  # of the largest ε that is drawn, if two labels fit between both ε
+_STEPS = 48  # points of a curve
+_GROUPS = 8  # largest number of groups of canaries
+_BARS = 60  # largest number of bars that count clients
+# The x-axis ends at so many times the median client's participations, or before.
+_FAR = 4.0
+_TICKS = 7  # largest number of ticks of the x-axis, besides 0
+# Share of the x-axis that each letter of a label takes on a narrow screen.
+_LETTER = 0.045
+# Labels fit between two ε that differ by more than this share of the largest ε drawn.
+_APART = 0.2
+# Number of powers of ten that are tried for the distance of ticks.
+_POWERS = 9
 
 
 def epsilon_chart(
     record: AuditRecord, answers: tuple[Answer, Answer]
 ) -> Chart | None:
-    """ε against participations; ε of the client alone where sampling hides its rounds.
+    """Draws ε against participations, or only ε of the client if sampling hides its rounds.
 
     Returns:
         ``None`` if no ε was measured.
@@ -92,7 +97,7 @@ def epsilon_chart(
     )
     step = next(
         digit * 10**power
-        for power in range(9)
+        for power in range(_POWERS)
         for digit in (1, 2, 5)
         if end <= _TICKS * digit * 10**power
     )
@@ -142,7 +147,7 @@ def _caption(
 
 
 def _client_counts(record: AuditRecord) -> Integers:
-    """How often each real client took part; empty if the record does not say."""
+    """Number of participations of each real client; empty if the record does not have them."""
     ids = record.clients.ids
     if ids is None or not len(ids):
         return np.empty(0, np.int64)
@@ -152,7 +157,7 @@ def _client_counts(record: AuditRecord) -> Integers:
 
 
 def _bars(counts: Integers, end: float) -> JSON:
-    """How many clients took part how often."""
+    """A bar chart of the number of clients by their number of participations."""
     width = 1 + int(np.ptp(counts)) // _BARS
     bins, clients = np.unique(counts // width, return_counts=True)
     return {
@@ -174,7 +179,7 @@ def _median_client_traces(
     grid: Floats,
     highest: float,
 ) -> Iterator[JSON]:
-    """What theory allows, and ε of the median client with labels that do not touch."""
+    """The curve of theory, and ε of the median client with labels that do not overlap."""
     delta = next(iter(estimates.values())).delta
     limit = charts.drawable(answer.analytical.epsilon)
     if math.isfinite(limit):
@@ -211,7 +216,7 @@ def _median_client_traces(
 def _adversary_traces(
     record: AuditRecord, client: AuditedClient, answer: Answer, grid: Floats
 ) -> tuple[JSON, ...]:
-    """Interval, curve, canaries and proof of an adversary; empty if ε was not measured."""
+    """Interval, curve, canaries and lower bound of an adversary; empty without an ε."""
     sees = answer.adversary.sees
     fit = answer.fit
     scores = answer.scores
@@ -278,7 +283,10 @@ def _adversary_traces(
 
 
 def _groups(counts: Integers) -> list[Integers]:
-    """Which canaries took part equally often, or about so if these would be many groups."""
+    """Groups of canaries with equal participations, or with similar ones to limit the number.
+
+    Canaries that took no part are in no group.
+    """
     order = np.argsort(counts, kind="stable")[np.sum(counts == 0) :]
     ends = np.flatnonzero(np.diff(counts[order])) + 1
     if len(ends) < _GROUPS:

@@ -16,7 +16,8 @@ from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.summary import Summary
 from fl_epe.wording import counted, number, signed
 
-_MOST_ROUNDS = 200  # of a curve
+_MOST_ROUNDS = 200  # largest number of points of a curve
+# Color and dash of each series of the training.
 _LOOKS = {
     "held out": (FINAL, "solid"),
     "training": (PLAIN, "dash"),
@@ -42,7 +43,7 @@ def run_charts(summary: Summary) -> list[Chart]:
 def rounds_chart(
     record: AuditRecord, answer: Answer, delta: float, confidence: float = 0.95
 ) -> Chart | None:
-    """ε so far after each round, its interval that holds at every round at once, and theory's."""
+    """Draws ε so far after each round, its time-uniform interval, and what theory allows."""
     by_round = epsilon_by_round(
         record, delta, confidence=confidence, most=_MOST_ROUNDS
     )
@@ -99,7 +100,7 @@ def rounds_chart(
 
 
 def training_chart(record: AuditRecord) -> Chart | None:
-    """Loss, accuracy and clip norm by round, one below the other; ``None`` if nothing changed."""
+    """Draws loss, accuracy and clip norm by round; ``None`` if none of them changed."""
     traces = []
     clauses = []
     panels = dict[str, tuple[str, float, JSON]]()
@@ -135,7 +136,7 @@ def training_chart(record: AuditRecord) -> Chart | None:
 
 
 def _series(record: AuditRecord) -> Iterator[tuple[str, str, Floats, Floats]]:
-    """Title, name, rounds and values of each series of the training."""
+    """The panel's title, the name, the rounds and the values of each series of the training."""
     missing = np.empty(0)
     metrics = record.metrics
     rounds = np.arange(1.0, record.rounds + 1)

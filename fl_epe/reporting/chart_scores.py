@@ -1,4 +1,4 @@
-"""The chart of scores: each canary's score against the expected one, and the κ that fits them."""
+"""The chart of scores: each canary's score against the expected one, and the fitted κ."""
 
 import numpy as np
 
@@ -9,16 +9,15 @@ from fl_epe.reporting.charts import Chart, scatter
 from fl_epe.reporting.numbers import JSON
 from fl_epe.wording import number, signed
 
-_WIDE = (
-    1.96  # deviations about an expected score, within which 95% of scores are
-)
-_MOST_NULL = 100  # scores of canaries that took no part
+# 95% of the scores are within so many standard deviations of the expected score.
+_WIDE = 1.96
+_MOST_NULL = 100  # largest number of unobserved canaries that are drawn
 
 
 def scores_chart(
     record: AuditRecord, answers: tuple[Answer, Answer]
 ) -> Chart | None:
-    """Score against expected score of each canary; ``None`` if nothing was measured."""
+    """Draws each canary's score against its expected score; ``None`` without scores."""
     traces = list[JSON]()
     null_traces = []
     clauses = list[str]()

@@ -1,8 +1,8 @@
 """Charts of a report: traces and a layout as JSON, and the same numbers as words and rows.
 
-A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, which stands in the page and
-in print; in a browser with JavaScript, plotly draws the same traces over it. Colors are names of
-roles, such as "@every", for which each of the two has its own palette.
+A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, for the page and for
+print; in a browser with JavaScript, plotly draws the same traces over it. A color is the name
+of a role, such as "@every"; the picture and plotly have a palette each.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ FINAL = "@final"
 EVERY = "@every"
 THEORY = "@theory"
 PLAIN = "@plain"
-"""Roles of colors: of one adversary, of the other one, of theory, and of none of these."""
+"""Roles of colors: the two adversaries, theory, and everything else."""
 
 SEEN = {"final": "final model", "all": "every round"}
 """What an adversary sees, in words."""
 
 
 def view_name(sees: Sees, record: AuditRecord | None) -> str:
-    """As `SEEN`, for a record after which there may be more rounds."""
+    """What an adversary sees, as `SEEN`; the last model of a record may not be final."""
     if sees == "all" or record is None or record.findings.last_model_is_final:
         return SEEN[sees]
     return f"model after round {record.rounds}"
@@ -40,14 +40,16 @@ LOOKS = {
     "final": (FINAL, "dash", "square-open"),
     "all": (EVERY, "solid", "circle-open"),
 }
-"""Color, dash and symbol of what is drawn of an adversary."""
+"""Color, dash and symbol of an adversary's curves and points."""
 
 MOST_POINTS = 300
-"""Points of a cloud that a page holds at most."""
+"""Largest number of points of a scatter plot in a page."""
 
-_GAP = 0.07  # between panels
-_FAR = 30.0  # a largest ε over the smallest for which an axis is logarithmic
-_FLOOR = 1e-2  # smaller ε are drawn there on a logarithmic axis
+_GAP = 0.07  # between panels, as a share of the height
+# An axis is logarithmic if the largest ε is more than so many times the smallest.
+_FAR = 30.0
+# Smaller ε are drawn at this value, so that a logarithmic axis can show them.
+_FLOOR = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +57,13 @@ class Chart:
     """A chart of a report.
 
     Attributes:
-        name: its id in the page.
-        title: above it.
-        caption: below it: what it shows, and what was left out.
-        alternative: the chart in words and numbers, for those who do not see it.
-        traces: as plotly reads them.
-        layout: as plotly reads it: one x-axis, and a y-axis for each panel.
-        may_be_logarithmic: whether a reader may switch its y-axis to a logarithmic scale.
+        name: the chart's id in the page.
+        title: the text above the chart.
+        caption: the text below the chart: what it shows, and what was left out.
+        alternative: the chart in words and numbers, for readers who cannot see it.
+        traces: the traces in plotly's format.
+        layout: the layout in plotly's format, with one x-axis and a y-axis for each panel.
+        may_be_logarithmic: whether a reader may switch the y-axis to a logarithmic scale.
     """
 
     name: str
@@ -76,8 +78,8 @@ class Chart:
     def points(self) -> list[JSON]:
         """A row for each point, bar or corner of an area that is drawn, with its interval.
 
-        A value stands under the title of the axis that it is drawn at. "adversary" is what an
-        adversary sees, where a series is of one; the trace has it as ``meta``.
+        The columns of the values are named by the titles of their axes. If a series belongs to
+        an adversary, "adversary" is what that adversary sees, which the trace has as ``meta``.
         """
         rows = list[JSON]()
         x_title = self.layout["xaxis"]["title"]["text"]
@@ -119,7 +121,7 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
 
     Args:
         x: title of the x-axis.
-        panels: title, height (of their sum) and further properties of each y-axis.
+        panels: title, relative height and further properties of each y-axis.
         x_axis: further properties of the x-axis.
     """
     layout: JSON = {
@@ -145,7 +147,7 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
 
 
 def panel(place: int) -> str:
-    """Name of the y-axis of a panel, from 0 at the top."""
+    """Name of the y-axis of a panel; panels are numbered from 0 at the top."""
     if place:
         return f"y{place + 1}"
     return "y"
@@ -160,7 +162,17 @@ def scatter(
     look: str,
     **more: Any,
 ) -> JSON:
-    """Curves ("lines"; the look is a dash) or markers ("markers"; it is a symbol)."""
+    """A trace of lines or markers.
+
+    Args:
+        mode: "lines", or one of plotly's modes with markers.
+        x: horizontal positions.
+        y: vertical positions.
+        name: name of the trace.
+        color: role of the color.
+        look: the dash of lines, or the symbol of markers.
+        more: further properties of the trace, and the ``size`` of markers.
+    """
     if mode == "lines":
         style = {"line": {"color": color, "dash": look, "width": 2}}
     else:
@@ -200,7 +212,7 @@ def band(
 
 
 def in_legend_once(traces: Iterable[JSON]) -> tuple[JSON, ...]:
-    """The traces, of which the legend shows each name once."""
+    """The traces, marked so that the legend shows each name once."""
     names = set()
     marked = []
     for trace in traces:
@@ -231,10 +243,10 @@ def error_bars(
 def answer_chart(
     named: Sequence[tuple[str, Answer]], **about: Any
 ) -> Chart | None:
-    """ε of each answer: estimate, interval, lower bound and theory, a row each.
+    """Draws estimate, interval, lower bound and theory of each answer in a row.
 
     Args:
-        named: answers with the names of their rows.
+        named: the name of the row and the answer, for each row.
         about: name, title and caption of the chart.
 
     Returns:
@@ -275,7 +287,7 @@ def answer_chart(
 
 
 def finite_estimate(answer: Answer) -> EpsilonEstimate | None:
-    """The answer's estimate, if it can be drawn."""
+    """The answer's estimate, if its ε is finite; else ``None``."""
     estimate = answer.estimate
     if estimate is None or not math.isfinite(estimate.epsilon):
         return None
@@ -303,14 +315,14 @@ def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
 
 
 def drawable(value: float | None) -> float:
-    """A value to draw, or NaN, which is not drawn, for one that is unknown, infinite or 0."""
+    """The value, or NaN, which is not drawn, if the value is unknown, infinite or 0."""
     if value and math.isfinite(value):
         return value
     return math.nan
 
 
 def plain(values: Iterable[float]) -> list[float | None]:
-    """Five significant digits of each value, as JSON; ``None`` for one that is not finite."""
+    """Each value with five significant digits, as JSON; ``None`` if it is not finite."""
     return [
         float(f"{value:.5g}") if math.isfinite(value) else None
         for value in values
@@ -318,13 +330,13 @@ def plain(values: Iterable[float]) -> list[float | None]:
 
 
 def spread_out(count: int, limit: int = MOST_POINTS) -> Integers:
-    """Which of ``count`` points to draw: all, or ``limit`` that are evenly spread over them."""
+    """Indices of the points to draw: all ``count``, or ``limit`` that are evenly spread."""
     places = np.linspace(0, count - 1, min(count, limit)).round()
     return np.unique(places).astype(np.int64)
 
 
 def left_out(count: int, plural: str, limit: int = MOST_POINTS) -> str:
-    """A sentence on what `spread_out` leaves out; empty if that is nothing."""
+    """A sentence about the points that `spread_out` leaves out; empty if there are none."""
     if count <= limit:
         return ""
     return f" Drawn are {limit:,} of {count:,} {plural}, evenly spread over their numbers."

@@ -1,6 +1,6 @@
-"""ε of every real client of a run, from its own rounds and κ of the canaries: `client_leakage`.
+"""`client_leakage`: ε of every real client of a run, from its rounds and the canaries' κ.
 
-It is that of an adversary who knows the client's rounds, as they are in the log.
+The adversary knows the client's rounds, which are read from the log.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from fl_epe.files import write_text
 from fl_epe.reporting.publish import columns_text
 from fl_epe.reporting.summary import Summary
 
-_BLOCK = 1000  # clients whose rounds are in memory at a time
+_BLOCK = 1000  # number of clients whose rounds are in memory at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,11 +23,11 @@ class ClientLeakage:
     """ε of the n clients of a log, for adversaries who know their rounds.
 
     Attributes:
-        ids: of the clients, ``(n,)``.
-        participations: of each client, ``(n,)``.
-        weights: how many times as much as a client of median weight each client added in its
-            rounds, on average, ``(n,)``.
-        epsilon: by what the adversary sees, ``(n,)`` each; NaN where it was not measured.
+        ids: ids of the clients, ``(n,)``.
+        participations: number of rounds of each client, ``(n,)``.
+        weights: mean weight of each client in its rounds, over the median weight, ``(n,)``.
+        epsilon: for each view of an adversary, ε of each client, ``(n,)``; NaN where it was not
+            measured.
     """
 
     ids: Integers
@@ -37,10 +37,10 @@ class ClientLeakage:
 
 
 def client_leakage(summary: Summary) -> ClientLeakage:
-    """ε of each client of the log, computed once for all clients with the same rounds and weights.
+    """ε of each client of the log, computed once for clients with the same rounds and weights.
 
     Raises:
-        ValueError: if the record does not say which client took part when.
+        ValueError: if the record does not say which client took part in which round.
     """
     record = summary.record
     if record is None or record.clients.ids is None:
@@ -78,10 +78,10 @@ def client_leakage(summary: Summary) -> ClientLeakage:
 
 
 def _kinds(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
-    """Clients by kind: those of one kind have the same rounds and weights.
+    """Groups clients into kinds: clients of one kind have the same rounds and weights.
 
     Returns:
-        The ids of all clients, of one client of each kind, and the kind of each client.
+        The ids of all clients, the id of one client of each kind, and the kind of each client.
     """
     clients, rounds, weights = record.clients.rows()
     order = np.lexsort((rounds, clients))
@@ -97,11 +97,13 @@ def _kinds(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
 
 
 def write_clients(summary: Summary, path: Path) -> Path:
-    """Write ``path``, a CSV file with ε of each client: personal data, for its owner alone (0600).
+    """Write a CSV file with ε of each client, which is personal data.
+
+    Only the file's owner can read it (mode 0600).
 
     Raises:
         NotMeasured: if no ε was measured.
-        ValueError: if the record does not say which client took part when.
+        ValueError: if the record does not say which client took part in which round.
     """
     if all(answer.fit is None for answer in summary.answers):
         raise NotMeasured(summary.answers[0].reason)

@@ -1,4 +1,4 @@
-"""The details of a report, under the questions that a reader would ask: `details`."""
+"""`details`: the details of a report, under the questions that a reader would ask."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,14 +15,17 @@ from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
 from fl_epe.wording import capitalized, counted, how_often, number
 
-_HEAVY = 1.1  # times the median weight
+# The heaviest client is named from so many times the median weight on.
+_HEAVY = 1.1
+# Names of the statistics of Andrew et al. (2024).
 _PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
 
 
 def details(summary: Summary) -> list[tuple[str, list[str]]]:
     """Each question with its sentences; questions without sentences are left out."""
     sections = [
-        (question, list(say(summary))) for question, say in _QUESTIONS.items()
+        (question, list(sentences_of(summary)))
+        for question, sentences_of in _QUESTIONS.items()
     ]
     return [(question, lines) for question, lines in sections if lines]
 
@@ -167,7 +170,7 @@ def _of_client(
     place: int,
     answer: auditing.Answer,
 ) -> str:
-    """ε of a client by κ of the canaries, its interval, and the limit of theory."""
+    """ε of a client by the canaries' κ, its interval, and what theory allows, in words."""
     record = summary.record
     fit = answer.fit
     view = answer.view

@@ -1,4 +1,4 @@
-"""Numbers and estimates as JSON holds them."""
+"""Numbers and estimates as JSON values."""
 
 import dataclasses
 import math
@@ -13,9 +13,10 @@ JSON = dict[str, Any]
 
 
 def as_json(value: Any) -> Any:
-    """A value, also of a dataclass, as JSON; ``None`` for a number that is infinite or NaN.
+    """A value or dataclass as JSON; ``None`` for a number that is infinite or NaN.
 
-    An estimate is without its δ and confidence, which stand once in a report.
+    The δ and confidence of an estimate are left out, as a report has them once for all
+    estimates.
     """
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
@@ -32,7 +33,7 @@ def as_json(value: Any) -> Any:
 
 
 def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
-    """Numbers as JSON; ``unbounded`` names those of them that are infinite."""
+    """Numbers as JSON; ``unbounded`` has the names of the infinite ones."""
     values: JSON = {name: finite(value) for name, value in numbers.items()}
     values["unbounded"] = [
         name for name, value in numbers.items() if value == math.inf
@@ -41,5 +42,5 @@ def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
 
 
 def interval(estimate: EpsilonEstimate) -> str:
-    """The ends of an estimate's interval."""
+    """The ends of an estimate's interval, as text."""
     return f"{number(estimate.low)} – {number(estimate.high)}"

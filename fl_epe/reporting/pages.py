@@ -1,15 +1,15 @@
-"""Pages and programs from templates."""
+"""Renders pages and programs from templates."""
 
 from typing import Any
 
 
 def render_page(template: str, room: str = "reporting", **values: Any) -> str:
-    """A page, whose values are escaped, or a text from one of the templates of a room.
+    """Render a template; values are escaped if it is an HTML page.
 
     Args:
         template: file name, such as "report.html.j2".
-        room: the room that has the template in its folder ``templates``.
-        values: what the template shows.
+        room: the subpackage that has the template in its folder ``templates``.
+        values: the values that the template shows.
     """
     import jinja2
 

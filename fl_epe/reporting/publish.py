@@ -1,7 +1,7 @@
-"""Figures to publish and their numbers as tables, from the summary of a record: `write_figures`.
+"""`write_figures`: figures to publish and their numbers as tables, from a record's summary.
 
-The same record gives the same files, byte for byte, with the same versions of this package and of
-Matplotlib: no file has a date, and no name or place of the machine.
+The same record gives the same files, byte for byte, with the same versions of this package and
+of Matplotlib: no file contains a date, a host name or a path.
 """
 
 import csv
@@ -21,7 +21,7 @@ from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.still import FIGURE_FORMATS, picture
 from fl_epe.reporting.summary import Summary
 
-# Where a spreadsheet may take the text that follows for a formula.
+# Positions after which a spreadsheet may read the text as a formula.
 _FORMULA = re.compile(
     r"(?:\A(?=[\t\r])|(?:\A|(?<=[;\t\r\n]))(?=[=+\-@＝＋－＠]))"
 )
@@ -30,12 +30,12 @@ _FORMULA = re.compile(
 def write_figures(
     summary: Summary, directory: Path, formats: Sequence[str] = ("svg",)
 ) -> list[Path]:
-    """Write every chart of the report as a picture, and what it draws as a CSV file.
+    """Write every chart of the report as a picture, and its points as a CSV file.
 
     ``scores.csv`` has a row for each canary.
 
     Args:
-        summary: of a record.
+        summary: the summary of a record.
         directory: where to write; created if it is missing.
         formats: "svg", "png" or both.
 
@@ -43,7 +43,7 @@ def write_figures(
         The files that were written.
 
     Raises:
-        ValueError: for another format, or without a record.
+        ValueError: for an unknown format, or if the summary has no record.
     """
     for name in formats:
         if name not in FIGURE_FORMATS:
@@ -72,10 +72,10 @@ def write_figures(
 
 
 def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
-    """A CSV table, a row a canary: participations, expected scores and scores.
+    """A CSV table with a row for each canary: participations, expected scores and scores.
 
-    Scores are in standard deviations of the null; expected ones up to one factor where the record
-    does not say what a canary adds.
+    Scores are in standard deviations of the null distribution. Expected scores are known only
+    up to a common factor if the record does not say what a canary adds.
     """
     observed = record.num_canaries
     unobserved = record.unobserved.count
@@ -120,7 +120,7 @@ def columns_text(columns: Mapping[str, Sequence[Any]]) -> str:
 
 
 def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A CSV table of the rows' names; a missing value, and NaN, is an empty cell."""
+    """A CSV table whose columns are the keys of the rows; missing values and NaN are empty."""
     file = io.StringIO()
     names = dict.fromkeys(name for row in rows for name in row)
     writer = csv.writer(file, lineterminator="\n")
@@ -131,11 +131,11 @@ def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """A value for a CSV file: text that a spreadsheet would take for a formula is quoted.
+    """A value for a CSV file: text that a spreadsheet would read as a formula is quoted.
 
-    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage return,
-    unless it is a number, and in front of such a sign after what may divide cells in another
-    country: a semicolon, a tab or a line break.
+    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage
+    return, unless the text is a number. It also goes in front of such a sign after a semicolon,
+    a tab or a line break, which separate cells in some locales.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""

@@ -29,22 +29,22 @@ from fl_epe.reporting.summary import Summary, in_words, settings_of
 from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.wording import counted
 
-# A report fits on a screen of 80 × 24 letters, with the lines that a command adds.
+# A report fits on a screen of 24 lines of 80 letters, with the lines that a command adds.
 _MOST_WORDS = 186
 _MOST_LINES = 20
 _TABLE_LINES = 5
-_HEADING_WORDS = 21  # of the table, with its title
-_WIDTH = 76  # letters of a line, where it is folded between words
+_HEADING_WORDS = 21  # words in the headings and the title of the table
+_WIDTH = 76  # letters of a line that is folded between words
 
 
 def write_report(summary: Summary, directory: Path) -> None:
     """Write ``report.json``, ``report.html`` and ``epsilon.png``.
 
-    Without an ε there is no picture, and one of an earlier report is removed. What fails before
-    leaves the files of an earlier report as they are.
+    If no ε was measured, there is no picture, and that of an earlier report is removed. If the
+    report cannot be made, the files of an earlier report stay as they are.
 
     Args:
-        summary: of a record, from `summarize`; or from `summarize_unmeasured`.
+        summary: the summary of a record, from `summarize`, or from `summarize_unmeasured`.
         directory: where to write; created if it is missing.
     """
     charts = run_charts(summary)
@@ -81,8 +81,8 @@ def print_report(
 
     Args:
         console: where to print.
-        summary: of the run.
-        bullet: before each warning.
+        summary: the summary of the run.
+        bullet: the sign before each warning.
         details: whether to print all other text of the page too, under its questions.
     """
 
@@ -114,7 +114,7 @@ def print_report(
 def _fitting(
     extra: list[str], above: str, rows: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Of warnings those that fit on the screen, and how many do not."""
+    """The warnings that fit on the screen, and a note on how many do not."""
     words = len(above.split()) + _HEADING_WORDS
     words += sum(len(cell.split()) for row in rows for cell in row)
     lines = math.ceil(len(above) / (_WIDTH - 1)) + 2 + _TABLE_LINES
@@ -122,8 +122,8 @@ def _fitting(
         words += len(text.split()) + 1
         lines += len(textwrap.wrap(text, _WIDTH))
         if words > _MOST_WORDS or lines > _MOST_LINES:
-            more = counted(len(extra) - place, "more warning")
-            return [*extra[:place], f"{more} in the details."]
+            hidden_warnings = counted(len(extra) - place, "more warning")
+            return [*extra[:place], f"{hidden_warnings} in the details."]
     return extra
 
 
@@ -143,7 +143,7 @@ def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
         questions=details_of(summary),
         made=record.provenance if record else None,
         charts=[(chart, still(chart)) for chart in charts],
-        # JSON that may stand between two tags.
+        # Escaped, the JSON cannot end the tag that it is in.
         drawn=text.replace("<", "\\u003c").replace("&", "\\u0026"),
         plotly=plotly_script() if charts else "",
         config=in_words(summary.settings)

@@ -1,4 +1,4 @@
-"""The content of ``report.json``; ``report.schema.json`` beside this file is its JSON schema."""
+"""The content of ``report.json``, whose JSON schema is ``report.schema.json``."""
 
 from collections.abc import Iterable
 
@@ -10,11 +10,11 @@ from fl_epe.reporting.reliability import canary_share
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
 
 SCHEMA = 1
-"""It grows where a key gets another meaning, not where one is added."""
+"""Version of the format; it grows if a key changes its meaning, not if a key is added."""
 
 
 def as_report(summary: Summary) -> JSON:
-    """As JSON values; ``None`` for a number that is infinite or unknown."""
+    """The report as JSON values; ``None`` for a number that is infinite or unknown."""
     record = summary.record
 
     def values(
@@ -51,7 +51,7 @@ def as_report(summary: Summary) -> JSON:
 
 
 def answer_values(answer: Answer, delta: float, confidence: float) -> JSON:
-    """An answer as JSON values; ``unbounded`` names those of its numbers that are infinite."""
+    """An answer as JSON values; ``unbounded`` has the names of its infinite numbers."""
     names = ("epsilon", "low", "high")
     numbers = {name: getattr(answer.estimate, name, None) for name in names}
     numbers["proved"] = answer.proved or None

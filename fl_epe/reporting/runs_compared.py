@@ -1,9 +1,8 @@
 """Runs side by side: their answers at one δ, the settings that differ, and the ε that differ.
 
-`compare_runs` computes it from records alone. A difference of two ε is called larger than chance
-only if its interval leaves 0 out; with several pairs of runs the intervals of one adversary hold
-together (Bonferroni). Answers against different adversaries, or for different adjacency, have no
-difference.
+`compare_runs` needs only the records. A difference of two ε is called larger than chance only
+if its interval excludes 0; with several pairs of runs, the intervals of one adversary hold
+simultaneously (Bonferroni). Answers for different adversaries or adjacencies are not compared.
 """
 
 import dataclasses
@@ -23,11 +22,12 @@ from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import Summary, settings_of, summarize
 from fl_epe.wording import signed
 
-_CONFIDENCE = 0.95  # of the intervals
-_MOST_PAIRS = 15  # above, every run is compared with the first alone
+_CONFIDENCE = 0.95  # confidence of the intervals
+# With more pairs, every run is compared with the first run only.
+_MOST_PAIRS = 15
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# How many runs a comparison may have.
 MOST_RUNS = len(_LETTERS)
+"""Largest number of runs in a comparison."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class ComparedRun:
     """One run of a comparison.
 
     Attributes:
-        letter: its name in tables.
-        name: of its directory, as it was typed.
-        summary: at the common δ.
-        record: of the run.
-        settings: by name, in words.
+        letter: the run's name in tables.
+        name: the name of the run's directory, as it was typed.
+        summary: the summary of the run at the common δ.
+        record: the record of the run.
+        settings: the settings in words, by name.
     """
 
     letter: str
@@ -51,13 +51,13 @@ class ComparedRun:
 
 @dataclasses.dataclass(frozen=True)
 class PairDifference:
-    """ε of one run less that of another, for one adversary.
+    """ε of one run minus that of another, for one adversary.
 
     Attributes:
         adversary: what the adversary sees, a key of `SEEN`.
         first: letter of the first run.
         second: letter of the second run.
-        difference: of their ε.
+        difference: the difference of their ε, with its interval.
     """
 
     adversary: str
@@ -83,9 +83,9 @@ class PairDifference:
         leak = self.leak()
         if leak is None:
             return f"{pair} cannot be told apart, ε differs by {size}."
-        more, less = leak
+        leaky_run, less_leaky_run = leak
         return (
-            f"{pair} differ by more than chance, {more} leaks more than {less}: "
+            f"{pair} differ by more than chance, {leaky_run} leaks more than {less_leaky_run}: "
             f"ε of {self.first} less that of {self.second} is {size}."
         )
 
@@ -95,11 +95,12 @@ class RunsCompared:
     """The result of a comparison of runs.
 
     Attributes:
-        runs: in the order in which they were named.
-        delta: of every ε.
-        confidence: of the intervals of each run, and of the differences of an adversary together.
-        different: settings that differ, by name, a value for each run.
-        differences: of pairs of runs.
+        runs: the runs, in the order in which they were named.
+        delta: the δ of every ε.
+        confidence: the confidence of each run's intervals, and the simultaneous confidence of
+            all differences for one adversary.
+        different: the settings that differ, by name, with a value for each run.
+        differences: the differences between pairs of runs.
         notes: what a reader has to know, in sentences.
     """
 
@@ -122,8 +123,8 @@ def compare_runs(
     """Compare two or more runs.
 
     Args:
-        records: by the names of the runs.
-        delta: of every ε; by default that of the records, and if they differ the smallest.
+        records: the records, by the names of their runs.
+        delta: the δ of every ε; by default the smallest δ of the records.
 
     Raises:
         ValueError: with fewer than two records or too many, or if δ is not in (0, 1).
@@ -166,7 +167,7 @@ def independent(first: ComparedRun, second: ComparedRun) -> bool:
 
 
 def alike(first: Answer, second: Answer) -> bool:
-    """Whether two answers are to the same question: of one adversary and one adjacency."""
+    """Whether two answers are for the same adversary and the same adjacency."""
     return (
         first.analytical.adjacency == second.analytical.adjacency
         and first.adversary == second.adversary
@@ -176,19 +177,22 @@ def alike(first: Answer, second: Answer) -> bool:
 def _differences(
     runs: Sequence[ComparedRun], delta: float
 ) -> tuple[PairDifference, ...]:
-    """Of all pairs, or of all runs with the first; those of one adversary hold together.
+    """The differences of all pairs of runs, or of the first run to all others.
 
-    A run that was not measured, or diverged, has no difference.
+    The intervals for one adversary hold simultaneously. A run that was not measured, or that
+    diverged, has no difference.
     """
     pairs = list(itertools.combinations(runs, 2))
     if len(pairs) > _MOST_PAIRS:
-        pairs = pairs[: len(runs) - 1]  # of the first run
+        # The first pairs are those of the first run.
+        pairs = pairs[: len(runs) - 1]
     error = (1 - _CONFIDENCE) / len(pairs)
     by_level = dict[tuple[str, float], tuple[Answer, Answer]]()
     differences = []
     for place, adversary in enumerate(SEEN):
         for pair in pairs:
             are_independent = independent(*pair)
+            # The interval of a dependent difference uses both intervals, so each gets half.
             level = 1 - error / (1 if are_independent else 2)
             for run in pair:
                 if (run.letter, level) not in by_level:

@@ -21,15 +21,16 @@ from fl_epe.reporting.still import still
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import amount, sentence
 
-_MOST_SETTINGS = 12  # that differ, in the terminal; the page has all
+# The terminal shows so many settings that differ; the page shows all.
+_MOST_SETTINGS = 12
 
 
 def write_runs_compared(compared: RunsCompared, directory: Path) -> list[Path]:
     """Write ``comparison.html``, ``comparison.json`` and ``comparison.csv``.
 
     Args:
-        compared: from `compare_runs`.
-        directory: where to write; made if it is missing.
+        compared: the comparison, from `compare_runs`.
+        directory: where to write; created if it is missing.
 
     Returns:
         The files that were written.
@@ -138,7 +139,7 @@ MARKS = "* follows from every round's, by post-processing. † extrapolated."
 
 
 def print_runs_compared(console: Console, compared: RunsCompared) -> None:
-    """Print the result, the runs, their settings, ε of each, the differences and the notes."""
+    """Print the result, the runs, their settings, their ε, the differences and the notes."""
     console.print(result(compared), style="bold", highlight=False)
     runs = plain_table(
         "Runs", ("", "directory", "status", "held out", "ended (UTC)"), left=3

@@ -1,4 +1,4 @@
-"""The answer of a file of scores, in the form of a run's: two sentences, a table, warnings."""
+"""The report on a file of scores, in the form of a run's: two sentences, a table, warnings."""
 
 from collections.abc import Iterator
 
@@ -12,14 +12,15 @@ from fl_epe.reporting.sentences import CAVEAT, guess_limit, share
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import number, sentence
 
-_LARGE_OVERLAP = (
-    0.02  # the shift of one canary without the others is larger by half of it
-)
-_LARGEST_OVERLAP = 1.2  # that canaries of one release can have
+# From this overlap on, a warning says that ε of one canary without the others is larger. The
+# shift of that canary is larger by half of the overlap.
+_LARGE_OVERLAP = 0.02
+# Canaries of one release cannot have a larger overlap, but for chance.
+_LARGEST_OVERLAP = 1.2
 
 
 def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
-    """Reasons why the answer is unreliable or read differently, the most important first."""
+    """What makes the answer unreliable or changes its reading, the most important first."""
     warnings = []
     estimate = scores.estimate
     evidence = scores.evidence
@@ -62,7 +63,7 @@ def score_status(scores: ScoreSummary) -> Status:
 
 
 def score_sentences(scores: ScoreSummary) -> list[str]:
-    """How exposed a canary is, after the first warning, and whether the claim is refuted."""
+    """The first warning and how exposed a canary is, and whether the claim is refuted."""
     status = score_status(scores)
     estimate = scores.estimate
     if estimate is None:
@@ -100,7 +101,7 @@ def _of_claim(scores: ScoreSummary) -> str:
 
 
 def score_values(scores: ScoreSummary) -> JSON:
-    """As JSON values; ``unbounded`` names those of the answer's numbers that are infinite."""
+    """The report as JSON values; ``unbounded`` has the names of the infinite numbers."""
     estimate = scores.estimate
     evidence = scores.evidence
     numbers = {
@@ -139,8 +140,8 @@ def print_scores(
 
     Args:
         console: where to print.
-        scores: what the scores say.
-        details: also the other estimates and bounds, and tests of normality.
+        scores: the summary of the scores.
+        details: whether to print the other estimates and bounds, and tests of normality, too.
     """
     first, of_claim = score_sentences(scores)
     is_ok = score_status(scores) == "ok"

@@ -1,7 +1,8 @@
 """The beginning of a report, in the terminal and on the page: two sentences, a table, warnings.
 
-How exposed a client is goes by how often a guess at whether it took part can be right, if it is as
-likely as not beforehand: `guess_limit` has the formula. Where "little" and "a lot" begin is ours.
+How exposed a client is depends on how often an adversary can guess correctly whether the client
+took part, if both answers are equally likely beforehand: `guess_limit` has the formula. The
+limits of "little" and "a lot" are a choice of this package.
 
 Examples:
     >>> round(guess_limit(1.0, 0.0), 3), guess_limit(0.0, 0.0)
@@ -22,10 +23,10 @@ from fl_epe.reporting.summary import SMALL_DELTA, Summary
 from fl_epe.wording import counted, number, sentence
 
 LITTLE = 0.75
-"""A limit of guesses up to which it counts as "little"."""
+"""Up to this `guess_limit`, the leakage counts as "little"."""
 
 SOME = 0.95
-"""A limit of guesses up to which it counts as "some"; above, it is "a lot"."""
+"""Up to this `guess_limit`, the leakage counts as "some"; above, as "a lot"."""
 
 
 def size_of_updates(summary: Summary) -> str:
@@ -40,7 +41,7 @@ def size_of_updates(summary: Summary) -> str:
 
 
 def scope(summary: Summary) -> str:
-    """What is and what is not measured about the data of clients, without its full stop."""
+    """What is measured about the data of clients and what is not, without the full stop."""
     views = [
         answer.view for answer in summary.answers if answer.view is not None
     ]
@@ -81,19 +82,20 @@ def about_run(summary: Summary) -> str:
 
 
 CAVEAT = "Stronger attacks may find more"
-"""A warning beside every ε that was measured, as it is that of one attack."""
+"""A warning beside every measured ε, which is that of one attack."""
 
 ALWAYS = "practically always"
-"""How often a guess is right that is never wrong, but for one in a million."""
+"""How often a guess is right, in words, if at most one in a million is wrong."""
 
 _INSTEAD = {
     "zero-out": "zeros in the same run (zero-out adjacency)",
     "add-or-remove": "the same run without it (add-or-remove adjacency)",
 }
 
-_CERTAIN = 1 - 1e-6  # of a guess, from which on more digits say nothing
+_CERTAIN = 1 - 1e-6  # a larger limit is `ALWAYS`
 _LONGEST = 230  # letters of a warning in a terminal
-_LONGEST_FAULT = 160  # letters of a fault there
+_LONGEST_FAULT = 160  # letters of a fault in a terminal
+_LARGEST_EPSILON = 700.0  # the exponential of a larger one would overflow
 
 _ADVICE = {
     "diverged": "Fix the training, and measure again before anything is published.",
@@ -115,16 +117,16 @@ _RELY = "Rely on the least ε that is proved, and on no estimate, until the reas
 
 
 def guess_limit(epsilon: float, delta: float) -> float:
-    """How often a guess is right at most under (ε, δ)-DP, if both answers are equally likely.
+    """Largest probability of a correct guess under (ε, δ)-DP, with equally likely answers.
 
-    ``(e^ε + δ) / (e^ε + 1)``: no test of an (ε, δ)-DP mechanism has false alarms and misses that
-    sum to less than ``2(1 − δ)/(1 + e^ε)``.
+    ``(e^ε + δ) / (e^ε + 1)``: no test of an (ε, δ)-DP mechanism has false alarms and misses
+    that sum to less than ``2(1 − δ)/(1 + e^ε)``.
     """
-    return 1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+    return 1 - (1 - delta) / (1 + math.exp(min(epsilon, _LARGEST_EPSILON)))
 
 
 def share(limit: float) -> str:
-    """How often, in words, with as many digits as tell it from certainty."""
+    """A limit of guesses in words, with enough digits to distinguish it from certainty."""
     if limit > _CERTAIN:
         return ALWAYS
     digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
@@ -133,9 +135,9 @@ def share(limit: float) -> str:
 
 
 def first_sentence(summary: Summary) -> str:
-    """How exposed a client is, to whom; the most important warning stands before it.
+    """How exposed a client is and to whom, after the most important warning.
 
-    Wherever an ε was measured, `CAVEAT` stands behind it.
+    If an ε was measured, `CAVEAT` follows.
     """
     status = summary.status
     clause = exposure(summary)
@@ -163,7 +165,7 @@ def first_sentence(summary: Summary) -> str:
 
 
 def exposure(summary: Summary) -> str:
-    """How often this attack is right by each adversary's view; empty if nothing was measured."""
+    """How often this attack is right, for each adversary; empty if nothing was measured."""
     clauses = list[str]()
     for answer in summary.answers:
         estimate = answer.estimate
@@ -175,9 +177,8 @@ def exposure(summary: Summary) -> str:
             how_right == ALWAYS
             and guess_limit(estimate.low, summary.delta) < LITTLE
         ):
-            how_right = (
-                f"between a blind guess and {how_right}"  # too wide to say more
-            )
+            # The interval is too wide for a narrower statement.
+            how_right = f"between a blind guess and {how_right}"
         source = what_is_seen(answer, summary.record)
         if not answer.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
@@ -197,7 +198,7 @@ def exposure(summary: Summary) -> str:
 
 
 def _upper_end(answer: Answer) -> float:
-    """The largest ε that the interval allows, and theory unless the interval excludes it."""
+    """The upper end of the interval, or theory's ε if that is smaller but not excluded."""
     estimate = answer.estimate
     if estimate is None:
         return 0.0
@@ -221,7 +222,7 @@ def rounds_of(answer: Answer, summary: Summary) -> str:
 
 
 def what_to_do(summary: Summary) -> str:
-    """Advice in one sentence; it never is that a model may be published."""
+    """Advice in one sentence, which is never that a model may be published."""
     if summary.status != "ok":
         return _ADVICE.get(summary.warnings[0].code, _RELY)
     final, every = (
@@ -346,7 +347,7 @@ def more_warnings(summary: Summary) -> list[str]:
 
 
 def fault_lines(summary: Summary) -> list[str]:
-    """How many faults of each kind there were, and the first one; none if nothing went wrong."""
+    """The number of faults of each kind, and the first fault; empty if there was no fault."""
     kinds = summary.faults_by_kind()
     total = sum(count for _, count in kinds) or len(summary.faults)
     if not total:

@@ -1,4 +1,4 @@
-"""The answers of silos, for a terminal, a page and JSON: of a whole federation, or of one silo.
+"""The report of a federation of silos, or of one silo, for a terminal, a page and JSON.
 
 The report begins with what theory allows, and then names for each adversary the silo with the
 largest ε. Only silos with the same unit and the same δ are compared, and no ε is averaged.
@@ -28,7 +28,7 @@ from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.wording import counted, number, sentence
 
 SILO_SCHEMA = 1
-"""Of ``report.json``; grows where a key gets another meaning, not where one is added."""
+"""Version of ``report.json``; it grows if a key changes its meaning, not if a key is added."""
 
 WHO: dict[SiloAdversary, str] = {
     "server": "the server",
@@ -36,7 +36,7 @@ WHO: dict[SiloAdversary, str] = {
     "outsider": "an outsider",
     "public": "the public",
 }
-"""The adversaries in words."""
+"""The adversaries, in words."""
 
 READING = (
     "Every step, by the accountant: what theory allows whoever sees every step of the silo's"
@@ -48,7 +48,7 @@ READING = (
     "Stronger attacks may find more. A silo that lies about itself is not detected.",
     "A record is one row of the data: several rows that belong together leak more.",
 )
-"""How the numbers are to be read."""
+"""How to read the numbers, in sentences."""
 
 HEADINGS = ("seen by", "ε (interval)", "at least", "every step", "linear limit")
 """The headings of a silo's table."""
@@ -57,7 +57,8 @@ UNNAMED = "this silo"
 """What a silo without a name is called in its own report."""
 
 _NUMBERS = ("epsilon", "low", "high", "proved", "theory", "linear_limit")
-_NOT_IN_NAMES = re.compile(r"[^\w.-]")  # of metrics
+# Characters that a metric's name cannot have.
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
 
 
 def silos_text(
@@ -66,7 +67,7 @@ def silos_text(
     """The report as plain text.
 
     Args:
-        answers: of silos with different names.
+        answers: the answers of silos with different names.
         faults: what else went wrong, in sentences without a full stop.
     """
     console = Terminal(
@@ -87,7 +88,13 @@ def silos_text(
 def write_silos_report(
     answers: Sequence[SiloAnswer], faults: Sequence[str], directory: Path
 ) -> None:
-    """Write ``report.json`` and ``report.html``; arguments as of `silos_text`."""
+    """Write ``report.json`` and ``report.html``.
+
+    Args:
+        answers: the answers of silos with different names.
+        faults: what else went wrong, in sentences without a full stop.
+        directory: where to write; created if it is missing.
+    """
     report = silos_json(answers, faults)
     page = render_page(
         "silos.html.j2",
@@ -107,7 +114,7 @@ def write_silos_report(
 def silos_json(
     answers: Sequence[SiloAnswer], faults: Sequence[str] = ()
 ) -> JSON:
-    """As JSON values; ``None`` for a number that is infinite or unknown."""
+    """The report as JSON values; ``None`` for a number that is infinite or unknown."""
     answers = [
         dataclasses.replace(answer, silo=answer.silo or UNNAMED)
         for answer in answers
@@ -144,7 +151,7 @@ def silos_json(
 def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
     """Why lines are not measured, and what is doubtful: each text once, with its silos.
 
-    A text that is not about all adversaries of a silo has their names too.
+    A text that applies to some of a silo's adversaries only has their names, too.
     """
     silos_by_note: dict[tuple[str, str], list[str]] = {}
     for answer in answers:
@@ -166,7 +173,7 @@ def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
 
 def _values(answer: SiloAnswer) -> JSON:
     values: JSON = as_json(answer)
-    # Faults and notes stand elsewhere, and the number of records does not leave the silo.
+    # Faults and notes have keys of their own, and the number of records does not leave the silo.
     for name in ("faults", "notes", "records"):
         del values[name]
     for line_values, line in zip(values["lines"], answer.lines, strict=True):
@@ -179,7 +186,7 @@ def _values(answer: SiloAnswer) -> JSON:
 def _lines(
     answers: Sequence[SiloAnswer], adversary: SiloAdversary
 ) -> dict[str, SiloLine]:
-    """The lines of silos about an adversary, by the names of the silos."""
+    """The lines of one adversary, by the names of the silos."""
     return {
         answer.silo: line
         for answer in answers
@@ -189,20 +196,20 @@ def _lines(
 
 
 def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
-    """For each unit and δ: the limit of theory, and the silo with the largest ε by adversary."""
+    """What theory allows for each unit and δ, and the largest ε of each adversary."""
     for unit, delta in dict.fromkeys(
         (answer.unit, answer.delta) for answer in answers
     ):
-        alike = [
+        comparable = [
             answer
             for answer in answers
             if answer.unit == unit and answer.delta == delta
         ]
         yield sentence(
-            f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(alike)}"
+            f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(comparable)}"
         )
         for adversary, view in SEEN_OF_SILOS.items():
-            lines = _lines(alike, adversary)
+            lines = _lines(comparable, adversary)
             if lines:
                 yield sentence(
                     f"{WHO[adversary]}, who sees {view}, learns of one {unit} at δ = {delta:.2g}: "
@@ -213,7 +220,7 @@ def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
 
 
 def _allowed(answers: Sequence[SiloAnswer]) -> str:
-    """The limit of theory in these silos, in words."""
+    """The largest ε that theory allows in these silos, in words."""
     limits = {}
     unknown = []
     for answer in answers:
@@ -245,9 +252,9 @@ def _largest(lines: dict[str, SiloLine]) -> str:
     silo = max(lines, key=lambda name: lines[name].epsilon or 0.0)
     if lines[silo].epsilon is not None:
         epsilon, proved, _, _ = line_cells(lines[silo])
-        place = f"most in {silo}" if len(lines) > 1 else f"in {silo}"
+        where = f"most in {silo}" if len(lines) > 1 else f"in {silo}"
         at_least = f", at least {proved}" if lines[silo].proved else ""
-        clauses.append(f"{place}, ε ≈ {epsilon}{at_least}")
+        clauses.append(f"{where}, ε ≈ {epsilon}{at_least}")
     unmeasured = [name for name, line in lines.items() if line.epsilon is None]
     if unmeasured:
         clauses.append(f"not measured in {', '.join(unmeasured)}")
@@ -268,7 +275,7 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
 
 
 def silo_title(answer: SiloAnswer) -> str:
-    """The title of a silo's table: the unit, δ, and what it was measured with."""
+    """The title of a silo's table: its name, unit, δ, confidence, and the size of the audit."""
     silo = answer.silo or UNNAMED
     if answer.canaries is None:
         canaries = ""
@@ -281,10 +288,10 @@ def silo_title(answer: SiloAnswer) -> str:
 
 
 def silo_metrics(answers: Sequence[SiloAnswer]) -> dict[str, float]:
-    """ε of each silo, and the largest where all have one unit and δ, by the names of loggers.
+    """ε of each silo, and the largest ε if all silos have one unit and δ, as named metrics.
 
-    For the server these are "silos-server-epsilon-north" of the silo north, and
-    "silos-server-epsilon".
+    For the server, "silos-server-epsilon-north" is ε of the silo north, and
+    "silos-server-epsilon" is the largest ε.
     """
     are_alike = len({(answer.unit, answer.delta) for answer in answers}) == 1
     metrics = dict[str, float]()

@@ -1,6 +1,6 @@
 """The picture of a chart, for a page without JavaScript, for print and for publication.
 
-It draws the traces that `fl_epe.reporting.charts` makes, and no others: curves, areas, markers with
+It supports only the traces that `fl_epe.reporting.charts` makes: curves, areas, markers with
 error bars, and bars, in panels one below the other.
 """
 
@@ -18,7 +18,7 @@ from fl_epe.reporting.numbers import JSON
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colors on white; each has a contrast of at least 4.5 to 1, but for areas.
+# Colors on white; except in areas, each has a contrast of at least 4.5 to 1.
 PALETTE = {
     "@every": "#b34700",
     "@final": "#0072b2",
@@ -35,23 +35,27 @@ _SYMBOLS = {
     "square": "s",
     "diamond": "D",
 }
-# The side of a point on which its label is: offset in points, and the label's end at the point.
+# For each side of a point on which a label may be: the offset in points, and the alignment.
 _SIDES: dict[str, tuple[int, Any]] = {
     "top": (4, "bottom"),
     "bottom": (-4, "top"),
     "left": (-6, "right"),
     "right": (6, "left"),
 }
-# Inches; in print two pictures stand side by side, and their text is to be read there.
+# Sizes in inches: in print, two pictures stand side by side, and their text must be readable.
 _WIDTH = 5.0
 _HEIGHT = 4.0
-_DPI = 200  # of a PNG
+_MARGIN_HEIGHT = 1.6  # of a picture with a row for each name
+_ROW_HEIGHT = 0.4
+_DPI = 200  # resolution of a PNG
+# An axis from 0 on shows negative values only if they are below so many times the highest value.
+_NEGATIVE_SHARE = -0.06
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "svg.fonttype": "none",
     "svg.hashsalt": "fl-epe",
 }
-# What a file says of itself, without a date or a version; its keys are all formats.
+# The metadata of each file format, without a date or a version.
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
@@ -61,12 +65,12 @@ FIGURE_FORMATS = tuple(_METADATA)
 
 
 def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
-    """The file of a chart's picture; the same for the same chart.
+    """The file of a chart's picture; equal charts have equal files.
 
     Args:
-        chart: what to draw.
+        chart: the chart to draw.
         ending: the format, one of `FIGURE_FORMATS`.
-        titled: whether the title stands in the picture, for one that is shown without its page.
+        titled: whether the picture has a title, as it needs outside of a page.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -74,8 +78,10 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
     layout = chart.layout
     y_axes = [name for name in layout if name.startswith("y")]
     height = _HEIGHT
-    if isinstance(chart.traces[0]["y"][0], str):  # a row for each name
-        height = 1.6 + 0.4 * len(chart.traces[0]["y"])
+    first_values = chart.traces[0]["y"]
+    has_named_rows = isinstance(first_values[0], str)
+    if has_named_rows:
+        height = _MARGIN_HEIGHT + _ROW_HEIGHT * len(first_values)
     # The picture depends neither on a matplotlibrc nor on settings of the caller.
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -118,7 +124,7 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
 
 
 def still(chart: Chart) -> str:
-    """The picture as a data URI of an SVG file, beside a title of the page's own."""
+    """The picture as a data URI of an SVG file, without a title, which the page has."""
     image = base64.b64encode(picture(chart, "svg", titled=False)).decode()
     return f"data:image/svg+xml;base64,{image}"
 
@@ -171,22 +177,22 @@ def _draw(axes: Axes, trace: JSON) -> None:
     )
     for place, text in enumerate(trace.get("text", ())):
         vertical, horizontal = trace["textposition"][place].split()
-        up, va = _SIDES[vertical]
-        across, ha = _SIDES[horizontal]
+        y_offset, vertical_alignment = _SIDES[vertical]
+        x_offset, horizontal_alignment = _SIDES[horizontal]
         axes.annotate(
             text,
             (x[place], y[place]),
-            (across, up),
+            (x_offset, y_offset),
             textcoords="offset points",
-            va=va,
-            ha=ha,
+            va=vertical_alignment,
+            ha=horizontal_alignment,
         )
 
 
 def _finish_axis(
     axes: Axes, letter: Literal["x", "y"], properties: JSON
 ) -> None:
-    """Label, limits and ticks of one axis."""
+    """Set the label, limits and ticks of one axis."""
     changes = {f"{letter}label": properties["title"]["text"]}
     if properties.get("type") == "log":
         axes.set_xscale("log")
@@ -195,7 +201,8 @@ def _finish_axis(
         changes[f"{letter}lim"] = properties["range"]
     elif properties.get("rangemode") == "tozero":
         low, high = getattr(axes, f"get_{letter}lim")()
-        changes[f"{letter}lim"] = (low if low < -0.06 * high else 0.0, high)
+        start = low if low < _NEGATIVE_SHARE * high else 0.0
+        changes[f"{letter}lim"] = (start, high)
     axes.set(**changes)
     if "nticks" in properties:
         axes.locator_params(axis=letter, nbins=properties["nticks"])
@@ -204,7 +211,7 @@ def _finish_axis(
 
 
 def plain_ticks(axes: Axes) -> None:
-    """Ticks of a logarithmic x-axis at 1, 2, 5, 10, … in plain figures."""
+    """Set the ticks of a logarithmic x-axis to 1, 2, 5, 10, …, without powers of ten."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -30,8 +30,9 @@ from fl_epe.auditing import (
 from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.reliability import ReportWarning, Status, warnings_of
 
-_LARGE_DELTA = 1e-4
+_LARGE_DELTA = 1e-4  # above, ε is also given at `SMALL_DELTA`
 SMALL_DELTA = 1e-5
+"""A δ that is usual in larger runs."""
 _NOT_SETTINGS = ("task", "num_canaries", "chance_accuracy", "chance_loss")
 
 
@@ -40,18 +41,21 @@ class Summary:
     """The answers of a run, and their status.
 
     Attributes:
-        answers: for an adversary who sees the final model, and for one who sees every round's.
-        warnings: what makes them unreliable or changes their reading, the most important first.
-        delta: target δ of every ε.
-        confidence: of the intervals (two-sided) and of the proofs (one-sided).
-        record: of the run; ``None`` if it left none.
-        rounds_known: where rounds are secret, the answers for adversaries who know them; else
+        answers: the answers for an adversary who sees the final model, and for one who sees
+            every round's model.
+        warnings: what makes the answers unreliable or changes their reading, the most important
+            first.
+        delta: the target δ of every ε.
+        confidence: the confidence of the intervals (two-sided) and of the lower bounds
+            (one-sided).
+        record: the record of the run; ``None`` if there is none.
+        rounds_known: if rounds are secret, the answers for adversaries who know them; else
             empty.
         at_small_delta: the answers at δ = 10⁻⁵, if δ is far above; else empty.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
-        fault_counts: how often each kind of fault happened.
-        plan: what the audit was going to do, in sentences.
-        settings: of the run, as JSON values.
+        fault_counts: the number of faults of each kind.
+        plan: what the audit was planned to do, in sentences.
+        settings: the settings of the run, as JSON values.
     """
 
     answers: tuple[Answer, Answer]
@@ -75,19 +79,19 @@ class Summary:
 
     @property
     def exit_status(self) -> int:
-        """Exit status of a command that reports it: 0 if the status is "ok", else 3."""
+        """Exit status of a command that reports the run: 0 if the status is "ok", else 3."""
         if self.status == "ok":
             return 0
         return 3
 
     @property
     def unit(self) -> str:
-        """The unit of privacy after its first mention: `full_unit` without its brackets."""
+        """The short name of the unit of privacy: `full_unit` without its brackets."""
         return self.full_unit.partition(" (")[0]
 
     @property
     def full_unit(self) -> str:
-        """The unit of privacy: "hospital", "client (node)", "example" if a canary is one."""
+        """The unit of privacy, such as "hospital", "client (node)" or "example"."""
         if self.record:
             return self.record.mechanism.participation.unit
         return "client"
@@ -100,7 +104,7 @@ class Summary:
         return self.settings.get("task")
 
     def metrics(self) -> dict[str, float | str]:
-        """The status, and the finite numbers of the answers by their names in a run's metrics."""
+        """The status, and the finite numbers of the answers by their names in metrics."""
         metrics = answer_metrics(self.answers).items()
         finite = {
             name: value for name, value in metrics if math.isfinite(value)
@@ -108,14 +112,14 @@ class Summary:
         return {"status": self.status, **finite}
 
     def faults_by_kind(self) -> list[tuple[str, int]]:
-        """Kinds of faults that happened and how often, the most frequent first."""
+        """The kinds of faults that happened and their numbers, the most frequent first."""
         kinds = [
             (kind, count) for kind, count in self.fault_counts.items() if count
         ]
         return sorted(kinds, key=lambda pair: (-pair[1], pair[0]))
 
     def held_out(self) -> list[tuple[str, str]]:
-        """Names and last values on held-out data: the task's metric, area under the curve, loss."""
+        """Names and last values of the task's metric, ROC AUC and loss on held-out data."""
         if self.record is None:
             return []
         names = {
@@ -135,7 +139,7 @@ class Summary:
     def performance(self) -> list[str]:
         """Sentences of `held_out`, without full stops.
 
-        Accuracy stands beside that of a constant prediction if it is nearer to it than to 1.
+        If accuracy is closer to that of a constant prediction than to 1, both are given.
         """
         lines = [
             f"The model's {name} on held-out data: {value}"
@@ -158,8 +162,9 @@ def summarize(
 
     Args:
         record: the audit record of a run.
-        delta: target δ; the record's by default.
-        confidence: of the intervals (two-sided) and of the proofs (one-sided).
+        delta: the target δ; the record's by default.
+        confidence: the confidence of the intervals (two-sided) and of the lower bounds
+            (one-sided).
     """
     delta = record.delta if delta is None else delta
     of_run = answers(record, delta, confidence)
@@ -195,14 +200,14 @@ def summarize_unmeasured(
     faults: Sequence[str] = (),
     fault_counts: Mapping[str, int] | None = None,
 ) -> Summary:
-    """The summary of a run that left no record, as the audit saw no model that it could read.
+    """The summary of a run without a record, because the audit received no readable model.
 
     Args:
         reason: why nothing was measured, in a sentence.
-        delta: target δ.
-        config: settings of the run, as JSON values; a ``plan`` among them is shown.
+        delta: the target δ.
+        config: the settings of the run, as JSON values; a ``plan`` among them is shown.
         faults: what went wrong, in sentences.
-        fault_counts: how often each kind of fault happened.
+        fault_counts: the number of faults of each kind.
     """
     reason = reason.strip().rstrip(".")
     settings = dict(config or {})
@@ -222,7 +227,7 @@ def summarize_unmeasured(
 
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
-    """The settings of a run in words, by name; none of them is a seed."""
+    """The settings of a run in words, by name, without seeds."""
     mechanism = record.mechanism
     provenance = record.provenance
     values = {
@@ -247,7 +252,7 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
 
 
 def in_words(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as text, without those that were not set."""
+    """Settings as text, without those that are ``None``."""
     return {
         str(name): _words(value)
         for name, value in values.items()

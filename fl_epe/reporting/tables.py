@@ -1,4 +1,4 @@
-"""The terminal, on which text from outside is only text, and tables for it."""
+"""A terminal that interprets nothing in the text it prints, and tables for it."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,18 +12,19 @@ from rich.table import Column, Table
 
 from fl_epe.files import on_one_line, printable
 
-_GAP = 2
+_GAP = 2  # letters between two columns
 
 
 class Terminal(Console):
-    """Standard output, or a file, without markup, emoji codes, or escapes that others wrote.
+    """A console that prints markup, emoji codes and escape sequences as plain text.
 
     Args:
-        options: of `rich.console.Console`.
+        options: arguments of `rich.console.Console`.
     """
 
     def __init__(self, **options: Any) -> None:
-        # A notebook's stream claims to be a terminal: rich would write HTML past any file.
+        # A notebook's stream reports to be a terminal, and rich would write HTML to it, even if
+        # there is a file.
         if type(sys.stdout).__module__.startswith("ipykernel"):
             options.setdefault("force_terminal", False)
         super().__init__(
@@ -31,18 +32,21 @@ class Terminal(Console):
         )
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Each text is one line, folded where it is long: text cannot begin a line of its own."""
+        """Print each text as one line, which is folded if it is long.
+
+        So text from outside cannot imitate a line of the output.
+        """
         super().print(*map(_one_line, objects), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Every text on its way out passes here, and `printable`; rich's own escapes do not."""
+        """Pass all text through `printable`, except rich's own escape sequences."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Leave the error, which is being handled when this is called, to the caller."""
+        """Raise the error that is being handled when rich calls this."""
         raise
 
 
@@ -53,16 +57,16 @@ def _one_line(value: Any) -> Any:
 
 
 class PlainTable(Table):
-    """A table; where it does not fit its width, each row is a list with a line for each value."""
+    """A table; if it is too wide, each row is printed as a list with a line for each value."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """Each cell is one line, unless it is folded."""
+        """Add a row in which each cell is one line, unless it is folded."""
         super().add_row(*map(_one_line, cells), **options)
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        """No number is ever cut."""
+        """Render the table, or lists if it is too wide, so that no number is cut."""
         if sum(map(_width, self.columns)) <= options.max_width + 1:
             yield from super().__rich_console__(console, options)
             return
@@ -75,7 +79,7 @@ class PlainTable(Table):
 
 
 def _width(column: Column) -> int:
-    """The width of a column with the gap to the next; only the gap where it may be folded."""
+    """The least width of a column with the gap to the next; a foldable column counts as 0."""
     if not column.no_wrap:
         return _GAP
     widest = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
@@ -88,7 +92,7 @@ def plain_table(
     left: int = 1,
     rows: Iterable[Sequence[str]] = (),
 ) -> Table:
-    """A table; the first ``left`` columns hold text, all others numbers."""
+    """A table whose first ``left`` columns are aligned left, as text, and the others right."""
     table = PlainTable(
         title=on_one_line(title),
         title_justify="left",

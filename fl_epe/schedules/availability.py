@@ -1,4 +1,4 @@
-"""A schedule in which devices differ in how often they take part."""
+"""A schedule in which classes of devices take part at different rates."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 class DeviceClasses(Schedule):
     """Each class of devices takes part by independent coins, at the class's rate.
 
-    Each client is of class c with probability ``shares[c]``, independently and for the whole run.
-    Guarantee: given the classes, all coins are independent, so amplification by Poisson
+    Each client is of class c with probability ``shares[c]``, independently and for the whole
+    run. Guarantee: given the classes, all coins are independent, so amplification by Poisson
     subsampling holds for a client of class c at ``rates[c]``, and for everybody at the largest
     rate. Clients of the busiest class leak more than the average client.
 
@@ -58,7 +58,8 @@ class DeviceClasses(Schedule):
         members = rng.multinomial(
             population, np.array(self.shares) / sum(self.shares)
         )
-        clients = rng.permutation(population)  # class after class
+        # The clients of each class are consecutive.
+        clients = rng.permutation(population)
         starts = np.cumsum(members) - members
         for _ in range(self.rounds):
             sizes = rng.binomial(members, self.rates)

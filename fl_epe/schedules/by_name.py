@@ -45,8 +45,8 @@ def make_schedule(
     Args:
         spec: one of `SCHEDULES`, which may have options, see `parse_schedule`.
         rounds: number of rounds.
-        participations: expected participations of each client, in (0, rounds]. A whole number for
-            "balls-in-bins" and "k-out-of-t"; before the cap for "capped".
+        participations: expected participations of each client, in (0, rounds]. A whole number
+            for "balls-in-bins" and "k-out-of-t"; before the cap for "capped".
         options: more options, see `schedule_maker`.
 
     Raises:
@@ -67,7 +67,7 @@ def make_schedule(
 
 
 def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
-    """Kind and options from text: "kind", "kind:name=value,name=value", or "kind:{JSON object}".
+    """Kind and options from text: "kind", "kind:name=value,name=value" or "kind:{JSON}".
 
     Examples: "cyclic", "min-separation:separation=5", "capped:of=poisson,per_run=2" and
     'drop-out:{"rate": 0.1, "of": "min-separation:separation=5"}'.
@@ -118,7 +118,11 @@ def schedule_maker(kind: str) -> Callable[..., Schedule]:
 
 
 def replays_log(spec: str) -> bool:
-    """Whether a schedule replays a log, which is not read; the errors of `parse_schedule`."""
+    """Whether a schedule replays a log. The log is not read.
+
+    Raises:
+        ValueError: see `parse_schedule`.
+    """
     kind, options = parse_schedule(spec)
     return kind == Trace.kind or (
         "of" in options and replays_log(options["of"])
@@ -128,8 +132,8 @@ def replays_log(spec: str) -> bool:
 def log_of(spec: str) -> tuple[Trace, float] | None:
     """The log that a schedule replays, and a client's mean participations under the schedule.
 
-    ``None`` for a schedule that replays none. Participations are before the cap for "capped", as
-    in `make_schedule`.
+    The result is ``None`` if the schedule replays no log. For "capped", participations are
+    before the cap, as in `make_schedule`.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -149,10 +153,8 @@ def log_of(spec: str) -> tuple[Trace, float] | None:
 def _json(spec: str, text: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text))
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not JSON, or nested too deep
+    # The text is no JSON object, or nested too deeply.
+    except (ValueError, RecursionError) as error:
         kind = spec.partition(":")[0]
         raise ArgumentError(
             f"Expected {spec!r} to hold a JSON object after {kind}:."
@@ -198,7 +200,7 @@ def _device_classes(
     rates: list[float],
     shares: list[float],
 ) -> Schedule:
-    """Rates are relative to each other.
+    """A schedule by classes of devices, whose rates are scaled to the participations.
 
     Options:
         rates: how often each class takes part, relative to the others.
@@ -215,7 +217,7 @@ def _device_classes(
 
 
 def _trace(rounds: int, participations: float, *, path: str) -> Trace:
-    """The log's rounds and participations.
+    """The schedule of a log, which must have these rounds and participations.
 
     Options:
         path: of a CSV or Parquet file with the columns round and client_id.
@@ -234,7 +236,7 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
 def _drop_out(
     rounds: int, participations: float, *, of: str, rate: float
 ) -> Schedule:
-    """As many participations, after those who drop out.
+    """Another schedule with drop-out, after which these participations are expected.
 
     Options:
         of: the other schedule, as text.
@@ -242,8 +244,9 @@ def _drop_out(
     check_fraction("rate", rate)
     before = participations / (1 - rate)
     nearest = round(before)
+    # Undo rounding: the quotient 1 / (1 - 0.9) is a little above 10.
     if math.isclose(before, nearest, rel_tol=1e-12):
-        before = nearest  # the quotient 1 / (1 - 0.9) is a little above 10
+        before = nearest
     if before > rounds:
         raise_invalid(
             "participations",
@@ -262,7 +265,7 @@ def _capped(
     per_window: int | None = None,
     window: int | None = None,
 ) -> Schedule:
-    """As many participations before the cap.
+    """Another schedule with a cap, before which these participations are expected.
 
     Options:
         of: the other schedule, as text.
@@ -291,7 +294,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 """The class of each kind of schedule."""
 
-# Of the classes that take other arguments than rounds, participations and the options.
+# Functions for the classes whose arguments are not rounds, participations and the options.
 _MAKERS: dict[str, Callable[..., Schedule]] = {
     DeviceClasses.kind: _device_classes,
     Trace.kind: _trace,

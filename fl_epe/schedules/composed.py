@@ -15,9 +15,9 @@ from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
-# Of the simulated runs of `Capped.participations`.
-_CLIENTS = 1000
+# `Capped.participations` simulates so many runs with so many clients.
 _RUNS = 10
+_CLIENTS = 1000
 _SEED = 1
 
 
@@ -38,8 +38,8 @@ class DropOut(Composed):
     """Each participant of another schedule drops out by an independent coin.
 
     Guarantee: given the other schedule's cohort, those who stay are a Poisson sample of it with
-    probability ``1 - rate``. Every limit of the other schedule holds here too. Nobody replaces a
-    participant who drops out.
+    probability ``1 - rate``. Every limit of the other schedule holds here too. Nobody replaces
+    a participant who drops out.
 
     Attributes:
         rounds: number of rounds, as in ``schedule``.
@@ -60,7 +60,7 @@ class DropOut(Composed):
         return (1 - self.rate) * self.schedule.participations()
 
     def most_participations(self) -> int:
-        """As many as the other schedule allows."""
+        """The largest number of participations that the other schedule allows."""
         return self.schedule.most_participations()
 
     def cohorts(
@@ -130,13 +130,14 @@ class Capped(Composed):
         if per_window > window:
             raise_invalid("per_window", per_window, f"<= window={window}")
 
-    @functools.cache  # noqa: B019 - schedules are few, and equal ones share it
+    # The cache keeps schedules alive, but there are few, and equal ones share an entry.
+    @functools.cache  # noqa: B019
     def participations(self) -> float:
         """Expected participations: exact if the cap changes nothing, else simulated.
 
-        There is no closed form. This is the mean over 10 runs with 1,000 clients each (or with the
-        clients of the trace inside), from a fixed seed. In a small population rounded cohort sizes
-        can change the mean a little.
+        There is no closed form. The simulated value is the mean over 10 runs from a fixed seed,
+        with 1,000 clients each, or with the clients of the trace that is capped. In a small
+        population, rounded cohort sizes can change the mean a little.
         """
         if not self.refuses:
             return self.schedule.participations()
@@ -184,10 +185,11 @@ class Capped(Composed):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: the other schedule's, with the cap's limit.
 
-        A client that a cap refuses takes part in fewer of the rounds that the coins gave it, which
-        cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such theorem is
-        claimed, as cohorts with refused clients are smaller. Events are those with a cap on the
-        run; there are none with a cap on windows, or if clients rest or drop out after another cap.
+        A client that a cap refuses takes part in fewer of the rounds that the coins gave it,
+        which cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such
+        theorem is claimed, as cohorts with refused clients are smaller. The events are known
+        for a cap on the run. They are not known for a cap on windows, or if clients rest or
+        drop out after another cap.
         """
         law = dataclasses.replace(
             self.schedule.law(population),
@@ -247,7 +249,7 @@ def trace_of(schedule: Schedule) -> Trace | None:
 
 
 def clients_of(schedule: Schedule, clients: int) -> int:
-    """How many clients there are: those of the trace that it replays, else ``clients``."""
+    """The number of clients: that of the trace that the schedule replays, else ``clients``."""
     trace = trace_of(schedule)
     if trace is None:
         return clients

@@ -1,8 +1,8 @@
 """Participation schedules: who takes part in which round.
 
-A schedule is a frozen dataclass. What anybody may know (how many rounds, how often) is a field;
-what only the server knows (the population, the generator) is an argument of `Schedule.cohorts`.
-Canaries are scheduled by a schedule of the same kind as the clients'.
+A schedule is a frozen dataclass. Public facts (the number of rounds, the rate) are its fields;
+facts that only the server knows (the population, the generator) are arguments of
+`Schedule.cohorts`. Canaries are scheduled by a schedule of the same kind as the clients'.
 """
 
 import abc
@@ -24,16 +24,16 @@ from fl_epe.checks import (
 from fl_epe.schedules.law import ParticipationLaw
 
 Cohort = Integers
-"""The ids of those who take part in one round."""
+"""The ids of the participants of one round."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """Who takes part in each of ``rounds`` rounds.
+    """A participation schedule: it draws the cohort of each of ``rounds`` rounds.
 
-    All participants are treated alike: renumbering them does not change the distribution. So a
-    canary that is scheduled among the clients, or by a schedule of the same kind, takes part as
-    they do.
+    Participants are exchangeable: renumbering them does not change the distribution. So a
+    canary that is scheduled among the clients, or by a schedule of the same kind, has the same
+    distribution of participations as a client.
 
     Attributes:
         rounds: number of rounds, at least 1.
@@ -43,10 +43,10 @@ class Schedule(abc.ABC):
     """Name of the kind of schedule."""
 
     drawn_by_clients: ClassVar[bool] = False
-    """Whether each client can draw its own rounds, and nobody needs to know who is online."""
+    """Whether each client can draw its rounds itself, so nobody must know who is online."""
 
     part_time: ClassVar[bool] = False
-    """Whether clients come at times of their own, and need not be online at all others."""
+    """Whether clients need to be online only at times that they choose."""
 
     rounds: int
 
@@ -59,7 +59,7 @@ class Schedule(abc.ABC):
         """Expected number of rounds in which one participant takes part."""
 
     def most_participations(self) -> int:
-        """The most rounds in which any participant takes part; ``rounds`` if nothing limits it."""
+        """The largest number of rounds of any participant; ``rounds`` if there is no limit."""
         return self.rounds
 
     @abc.abstractmethod
@@ -76,9 +76,9 @@ class Schedule(abc.ABC):
         return population * self.participations() / self.rounds
 
     def law(self, population: int) -> ParticipationLaw:
-        """How one of ``population`` clients takes part; by default any rounds, up to the limit.
+        """The participation law of one of ``population`` clients; by default only its limit.
 
-        Each kind of schedule adds its own guarantees, by `dataclasses.replace`.
+        Each kind of schedule adds its guarantees by `dataclasses.replace`.
         """
         return ParticipationLaw(
             self.rounds,
@@ -90,7 +90,7 @@ class Schedule(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Epochs(Schedule, abc.ABC):
-    """Everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round.
+    """Each participant has ``floor(epochs)`` or ``ceil(epochs)`` rounds, each at most once.
 
     Attributes:
         rounds: number of rounds.
@@ -119,7 +119,7 @@ class Epochs(Schedule, abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Rated(Schedule, abc.ABC):
-    """Everybody takes part in each round with the same probability.
+    """Each participant takes part in each round with the same probability.
 
     Attributes:
         rounds: number of rounds.
@@ -137,7 +137,7 @@ class Rated(Schedule, abc.ABC):
         return self.rate * self.rounds
 
     def _sizes(self, population: int) -> Integers:
-        """Sizes of cohorts that together have ``rate`` times the population, spread evenly."""
+        """Even cohort sizes with a mean of ``rate`` times the population, rounded in total."""
         return even_sizes(
             round(self.rate * population * self.rounds), self.rounds
         )
@@ -146,26 +146,25 @@ class Rated(Schedule, abc.ABC):
 def even_sizes(total: int, rounds: int) -> Integers:
     """Cohort sizes that add up to ``total``, spread evenly.
 
-    The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
-    So sizes differ by at most one.
+    The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or
+    up. So sizes differ by at most one.
     """
-    ends = [
-        t * total // rounds for t in range(rounds + 1)
-    ]  # would overflow in NumPy
+    # The products are Python integers, as those of NumPy would overflow.
+    ends = [t * total // rounds for t in range(rounds + 1)]
     return np.asarray(np.diff(np.array(ends)), np.int64)
 
 
 def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
-    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in an arbitrary order."""
+    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in any order."""
     return rng.choice(population, size, replace=False, shuffle=False)
 
 
 def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
     """For each round t, the positions at which ``when`` is t, ascending.
 
-    Takes time linear in ``len(when)``.
+    For up to 2¹⁶ rounds, this takes time linear in ``len(when)``.
     """
-    # NumPy sorts 16-bit keys by radix.
+    # NumPy sorts 16-bit keys by radix sort, in linear time.
     keys = when.astype(np.uint16) if rounds <= 2**16 else when
     order = np.argsort(keys, kind="stable")
     start = 0
@@ -180,13 +179,13 @@ def presence(
     rng: np.random.Generator,
     first: int | None = None,
 ) -> Booleans:
-    """Who is in each round, as a boolean array of shape ``(rounds, population)``.
+    """Whether each participant is in each round, shape ``(rounds, population)``.
 
     Args:
         schedule: the participation schedule.
         population: number of participants.
         rng: the generator that draws them.
-        first: show only so many of them; of all, only the cohorts are held.
+        first: number of participants in the result; by default all.
     """
     shown = population if first is None else first
     present = np.zeros((schedule.rounds, shown), bool)

@@ -1,7 +1,8 @@
-"""The participation law: how a unit takes part in a run, and what an adversary is not told of it.
+"""The participation law: how a unit takes part in a run, and what adversaries do not know.
 
-A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record keeps
-it by value. Theory, the answer, ε so far and the limit read it and ask for no schedule's name.
+A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record
+keeps it by value. Theory, answers, ε so far and the limit depend on the law, not on the
+schedule's name.
 
 Examples:
     >>> law = ParticipationLaw(rounds=4, participations=2.0, most=4, events=Events.coins([0.5] * 4))
@@ -33,24 +34,26 @@ from fl_epe.checks import (
 )
 from fl_epe.wording import unit_of_records
 
-_LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
-# Of the grid on which unequal steps are added, for the largest of them.
+# Numbers of participations in a release that are less likely than this are left out.
+_LEAST_CHANCE = 1e-30
+# The largest of unequal steps has so many cells of the grid on which they are added.
 _CELLS_OF_A_STEP = 100
-_MOST_ROWS = 100  # of the sum of unequal steps
+# The law of a sum of unequal steps has at most so many rows.
+_MOST_ROWS = 100
 
 Adjacency = Literal["zero-out", "add-or-remove"]
-"""Which two runs an ε tells apart: with a unit, and with zeros or nothing in its place."""
+"""The two runs that an ε compares: with a unit, and with zeros or nothing in its place."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Coins:
     """A unit takes part in each of ``rounds`` rounds with probability ``rate``, independently.
 
-    The coin depends on nothing else, and on no other unit's.
+    The coin is independent of everything else, also of the coins of other units.
 
     Attributes:
         rounds: number of rounds in which the unit may take part.
-        rate: probability of taking part in each of them, in [0, 1], at most.
+        rate: largest probability of taking part in one of them, in [0, 1].
         condition: text to append to "takes part by coins", such as ", in the busiest class".
     """
 
@@ -76,12 +79,12 @@ class FixedCohorts:
 
 @dataclasses.dataclass(frozen=True)
 class LocalSteps:
-    """Steps of DP-SGD that a silo takes before each release, into which coins draw its records.
+    """The steps of DP-SGD that a silo takes before each release, with Poisson-sampled records.
 
     Attributes:
-        counts: number of steps before each release, 0 if the silo has no part in it.
+        counts: number of steps before each release; 0 if the silo has no part in it.
         rates: sampling rate of the steps of each release.
-        records: of one unit, each with a coin of its own in each step.
+        records: number of records of one unit, which are sampled independently in each step.
     """
 
     counts: tuple[int, ...]
@@ -116,9 +119,9 @@ class Event:
     """One event of a unit: its possible participations, of which at most one happens.
 
     Attributes:
-        rounds: in which it takes part, ``(rows,)``.
-        chances: the probability of each row, ``(rows,)``.
-        counts: how many times it then is in the round's release, ``(rows,)``.
+        rounds: the round of each possible participation, ``(rows,)``.
+        chances: the probability of each possible participation, ``(rows,)``.
+        counts: how many times the unit then is in the round's release, ``(rows,)``.
     """
 
     rounds: Integers
@@ -132,22 +135,22 @@ class Event:
 
     @property
     def in_one_round(self) -> bool:
-        """Whether the round is known, if the unit takes part."""
+        """Whether all possible participations are in the same round."""
         return bool(np.all(self.rounds == self.rounds[0]))
 
     @property
     def is_coin(self) -> bool:
-        """Whether the unit is in a certain round once, or not at all."""
+        """Whether the unit is in one fixed round once, or in none."""
         return len(self.rounds) == 1 and bool(self.counts[0] == 1)
 
     @property
     def is_spread(self) -> bool:
-        """Whether the unit is in one of several rounds, once, or in none of them."""
+        """Whether the unit is in one of several rounds once, or in none."""
         return not self.in_one_round and bool(np.all(self.counts == 1))
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the unit is in one of several rounds, once, each as likely as any other."""
+        """Whether the unit is in one of several rounds once, with equal probabilities."""
         return self.is_spread and bool(
             np.ptp(self.chances) <= 1e-12 * self.chances[0]
         )
@@ -157,26 +160,28 @@ class Event:
 class Events:
     """How a unit draws its rounds: by events that follow each other in time.
 
-    In each event a unit takes part in at most one round. Events are independent but for ``rest``
-    and ``most``. Units may be of several types; a row is one possible round of one event of a type.
+    In each event a unit takes part in at most one round. Events are independent, except for
+    ``rest``, ``most`` and ``exactly``. Units may be of several types. A row is one possible
+    round of one event of a type.
 
     Attributes:
         shares: probability that a unit is of each type, ``(types,)``; they add up to 1.
-        types: number of the type of each row, ascending, ``(rows,)``.
-        events: number of its event, ascending from 0 within a type, ``(rows,)``.
-        rounds: its round, ``(rows,)``.
-        chances: probability of taking part in it, ``(rows,)``; those of an event add up to at
-            most 1.
-        counts: how many times the unit then is in that round's release, ``(rows,)``; ``None`` if
-            once. A record in s equal steps of a silo, each with probability q, has for each round
-            an event whose rows have the counts 1 … s and binomial chances.
-        keep: probability with which a participation counts, once the cap has let it in.
-        most: cap: events after so many participations are refused; ``None`` for no cap.
-        rest: after taking part in an event a unit takes no part in the ``rest - 1`` next ones;
-            chances are those of a unit that is not resting.
-        exactly: of the events of the whole run, ``among``, a unit takes part in exactly so many,
-            and every choice of them is as likely; ``None`` if nothing says so.
-        among: number of those events.
+        types: index of the type of each row, ascending, ``(rows,)``.
+        events: index of the event of each row, ascending from 0 within a type, ``(rows,)``.
+        rounds: round of each row, ``(rows,)``.
+        chances: probability of taking part in the row's round, ``(rows,)``; those of an event
+            add up to at most 1.
+        counts: how many times the unit then is in that round's release, ``(rows,)``; ``None``
+            if once. A record in s equal steps of a silo, each with probability q, has for each
+            round an event whose rows have the counts 1 … s and binomial chances.
+        keep: probability that a participation counts after the cap has accepted it.
+        most: the cap: after so many participations, further ones are refused; ``None`` for no
+            cap.
+        rest: after an event in which it takes part, a unit takes no part in the next
+            ``rest - 1`` events; ``chances`` are those of a unit that is not resting.
+        exactly: number of the run's events in which a unit takes part, if it is fixed and every
+            choice of events is equally likely; else ``None``.
+        among: number of events from which ``exactly`` are chosen.
     """
 
     shares: Floats
@@ -212,11 +217,13 @@ class Events:
     @classmethod
     def coins(cls, chances: ArrayLike, rest: int = 1) -> Self:
         """One event a round, with these probabilities of taking part, ``(T,)``."""
-        of_rounds = np.asarray(chances, np.float64)
-        rounds = np.flatnonzero(of_rounds)
-        # A rest is counted in events, so that each round is one then.
+        round_chances = np.asarray(chances, np.float64)
+        rounds = np.flatnonzero(round_chances)
+        # A rest is a number of events, so with a rest each round needs its own index.
         events = np.arange(len(rounds)) if rest == 1 else rounds
-        return cls._of_one_type(events, rounds, of_rounds[rounds], rest=rest)
+        return cls._of_one_type(
+            events, rounds, round_chances[rounds], rest=rest
+        )
 
     @classmethod
     def _of_one_type(
@@ -235,54 +242,66 @@ class Events:
     def steps(
         cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1
     ) -> Self:
-        """A unit of ``records`` records that are drawn into the steps of each release.
+        """A unit of ``records`` records that are sampled into the steps of each release.
 
-        A release is the weighted sum of its steps. In each step each record is drawn by a coin of
-        its own. If the steps of a release have equal weights, the law is exact. If they do not, it
-        has at most 100 rows: sums between two rows are split between them so that probability and
-        mean stay. That spreads the sum, so all Rényi divergences of integer order from an absent
-        unit are rounded up.
+        A release is the weighted sum of its steps. In each step, each record is sampled
+        independently. If the steps of a release have equal weights, the law is exact. Otherwise
+        it has at most 100 rows, and a sum between two rows is split between them so that
+        probability and mean do not change. This spreads the sum, so all Rényi divergences of
+        integer order from an absent unit are rounded up.
 
         Args:
-            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a record
-                adds once.
-            rates: for each release the probability of a record to be in a step.
-            records: of the unit.
+            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a
+                record adds once.
+            rates: for each release the probability that a record is in a step.
+            records: number of records of the unit.
         """
         rounds = [np.empty(0, np.int64)]
         counts = [np.empty(0)]
         chances = [np.empty(0)]
         for t, (weights, rate) in enumerate(zip(steps, rates, strict=True)):
-            of_steps = tuple(np.asarray(weights, np.float64).tolist())
-            added, of_release = _law_of_release(of_steps, rate, records)
-            rounds.append(np.full(len(added), t))
-            counts.append(added)
-            chances.append(of_release)
-        when = np.concatenate(rounds)
-        times = np.concatenate(counts)
+            step_weights = tuple(np.asarray(weights, np.float64).tolist())
+            release_counts, release_chances = _law_of_release(
+                step_weights, rate, records
+            )
+            rounds.append(np.full(len(release_counts), t))
+            counts.append(release_counts)
+            chances.append(release_chances)
+        all_rounds = np.concatenate(rounds)
+        all_counts = np.concatenate(counts)
         return cls._of_one_type(
-            when,
-            when,
+            all_rounds,
+            all_rounds,
             np.concatenate(chances),
-            counts=None if np.all(times == 1) else times,
+            counts=None if np.all(all_counts == 1) else all_counts,
         )
 
     @classmethod
     def blocks(cls, chances: Sequence[tuple[int, Floats]]) -> Self:
-        """One event a block of rounds: its first round and the chances of its rounds."""
-        lengths = [len(of_block) for _, of_block in chances]
+        """One event for each block of rounds.
+
+        Args:
+            chances: for each block its first round, and the probability of each of its rounds.
+        """
+        lengths = [len(block_chances) for _, block_chances in chances]
         rounds = [
-            start + np.arange(len(of_block)) for start, of_block in chances
+            start + np.arange(len(block_chances))
+            for start, block_chances in chances
         ]
         return cls._of_one_type(
             np.repeat(np.arange(len(chances)), lengths),
             np.concatenate(rounds),
-            np.concatenate([of_block for _, of_block in chances]),
+            np.concatenate([block_chances for _, block_chances in chances]),
         )
 
     @classmethod
     def mixed(cls, shares: ArrayLike, parts: Sequence[Events]) -> Self:
-        """Units of types, each with events of one type that have neither counts, cap nor rest."""
+        """Units of several types.
+
+        Args:
+            shares: probability that a unit is of each type.
+            parts: the events of each type, without counts, cap or rest.
+        """
         types = np.repeat(
             np.arange(len(parts)), [len(part.rounds) for part in parts]
         )
@@ -296,11 +315,11 @@ class Events:
 
     @classmethod
     def certain(cls, units: Integers, rounds: Integers, count: int) -> Self:
-        """Each of ``count`` units is a type of its own, whose rounds are certain.
+        """Units whose rounds are certain, each of which is a type.
 
         Args:
-            units: who takes part, by number, one participation a row.
-            rounds: when.
+            units: index of the unit of each participation, ``(rows,)``.
+            rounds: round of each participation, ``(rows,)``.
             count: number of units.
         """
         order = np.lexsort((rounds, units))
@@ -356,11 +375,11 @@ class Events:
 
     @functools.cached_property
     def independent(self) -> tuple[Event, ...]:
-        """The events one by one, if nothing else decides a unit's rounds; else it is empty.
+        """The events one by one, if they are independent and determine the rounds; else empty.
 
-        That is where all units are of one type, neither a cap nor a rest nor a fixed number makes
-        events depend on each other, and the rows of an event are either one round's, with counts,
-        or of several rounds, once, which no other event has.
+        There are independent events if all units are of one type and neither a cap nor a rest
+        nor a fixed number makes events depend on each other. The rows of an event must all be
+        of one round, or have counts of 1 and be of several rounds that no other such event has.
         """
         if len(self.shares) > 1 or self.keep < 1 or self.depend:
             return ()
@@ -371,16 +390,16 @@ class Events:
         else:
             counts = self.counts
         events = []
-        spread = [np.empty(0, np.int64)]  # rounds of events with several
+        spread_rounds = [np.empty(0, np.int64)]
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             rows = slice(start, end)
             event = Event(self.rounds[rows], self.chances[rows], counts[rows])
             if event.is_spread:
-                spread.append(event.rounds)
+                spread_rounds.append(event.rounds)
             elif not event.in_one_round:
                 return ()
             events.append(event)
-        rounds = np.concatenate(spread)
+        rounds = np.concatenate(spread_rounds)
         if len(np.unique(rounds)) < len(rounds):
             return ()
         return tuple(events)
@@ -419,7 +438,16 @@ class Events:
 def _law_of_release(
     steps: tuple[float, ...], rate: float, records: int
 ) -> tuple[Floats, Floats]:
-    """What a unit adds to a release if it adds anything, and the chances, ``(rows,)`` each."""
+    """The positive amounts that a unit may add to a release, and their probabilities.
+
+    Args:
+        steps: weights of the release's steps.
+        rate: probability that a record is in a step.
+        records: number of records of the unit.
+
+    Returns:
+        Amounts and probabilities, ``(rows,)`` each.
+    """
     weights = np.array([weight for weight in steps if weight > 0])
     largest = float(weights.max(initial=0.0))
     if np.all(weights >= largest * (1 - 1e-12)):
@@ -436,7 +464,7 @@ def _law_of_release(
 def _sum_of_steps(
     weights: Floats, rate: float, records: int
 ) -> tuple[Floats, Floats]:
-    """The law of Σ w_s·Binomial(records, rate): values with 0, and their chances."""
+    """The law of Σ w_s·Binomial(records, rate): values, including 0, and probabilities."""
     cell = float(weights.max()) / _CELLS_OF_A_STEP
     times = np.arange(records + 1.0)
     drawn = np.asarray(scipy.stats.binom.pmf(times, records, rate), np.float64)
@@ -453,7 +481,11 @@ def _sum_of_steps(
 
 
 def _split(values: Floats, chances: Floats, points: Floats) -> Floats:
-    """Chances of the points between which values are split, with probability and mean unchanged."""
+    """Split each value between its neighbouring points; total probability and mean stay.
+
+    Returns:
+        The probability of each point.
+    """
     after = np.clip(
         np.searchsorted(points, values, side="right"), 1, len(points) - 1
     )
@@ -470,29 +502,30 @@ class ParticipationLaw:
 
     Attributes:
         rounds: number of rounds T.
-        participations: expected number of rounds of a unit; ``None`` if nobody said.
-        most: the most rounds of any unit; ``None`` if nothing is promised.
-        name: of the schedule, to be shown; nothing is decided by it.
-        unit: whose privacy it is, in a word.
-        hidden: whether the adversary of the privacy claim is not told the unit's rounds.
-        adjacency: which two runs the claim's ε tells apart.
+        participations: expected number of rounds of a unit; ``None`` if it is not known.
+        most: largest number of rounds of any unit; ``None`` if it is not limited.
+        name: name of the schedule, for display only.
+        unit: the unit of privacy, in a word.
+        hidden: whether the adversary of the privacy claim does not know the unit's rounds.
+        adjacency: the two runs that the claim's ε compares.
         separation: least distance between two rounds of a unit.
-        regular: all distances are ``separation``.
-        blocks: first round of each block and the one after its last, if a unit has at most one
-            round in each; blocks may overlap.
-        uniform: it has a uniform round of each block, which depends on nothing else.
-        coins: set if coins decide on each round. Sampling then amplifies privacy against an
-            adversary who does not know the rounds.
-        cohorts: set if each round draws a fresh cohort of fixed size. Sampling then amplifies
-            privacy against an adversary who does not know the rounds.
-        events: the exact law of one unit's rounds; ``None`` where none is known in closed form. It
-            is that of a single unit: with cohorts of fixed size units depend on each other.
-        events_at_most: events of which this law only leaves participations out, where there are no
-            ``events``.
-        dominating: independent events whose privacy loss for who is not told the rounds is at
-            least that of ``events``, where those depend on each other.
-        local: set if each release is made of steps of DP-SGD. Participations are steps then, and
-            theory is that of every step.
+        regular: whether all distances are ``separation``.
+        blocks: first round of each block and the round after its last, if a unit has at most
+            one round in each block; blocks may overlap.
+        uniform: whether a unit has one uniformly drawn round in each block, independent of
+            everything else.
+        coins: the coins, if they decide on each round. Sampling then amplifies privacy against
+            an adversary who does not know the rounds.
+        cohorts: the sizes, if each round draws a fresh cohort of fixed size. Sampling then
+            amplifies privacy against an adversary who does not know the rounds.
+        events: the exact law of one unit's rounds; ``None`` if it has no known closed form. It
+            is the law of a single unit: with cohorts of fixed size, units depend on each other.
+        events_at_most: if there are no ``events``, events such that this law only leaves some
+            of their participations out.
+        dominating: if ``events`` depend on each other, independent events whose privacy loss
+            against an adversary who does not know the rounds is at least that of ``events``.
+        local: the steps, if each release consists of steps of DP-SGD. Then participations are
+            steps, and theory holds for an adversary who sees every step.
     """
 
     rounds: int
@@ -526,17 +559,17 @@ class ParticipationLaw:
     def of_records(
         cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1
     ) -> Self:
-        """Of records in a silo that takes steps of DP-SGD before each of its releases.
+        """The law of records in a silo that takes steps of DP-SGD before each of its releases.
 
-        In each step each record is drawn by a coin that nobody sees. With equal weights a release
-        has a record a binomial number of times, see `Events.steps`.
+        In each step, each record is sampled by a secret coin. With equal weights, the number of
+        times that a release has a record is binomial, see `Events.steps`.
 
         Args:
-            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a record
-                adds once to that release: ones, if steps are equal; empty if the silo has no part
-                in the release.
+            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a
+                record adds once to that release: ones, if steps are equal; empty if the silo
+                has no part in the release.
             rates: for each release the sampling rate q of its steps, in [0, 1].
-            records: of the unit: a person may have several.
+            records: number of records of the unit; a person may have several.
 
         Raises:
             ValueError: if an argument is out of range.
@@ -575,27 +608,27 @@ class ParticipationLaw:
 
     @property
     def rate(self) -> float | None:
-        """Expected share of the rounds in which a unit takes part; ``None`` if nobody said."""
+        """Expected share of the rounds in which a unit takes part; ``None`` if not known."""
         if self.participations is None:
             return None
         return self.participations / self.rounds
 
     @property
     def limit(self) -> int:
-        """The most rounds that a unit can have."""
+        """The largest number of rounds that a unit can have."""
         if self.most is None:
             return self.rounds
         return self.most
 
     @property
     def secret_events(self) -> Events | None:
-        """Independent events for an adversary who is not told the rounds, if any are known."""
+        """Independent events against an adversary who does not know the rounds, if any."""
         if self.events is not None and self.events.independent:
             return self.events
         return self.dominating
 
     def in_record(self) -> ParticipationLaw:
-        """The law in a record: without events that do not help to hide a unit's rounds."""
+        """The law as a record keeps it: without events unless they are independent."""
         if self.events is not None and self.events.independent:
             return self
         return dataclasses.replace(self, events=None, events_at_most=None)
@@ -603,7 +636,7 @@ class ParticipationLaw:
     def first(self, rounds: int) -> ParticipationLaw:
         """The law of a run that ended after ``rounds`` of its rounds.
 
-        A block that was cut off still counts: the unit may have had its round in what is left.
+        A block that was cut off still counts: the unit may have had its round before the end.
         """
         if rounds >= self.rounds:
             return self

@@ -1,4 +1,4 @@
-"""Schedules in which clients are alike: by coins, in cohorts of fixed size, or equally often."""
+"""Schedules with equal clients: independent coins, cohorts of fixed size, or epochs."""
 
 import abc
 import collections
@@ -23,7 +23,7 @@ from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
 @dataclasses.dataclass(frozen=True)
 class Poisson(Rated):
-    """Everybody takes part in every round independently with probability ``rate``.
+    """Each client takes part in every round independently with probability ``rate``.
 
     Guarantee: all coins are independent, so that privacy amplification by Poisson subsampling
     applies (add-or-remove adjacency).
@@ -60,10 +60,10 @@ class Poisson(Rated):
 class FixedSize(Rated):
     """Every round draws a fresh cohort of fixed size, uniformly without replacement.
 
-    Guarantee: given its size, every cohort is equally likely, independently of the other rounds.
-    The size is public: ``rate * population`` if that is a whole number, else its floor or ceiling,
-    spread evenly over the rounds. Amplification by sampling without replacement applies
-    (`fl_epe.accounting.fixed_size_epsilon`).
+    Guarantee: given its size, every cohort is equally likely, independently of the other
+    rounds. The size is public: ``rate * population`` if that is a whole number, else its floor
+    or ceiling, spread evenly over the rounds. Amplification by sampling without replacement
+    applies (`fl_epe.accounting.fixed_size_epsilon`).
 
     Attributes:
         rounds: number of rounds.
@@ -80,7 +80,10 @@ class FixedSize(Rated):
             yield np.sort(draw(rng, population, size))
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: fresh cohorts; for one client coins of each cohort's share of all."""
+        """See `Schedule.law`: fresh cohorts.
+
+        For one client these are independent coins, with each cohort's share of the population.
+        """
         size = min(population, math.ceil(self.rate * population * (1 - 1e-12)))
         return dataclasses.replace(
             super().law(population),
@@ -120,7 +123,7 @@ class Separated(Rated, abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class MinSeparation(Separated):
-    """A cohort of fixed size, drawn from those who have rested for ``separation - 1`` rounds.
+    """A cohort of fixed size, drawn from the clients that rested for ``separation - 1`` rounds.
 
     Guarantee: any two participations of a client are at least ``separation`` rounds apart, so
     nobody takes part more than ``ceil(rounds / separation)`` times. Correlated noise (DP-FTRL,
@@ -139,7 +142,8 @@ class MinSeparation(Separated):
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        pool = np.arange(population)  # the first `rested` entries may be drawn
+        # The first `rested` entries of the pool may be drawn.
+        pool = np.arange(population)
         rested = population
         resting: collections.deque[Cohort] = collections.deque()
         for size in self._sizes(population):
@@ -147,21 +151,21 @@ class MinSeparation(Separated):
             rested -= size
             resting.append(cohort)
             if len(resting) == self.separation:
-                back = resting.popleft()
-                pool[rested : rested + len(back)] = back
-                rested += len(back)
+                returning = resting.popleft()
+                pool[rested : rested + len(returning)] = returning
+                rested += len(returning)
             yield np.sort(cohort)
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: each cohort's share of those who have rested, and then a rest."""
+        """See `Schedule.law`: coins with a cohort's share of the rested clients, and rests."""
         sizes = self._sizes(population)
-        before = np.concatenate(
-            [[0], np.cumsum(sizes)]
-        )  # participations before each round
+        participations_before = np.concatenate([[0], np.cumsum(sizes)])
         rested_from = np.maximum(
             np.arange(self.rounds) - self.separation + 1, 0
         )
-        resting = before[:-1] - before[rested_from]
+        resting = (
+            participations_before[:-1] - participations_before[rested_from]
+        )
         chances = sizes / np.maximum(population - resting, 1)
         return dataclasses.replace(
             super().law(population),
@@ -170,7 +174,7 @@ class MinSeparation(Separated):
         )
 
     def _sizes(self, population: int) -> Integers:
-        """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
+        """Sizes as for `Rated`, limited so that there are always enough rested clients."""
         limit = population * self.rounds // self.separation
         total = min(round(self.rate * population * self.rounds), limit)
         return even_sizes(total, self.rounds)
@@ -178,13 +182,13 @@ class MinSeparation(Separated):
 
 @dataclasses.dataclass(frozen=True)
 class BMinSep(Separated):
-    """Everybody tosses a coin in every round, but those who took part in the last rounds rest.
+    """Each client tosses a coin in every round, except while it rests after taking part.
 
     Source: b-min-sep sampling (arXiv 2602.09338), with clients in place of examples, from its
-    stationary state: whoever has not rested long enough before the first round is drawn. So a
-    client takes part in every round with probability ``rate``. Guarantee: any two participations of
-    a client are at least ``separation`` rounds apart, and clients are independent, so that cohort
-    sizes are binomial.
+    stationary state: the clients that are resting before the first round are drawn at random.
+    So a client takes part in every round with probability ``rate``. Guarantee: any two
+    participations of a client are at least ``separation`` rounds apart, and clients are
+    independent, so that cohort sizes are binomial.
 
     Attributes:
         rounds: number of rounds.
@@ -209,18 +213,17 @@ class BMinSep(Separated):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: coins and rests.
 
-        Its privacy loss is at most that of coins in blocks of ``separation`` rounds of which each
-        block's first head counts. Proof: docs/notes/unknown-rounds.md.
+        The privacy loss is at most that of coins in blocks of ``separation`` rounds if only the
+        first head in each block counts. Proof: docs/notes/unknown-rounds.md.
         """
         blocks = []
-        (chance,) = self._chances_after(
-            np.array([self.separation - 1])
-        )  # once rested
+        # The chance of a client that has rested.
+        (chance,) = self._chances_after(np.array([self.separation - 1]))
         for first in range(0, self.rounds, self.separation):
             length = min(self.separation, self.rounds - first)
             tails = np.arange(length, dtype=np.float64)
-            of_first_head = np.asarray(chance * (1 - chance) ** tails)
-            blocks.append((first, of_first_head[of_first_head > 0]))
+            first_head_chances = np.asarray(chance * (1 - chance) ** tails)
+            blocks.append((first, first_head_chances[first_head_chances > 0]))
         return dataclasses.replace(
             super().law(population),
             hidden=self.rate < 1,
@@ -231,38 +234,45 @@ class BMinSep(Separated):
         )
 
     def _chances(self) -> Floats:
-        """Of the coin in each round, for a client who did not take part in the last rounds.
+        """The chance of the coin in each round, for a client absent from the last rounds.
 
-        In the first rounds of the run some clients still rest from a participation before it.
+        In the first rounds, some clients still rest from a participation before the run.
         """
         absent_rounds = np.minimum(np.arange(self.rounds), self.separation - 1)
         return self._chances_after(absent_rounds)
 
     def _chances_after(self, rounds: Integers) -> Floats:
-        """The coin's chances for a client who took no part in so many of the last rounds."""
+        """The chances of the coin for a client that was absent from so many last rounds."""
         chances = self.rate / np.maximum(1 - rounds * self.rate, self.rate)
         return np.asarray(np.minimum(chances, 1.0))
 
 
 def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
-    """Remove the entries at ``places`` from the first ``rested``; the last ones fill the holes."""
+    """Remove the entries at ``places`` from the first ``rested`` entries of ``pool``, in place.
+
+    The last of these entries move to the places that become free.
+
+    Returns:
+        The removed entries.
+    """
     cohort = pool[places]
     remaining = rested - len(places)
-    holes = places[places < remaining]
-    moves = np.ones(len(places), bool)  # of the last entries
-    moves[places[places >= remaining] - remaining] = False
-    pool[holes] = pool[remaining:rested][moves]
+    free_places = places[places < remaining]
+    # Whether each of the last entries moves.
+    is_moved = np.ones(len(places), bool)
+    is_moved[places[places >= remaining] - remaining] = False
+    pool[free_places] = pool[remaining:rested][is_moved]
     return cohort
 
 
 @dataclasses.dataclass(frozen=True)
 class ShuffledEpochs(Epochs):
-    """Everybody in a fresh random order, epoch after epoch, spread evenly over the rounds.
+    """Each epoch has all clients in a fresh random order, spread evenly over the rounds.
 
-    This is the paper's schedule, for clients and for canaries. Guarantee: everybody takes part
-    ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round, and the sizes of any two
-    cohorts differ by at most one. Where a round spans the end of an epoch and the start of the
-    next, those who are already in it come later in the new order.
+    This is the paper's schedule, for clients and for canaries. Guarantee: each client takes
+    part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round, and the sizes of
+    any two cohorts differ by at most one. If a round spans the end of an epoch and the start of
+    the next, the clients that are already in it come later in the new order.
 
     Attributes:
         rounds: number of rounds.
@@ -284,22 +294,23 @@ class ShuffledEpochs(Epochs):
             queue = queue[size:]
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: once in each epoch, at a random place of its order.
+        """See `Schedule.law`: once in each epoch, at a random position of its order.
 
-        An epoch may begin within a round. A round that spans two epochs has a chance in both, in
-        proportion to its share of each. There clients of both are kept apart; that is left out.
-        The last epoch may be a part of one.
+        An epoch may begin within a round. A round that spans two epochs has a chance in both,
+        in proportion to its share of each. The law ignores that no client is drawn twice into
+        such a round. The last epoch may be incomplete.
         """
         length = self.rounds / self.epochs
         blocks = []
         chances = []
         for epoch in range(self.most_participations()):
+            # The small terms undo rounding of ends that are whole numbers.
             first = math.floor(epoch * length + 1e-9)
-            last = min(math.ceil((epoch + 1) * length - 1e-9), self.rounds)
-            rounds = np.arange(first, last)
+            end = min(math.ceil((epoch + 1) * length - 1e-9), self.rounds)
+            rounds = np.arange(first, end)
             starts = np.maximum(rounds, epoch * length)
             ends = np.minimum(rounds + 1, (epoch + 1) * length)
-            blocks.append((first, last))
+            blocks.append((first, end))
             chances.append((first, (ends - starts) / length))
         return dataclasses.replace(
             super().law(population),
@@ -315,22 +326,22 @@ def _next_epoch(
     order = rng.permutation(population)
     if not len(tail):
         return order
-    repeated = np.isin(order, tail)
-    fresh = order[~repeated]
-    late = order[repeated]
-    head = size - len(tail)
-    mixed = rng.permutation(np.concatenate([fresh[head:], late]))
-    return np.concatenate([fresh[:head], mixed])
+    in_tail = np.isin(order, tail)
+    new_clients = order[~in_tail]
+    tail_clients = order[in_tail]
+    places = size - len(tail)
+    later = np.concatenate([new_clients[places:], tail_clients])
+    return np.concatenate([new_clients[:places], rng.permutation(later)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Cyclic(Epochs):
     """One random order that is fixed for the whole run and repeated.
 
-    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, cohort sizes
-    differ by at most one, and two participations of a client that follow each other are
+    Guarantee: each client takes part ``floor(epochs)`` or ``ceil(epochs)`` times, cohort sizes
+    differ by at most one, and consecutive participations of a client are
     ``rounds * population / round(epochs * population)`` rounds apart, rounded down or up. An
-    adversary who knows one participation of a client knows the others as well.
+    adversary who knows one participation of a client knows all of them.
 
     Attributes:
         rounds: number of rounds.
@@ -347,22 +358,20 @@ class Cyclic(Epochs):
         start = 0
         for size in even_sizes(round(self.epochs * population), self.rounds):
             end = start + size
-            repeated = max(
-                end - population, 0
-            )  # from the start of the order again
-            yield np.sort(np.concatenate([order[start:end], order[:repeated]]))
-            start = repeated or end
+            # Where the order ends, the cohort goes on from its start.
+            wrapped = max(end - population, 0)
+            yield np.sort(np.concatenate([order[start:end], order[:wrapped]]))
+            start = wrapped or end
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: always as far apart, up to one round; a type for each place."""
+        """See `Schedule.law`: equal distances up to one round, and a type for each position."""
         total = max(round(self.epochs * population), 1)
         distance, remainder = divmod(self.rounds * population, total)
+        # Larger populations are represented by four positions for each round.
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
         when = np.repeat(np.arange(self.rounds), sizes)
-        place = (
-            np.arange(len(when)) % places
-        )  # one after another, again and again
+        place = np.arange(len(when)) % places
         return dataclasses.replace(
             super().law(population),
             separation=max(distance, 1),
@@ -373,7 +382,7 @@ class Cyclic(Epochs):
 
 @dataclasses.dataclass(frozen=True)
 class WholeEpochs(Epochs, abc.ABC):
-    """Everybody takes part in exactly ``epochs`` rounds, a whole number."""
+    """Each client takes part in exactly ``epochs`` rounds, a whole number."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -382,11 +391,11 @@ class WholeEpochs(Epochs, abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(WholeEpochs):
-    """Everybody takes part in exactly ``epochs`` rounds, a uniform subset of all.
+    """Each client takes part in exactly ``epochs`` rounds, a uniform subset of all rounds.
 
-    Source: Feldman and Shenfeld 2025, "Privacy amplification by random allocation" (k out of t),
-    with clients in place of examples. Guarantee: all choices of rounds are equally likely,
-    independently of all others, so that cohort sizes are binomial.
+    Source: Feldman and Shenfeld 2025, "Privacy amplification by random allocation" (k out of
+    t), with clients in place of examples. Guarantee: all choices of rounds are equally likely,
+    and clients are independent, so that cohort sizes are binomial.
 
     Attributes:
         rounds: number of rounds.
@@ -409,9 +418,10 @@ class RandomAllocation(WholeEpochs):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: a uniform subset of the rounds.
 
-        Its privacy loss is at most that of one uniform round in each of ``epochs`` blocks: in a
-        random order the rounds of the blocks are a uniform subset, and divergences from the one
-        run without the client are convex.
+        The privacy loss is at most that of one uniform round in each of ``epochs`` blocks: if
+        the rounds are in random order, the rounds of the blocks are a uniform subset, and
+        divergences from the run without the client, which does not depend on the order, are
+        convex.
         """
         blocks = BallsInBins(self.rounds, self.epochs).law(population)
         return dataclasses.replace(
@@ -424,12 +434,13 @@ class RandomAllocation(WholeEpochs):
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(WholeEpochs):
-    """In each block of rounds everybody takes part once, in a uniformly random round of the block.
+    """In each block of rounds, each client takes part in one uniformly random round.
 
-    The rounds are cut into ``epochs`` blocks whose lengths differ by at most one (the first ones
-    are the longer, as in `numpy.array_split`). Source: Chua et al. 2024, "Balls-and-Bins Sampling
-    for DP-SGD", with clients in place of examples. Guarantee: everybody takes part exactly
-    ``epochs`` times, once in each block, independently of all others. So cohort sizes are binomial.
+    The rounds are divided into ``epochs`` blocks whose lengths differ by at most one (the first
+    blocks are longer, as in `numpy.array_split`). Source: Chua et al. 2024, "Balls-and-Bins
+    Sampling for DP-SGD", with clients in place of examples. Guarantee: each client takes part
+    exactly ``epochs`` times, once in each block, and clients are independent. So cohort sizes
+    are binomial.
 
     Attributes:
         rounds: number of rounds.

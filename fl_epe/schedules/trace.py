@@ -1,4 +1,4 @@
-"""Schedules that replay the participation of a real run, from its log."""
+"""A schedule that replays the participation of a real run, from its log."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from fl_epe.table_file import TEXT_ENDINGS, read_table, shown, table_rows
 
 ROUND = "round"
 CLIENT = "client_id"
-COLUMNS = (ROUND, CLIENT)  # of a log
-_MOST_ROUNDS = 10**7
-_LONGEST = 256  # characters of a client's id
+COLUMNS = (ROUND, CLIENT)  # the columns of a log
+_MOST_ROUNDS = 10**7  # with more, the log probably has time stamps
+_LONGEST = 256  # largest number of characters of a client's id
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace(Schedule):
-    """Exactly the participation that was recorded: one row for each client in each round.
+    """The recorded participation: one row for each client in each round.
 
-    Guarantee: nothing is random for the trace's own clients. Client i of the population is
-    ``clients[i]`` of the trace and takes part in the rounds that the trace gives it. Clients differ
-    from each other and the rounds are known, so no amplification is claimed. A population of
-    another size, such as that of canaries, is a sample: each participant stands for a client of the
-    trace that is drawn uniformly at random, and clients are reused as evenly as possible.
+    Guarantee: nothing is random for the clients of the trace. Client i of the population is
+    ``clients[i]`` of the trace and takes part in the rounds that the trace gives it. Clients
+    differ from each other and the rounds are known, so no amplification is claimed. In a
+    population of another size, such as that of canaries, each participant replays a client of
+    the trace that is drawn uniformly at random, and clients are reused as evenly as possible.
 
     Attributes:
         rounds: number of rounds from the first to the last, empty ones included.
-        round_ids: the round of each row, from 0, ascending. Any integers may be passed; they are
-            renumbered so that the smallest is 0.
-        client_ids: the client of each row, in ``[0, population)``, ascending within a round. Any
-            integers or strings may be passed; they are numbered in ascending order.
+        round_ids: the round of each row, from 0, ascending. Any integers may be passed; they
+            are renumbered so that the smallest is 0.
+        client_ids: the client of each row, in ``[0, population)``, ascending within a round.
+            Any integers or strings may be passed; they are numbered in ascending order.
         clients: the clients' ids as they were given, ascending.
     """
 
@@ -51,20 +51,22 @@ class Trace(Schedule):
     clients: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
-        clients, who = _distinct(self.client_ids)
-        if len(when) != len(who):
+        row_rounds = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
+        clients, row_clients = _distinct(self.client_ids)
+        if len(row_rounds) != len(row_clients):
             raise_invalid(
-                "round_ids", when, f"to be as many as the {len(who)} client_ids"
+                "round_ids",
+                row_rounds,
+                f"to be as many as the {len(row_clients)} client_ids",
             )
-        first = int(when.min())
-        last = int(when.max())
+        first = int(row_rounds.min())
+        last = int(row_rounds.max())
         rounds = last - first + 1
-        if rounds > _MOST_ROUNDS:  # probably time stamps
+        if rounds > _MOST_ROUNDS:
             raise_invalid(
                 "rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}"
             )
-        cells = (when - first) * len(clients) + who
+        cells = (row_rounds - first) * len(clients) + row_clients
         rows, counts = np.unique(cells, return_counts=True)
         round_ids, client_ids = np.divmod(rows, len(clients))
         if counts.max() > 1:
@@ -89,22 +91,23 @@ class Trace(Schedule):
     def read(cls, path: Path | str) -> Trace:
         """The trace in a file with the columns ``round`` and ``client_id``.
 
-        It is CSV, TSV or JSON lines, which may be packed with gzip (``.csv.gz``), or Parquet. Rows
-        may be in any order; other columns are ignored. Client ids are read as text with all their
-        digits, and are integers if every one is written as an integer is. Rounds without any client
-        release noise alone; they are refused where most rounds are so, as with time stamps for
-        round numbers.
+        The file is CSV, TSV or JSON lines, which may be compressed with gzip (``.csv.gz``), or
+        Parquet. Rows may be in any order; other columns are ignored. Client ids are read as
+        text with all their digits, and become integers if all of them are written as integers.
+        A round without clients releases only noise. A file in which most rounds have no clients
+        is refused, as its round numbers are probably time stamps.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it holds no trace; the message names the file, and the line or column.
+            ValueError: if the file holds no trace; the message names the file, and the line or
+                column.
         """
         readers = dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _read)
         return read_table(Path(path), readers, "a participation trace")
 
     @property
     def population(self) -> int:
-        """How many clients take part at least once."""
+        """Number of clients that take part at least once."""
         return len(self.clients)
 
     def __eq__(self, other: object) -> bool:
@@ -124,11 +127,11 @@ class Trace(Schedule):
         return len(self.client_ids) / self.population
 
     def most_participations(self) -> int:
-        """The participations of the client with the most."""
+        """The largest number of participations of a client."""
         return int(np.bincount(self.client_ids).max())
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: each of the trace's clients is a type of its own."""
+        """See `Schedule.law`: each client of the trace is a type."""
         events = Events.certain(
             self.client_ids, self.round_ids, self.population
         )
@@ -139,7 +142,7 @@ class Trace(Schedule):
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""
         size = self.population
-        # The participants who stand for each client of the trace, a row a copy; -1 for nobody.
+        # Column i has the participants that replay client i, one in each row; -1 for none.
         members = np.full((-(-population // size), size), -1)
         if population == size:
             members[0] = np.arange(size)
@@ -155,11 +158,13 @@ class Trace(Schedule):
 
 
 class _Coded(NamedTuple):
-    """Clients of a file, whose ids are kept once: an array of texts is as wide as the longest.
+    """The clients of a file's rows, with each id stored once.
+
+    An array with the id of every row would be large: all its texts are as wide as the longest.
 
     Attributes:
-        ids: of every distinct client.
-        codes: of each row, the index of its client.
+        ids: the id of every distinct client.
+        codes: for each row, the index of its client in ``ids``.
     """
 
     ids: np.ndarray
@@ -167,7 +172,7 @@ class _Coded(NamedTuple):
 
 
 def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
-    """The clients' ids in ascending order, and of each row the index of its client."""
+    """The distinct ids of clients in ascending order, and the index of each row's client."""
     if not isinstance(clients, _Coded):
         is_sequence = isinstance(clients, list | tuple)
         if is_sequence and all(type(client) is int for client in clients):
@@ -180,7 +185,7 @@ def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
 
 
 def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
-    """``values`` as a vector of integers (kinds "iu") or also strings ("U")."""
+    """``values`` as a vector whose type is of one of the NumPy ``kinds``."""
     vector = np.asarray(values)
     if vector.ndim != 1 or not len(vector):
         raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
@@ -195,12 +200,12 @@ def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
 def _read(path: Path) -> Trace:
     rounds = array.array("q")
     clients = array.array("q")
-    codes: dict[str, int] = {}  # of every distinct client
+    codes: dict[str, int] = {}  # the index of every distinct client
     table = table_rows(path, COLUMNS, every=True)
-    for number, (when, client) in table.rows:
+    for number, (round_cell, client_cell) in table.rows:
         try:
-            rounds.append(_round(when))
-            clients.append(codes.setdefault(_client(client), len(codes)))
+            rounds.append(_round(round_cell))
+            clients.append(codes.setdefault(_client(client_cell), len(codes)))
         except ValueError as error:
             raise ValueError(f"{table.place(number)}: {error}") from error
     return _trace(
@@ -209,7 +214,7 @@ def _read(path: Path) -> Trace:
 
 
 def _round(cell: Any) -> int:
-    """The 64-bit integer that a cell holds; Python's would allow ``1_0``."""
+    """The 64-bit integer in a cell; ``1_0``, which Python would accept, is refused."""
     try:
         number = int(str(cell).replace("_", "?"))
         if not -LARGEST <= number <= LARGEST:
@@ -220,7 +225,7 @@ def _round(cell: Any) -> int:
 
 
 def _client(cell: Any) -> str:
-    """The id in a cell as text; a number keeps all its digits, but may not have a point."""
+    """The id in a cell as text; an integer keeps all its digits, and floats are refused."""
     if cell is not None and type(cell) not in (int, str):
         raise ValueError(
             f"{CLIENT}={shown(cell)} is neither an integer nor text"
@@ -234,7 +239,10 @@ def _client(cell: Any) -> str:
 
 
 def _ids(texts: list[str]) -> np.ndarray:
-    """Integers if every text is how Python writes one, so that "7" and "07" stay two clients."""
+    """The ids as integers if Python would write each in this way, else as texts.
+
+    So "7" and "07" stay two clients.
+    """
     try:
         numbers = _integers([int(text) for text in texts])
     except ValueError:
@@ -246,7 +254,10 @@ def _ids(texts: list[str]) -> np.ndarray:
 
 
 def _integers(values: Sequence[int]) -> np.ndarray:
-    """The values as int64 or, as Flower numbers its nodes, uint64; NumPy would take float64."""
+    """The values as int64, or as uint64 if one is too large, like node ids of Flower.
+
+    NumPy would convert a mixture of both to float64.
+    """
     kind = np.uint64 if max(values, default=0) > LARGEST else np.int64
     try:
         return np.array(values, kind)
@@ -257,14 +268,16 @@ def _integers(values: Sequence[int]) -> np.ndarray:
 
 
 def _trace(round_ids: Integers, client_ids: Any) -> Trace:
-    """A file's trace; an error if there is no row, or most rounds are without clients."""
+    """The trace of a file.
+
+    Raises:
+        ValueError: if there is no row, or if most rounds have no clients.
+    """
     if not len(round_ids):
         raise ValueError("there is no row")
     used = np.unique(round_ids)
     rounds = int(used[-1]) - int(used[0]) + 1
-    has_gaps = (
-        np.gcd.reduce(np.diff(used)) > 1
-    )  # no two rounds follow each other
+    has_gaps = np.gcd.reduce(np.diff(used)) > 1
     if has_gaps or 2 * len(used) < rounds:
         raise ValueError(
             f"from {used[0]} to {used[-1]} are {rounds:,} rounds, and {len(used):,} of them have "

@@ -33,15 +33,18 @@ from fl_epe.wording import amount, counted, unit_of_records
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
-logger = logging.getLogger(
-    "flwr.fl_epe.silos"
-)  # shown where Flower's own messages are
+# A child of Flower's logger, so that messages appear with those of Flower.
+logger = logging.getLogger("flwr.fl_epe.silos")
 
-_CANARY_SHARE = 0.1  # of the silo's records, and so of a batch
-_MAX_CANARIES = 200  # by default: they determine ε of uploads to some percent
+# By default canaries are this share of the silo's records, and so of a batch.
+_CANARY_SHARE = 0.1
+# So many canaries determine ε of uploads to some percent.
+_MAX_CANARIES = 200
 _MIN_CANARIES = 10
-_COINS = 1  # stream of the canaries' steps, by round
-_NOISE_COORDINATES = 256  # of a step, which are stored
+# Index of the random stream that decides which canaries join a step.
+_COINS = 1
+# The noise of so many coordinates of a step is stored.
+_NOISE_COORDINATES = 256
 
 
 def audit_records(
@@ -60,40 +63,41 @@ def audit_records(
     server: ServerSGD = ServerSGD(),  # noqa: B008 - frozen
     seed: int | None = None,
 ) -> SiloAudit:
-    """An audit to put around a silo's training in each round: ``with … as audit:``, and train.
+    """An audit of a silo's training, which is a context in each round: ``with … as audit:``.
 
-    Canary records take part in the steps of DP-SGD, as in `audit_dp_sgd`. They are scored against
-    what the silo uploads, and against each average and the last model that it is sent. Nothing but
-    the `SiloAnswer` leaves the silo, unless an option below allows it.
+    Canary records take part in the steps of DP-SGD, as in `audit_dp_sgd`. They are scored
+    against the silo's uploads, and against each average and the last model that the silo
+    receives. Only the `SiloAnswer` leaves the silo, unless an option below allows more.
 
     Call it with the model that the server sent, before the first step, and `SiloAudit.reply` or
     `SiloAudit.sent` afterwards. If the audit raises an error, training goes on.
 
     Args:
-        where: a place that outlives a round: a Flower ``Context``, in whose state the audit is
-            stored; the path of a folder, which outlives the process too; or a dictionary.
-        optimizer: an Opacus ``DPOptimizer``, made anew in each round or not; or a `PlainDPSGD`.
-            Its parameters are those of the model that is sent.
+        where: where the audit is stored between rounds: a Flower ``Context``, in its state; the
+            path of a folder, which also persists after the process; or a dictionary.
+        optimizer: an Opacus ``DPOptimizer``, which may be a new one in each round, or a
+            `PlainDPSGD`. Its parameters are those of the model that is sent.
         delta: target δ.
-        num_canaries: canary records (or persons) that may take part. By default a tenth of the
-            silo's records, at most 200; none where that is fewer than ten.
-        unobserved: canaries that are only scored; by default a quarter of ``num_canaries``.
-        sample_rate: probability of a record to be in a step; by default that of
+        num_canaries: number of canary records (or persons) that may take part. By default a
+            tenth of the silo's records, at most 200; none if that is fewer than ten.
+        unobserved: number of canaries that are only scored; by default a quarter of
+            ``num_canaries``.
+        sample_rate: probability that a record is in a step; by default that of
             ``PrivacyEngine``.
-        records_per_person: m, for the ε of a person with m records in the silo, each of which is
-            drawn by a coin of its own. The canaries are then such persons.
+        records_per_person: m, for the ε of a person with m records in the silo, which are
+            sampled independently. The canaries are then such persons.
         share_scores: whether the record of the averages leaves the silo with the answer.
-        share_design: whether sampling rate, steps, batch and noise do. They show how many records
-            the silo has.
-        silo: its name, for reports.
-        silos: number of silos, if they are alike: for the ε against a partner where it is not known
-            how much each of them adds to an average.
-        server: what the server does with an average, if it does not move the model by it.
-        seed: of the canaries and their steps; the operating system's entropy by default. Keep it
-            secret until training has ended.
+        share_design: whether sampling rate, steps, batch size and noise leave the silo. They
+            show how many records the silo has.
+        silo: the silo's name, for reports.
+        silos: number of silos, if they are alike. It is needed for the ε against a partner if
+            it is not known how much each silo adds to an average.
+        server: how the server updates the model, if it does not add the average to it.
+        seed: seed of the canaries and their steps; by default entropy of the operating system.
+            Keep it secret until training has ended.
 
     Raises:
-        TypeError: if ``where`` is none of these.
+        TypeError: if ``where`` is of another type.
         ValueError: for an argument out of range.
     """
     check_probability("delta", delta)
@@ -121,7 +125,7 @@ def audit_records(
 
 
 class SiloAudit:
-    """What `audit_records` returns: a context for a round's training, and then its results."""
+    """The audit of a silo, from `audit_records`: a context for training, with the results."""
 
     def __init__(
         self, place: Place, optimizer: Any, options: Mapping[str, Any]
@@ -132,10 +136,10 @@ class SiloAudit:
         self._memory: SiloMemory | None = None
         self._round: LocalRound | None = None
         self._steps: Steps | None = None
-        self._trained: Vector | None = None  # the model at the end of the round
-        self._history = (
-            SiloHistory()
-        )  # the memory's, or of rounds that no canary could join
+        # The model at the end of the round.
+        self._trained: Vector | None = None
+        # The history of the memory, or that of rounds that no canary could join.
+        self._history = SiloHistory()
         self._is_loaded = False
 
     def __enter__(self) -> Self:
@@ -221,7 +225,8 @@ class SiloAudit:
                 too_small = (
                     "a tenth of its records is too few canaries to measure by"
                 )
-                count = 2  # which never join
+                # A plan has at least two canaries, but these never join.
+                count = 2
         if options["unobserved"] is None:
             options["unobserved"] = max(LEAST_FOR_NULL, count // 4)
         if options["seed"] is None:
@@ -265,7 +270,8 @@ class SiloAudit:
             self._history.stood_back.append(text)
 
     def _save(self) -> None:
-        if not self._is_loaded:  # a state that cannot be read is left as it is
+        # A stored state that could not be read is not overwritten.
+        if not self._is_loaded:
             return
         try:
             if self._memory is None:
@@ -279,7 +285,7 @@ class SiloAudit:
             self._stand_back(error)
 
     def sent(self, arrays: Mapping[str, Any]) -> None:
-        """Note what leaves the silo, so that the audit recognises the model when it comes back.
+        """Note what leaves the silo, so that the audit recognises the model when it returns.
 
         Args:
             arrays: the model as it is sent, or its update, by name.
@@ -299,13 +305,16 @@ class SiloAudit:
         self._save()
 
     def reply(self, content: Any) -> Any:
-        """The content of a Flower reply, with the silo's answer so far; the same object.
+        """Add the silo's answer so far to the content of a Flower reply, in place.
 
-        The answer has the number of audited rounds and their faults. ε is in the answer to the last
-        model, see `answer_records`.
+        The answer has the number of audited rounds and their faults. ε is in the answer after
+        the last model, see `answer_records`.
 
         Args:
             content: a ``RecordDict`` with the model, or its update, in an ``ArrayRecord``.
+
+        Returns:
+            The same ``content``.
         """
         from flwr.app import ConfigRecord
 
@@ -322,7 +331,7 @@ class SiloAudit:
         return content
 
     def answer(self) -> SiloAnswer:
-        """The silo's answer so far; `final_answer` is the one after the last model."""
+        """The silo's answer so far; `final_answer` gives the answer after the last model."""
         if self._memory is None:
             return self._unmeasured()
         return answer_of(self._memory)
@@ -335,11 +344,9 @@ class SiloAudit:
         )
 
     def report(self, directory: str | Path | None = None) -> str:
-        """`answer` as text; with a ``directory`` also as report.json and report.html there."""
-        from fl_epe.reporting import (
-            silos_text,
-            write_silos_report,
-        )  # slow to import
+        """The `answer` as text; a ``directory`` gets report.json and report.html."""
+        # The import is slow.
+        from fl_epe.reporting import silos_text, write_silos_report
 
         answers = [self.answer()]
         if directory is not None:
@@ -348,7 +355,7 @@ class SiloAudit:
 
 
 def describe(plan: SiloPlan) -> str:
-    """What canaries do to a silo, in a sentence."""
+    """The effect of the canaries on a silo's steps, in a sentence."""
     if plan.too_small:
         return (
             f"{plan.too_small}; its steps are looked at, and none joins them."

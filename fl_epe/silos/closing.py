@@ -1,4 +1,4 @@
-"""A silo's answer once it has the last model: `final_answer`, and `answer_records` for Flower."""
+"""`final_answer` and, for Flower, `answer_records`: a silo's answer after the last model."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,11 +21,11 @@ def final_answer(
     """A silo's answer at the end, with the last model of the federation.
 
     Args:
-        where: as for `audit_records`.
-        model: the arrays of the last model under the names of `SiloAudit.sent`, or the trainable
-            tensors in their order.
-        facts: of the federation. By default the silo took part in every round, and the server is
-            that of `audit_records`.
+        where: where the audit is stored, as for `audit_records`.
+        model: the arrays of the last model under the names of `SiloAudit.sent`, or the
+            trainable tensors in their order.
+        facts: facts about the federation. By default the silo took part in every round, and the
+            server is that of `audit_records`.
 
     Raises:
         LookupError: if no audit is stored there.
@@ -34,7 +34,8 @@ def final_answer(
     place = place_of(where)
     state = place.load()
     if state is None:
-        kind = type(where).__name__  # its content stays in the silo
+        # The message names only the type, as the content must stay in the silo.
+        kind = type(where).__name__
         raise LookupError(
             f"Expected a {kind} that holds the audit of a silo, found none in it."
         )
@@ -74,7 +75,7 @@ def _flat(
     parts = [np.empty(0, np.float32)]
     for part in tensors:
         is_tensor = hasattr(part, "detach")
-        # A tensor becomes float32, as NumPy has no bfloat16.
+        # Tensors are converted to float32, as NumPy has no bfloat16.
         array = part.detach().cpu().float() if is_tensor else part
         parts.append(np.asarray(array).reshape(-1))
     vector = np.concatenate(parts).astype(np.float32)
@@ -86,13 +87,14 @@ def _flat(
 
 
 def answer_records(message: Any, context: Any) -> Any:
-    """A Flower handler, ``app.query("records")(answer_records)``: the silo's answer at the end.
+    """A Flower handler that replies with the silo's answer after the last model.
 
-    `fl_epe.flower.RecordAudit` sends the last model and what a silo cannot know of its federation.
+    Register it by ``app.query("records")(answer_records)``. `fl_epe.flower.RecordAudit` sends
+    the last model, and the facts about the federation that a silo cannot know.
 
     Args:
-        message: from the server.
-        context: the handler's, or another ``where`` of `audit_records`.
+        message: the message of the server.
+        context: the context of the handler, or another ``where`` of `audit_records`.
     """
     from flwr.app import ConfigRecord, Message, RecordDict
 

@@ -1,4 +1,4 @@
-"""A silo's answer: a line for each adversary, from what the silo has stored of its rounds."""
+"""A silo's answer, with a line for each adversary, from the stored results of its rounds."""
 
 from __future__ import annotations
 
@@ -34,22 +34,28 @@ from fl_epe.silos.places import reason_of
 from fl_epe.wording import counted, number, unit_of_records
 
 CONFIDENCE = 0.95
+"""Confidence of the intervals and lower bounds of a silo's answer."""
 
-# Confidence of the proof that a silo leaks more than theory allows, as it accuses the silo.
+# Confidence of a lower bound above theory, which accuses the silo of a defect.
 _ACCUSING = 0.9999
 
 _SECRET = Adversary("all", knows_rounds=False)
-_EQUAL_SHARES = 0.05  # relative spread of the uploads' shares that count as one
-_ENERGY_TOLERANCE = 0.02  # of the energy of uploads, beside standard errors
+
+# Shares of uploads whose relative spread is smaller are treated as equal.
+_EQUAL_SHARES = 0.05
+
+# The uploads' energy differs from that of the claimed noise if they are further apart than this
+# share of it and so many standard errors.
+_ENERGY_TOLERANCE = 0.02
 _STANDARD_ERRORS = 5.0
 
-# Ratio of the uploads' energy to that of the claimed noise, from which on the uploads have more
-# than the steps' sums in them.
+# If the uploads' energy is more than so many times that of the claimed noise, the uploads contain
+# more than the sums of the steps.
 _FOREIGN = 1.5
 
 
 def brief_answer(memory: SiloMemory) -> SiloAnswer:
-    """The answer after each round: the number of rounds, and what is wrong at first sight."""
+    """The answer after each round: the number of rounds, and faults that are quick to find."""
     reason = (
         memory.plan.too_small
         or "ε is computed once the silo has the last model"
@@ -74,8 +80,8 @@ def answer_of(
     """The answer so far.
 
     Args:
-        memory: of the silo's rounds.
-        facts: of the federation, once the silo has the last model; ``None`` before.
+        memory: the stored results of the silo's rounds.
+        facts: facts about the federation once the silo has the last model; ``None`` before.
     """
     plan = memory.plan
     history = memory.history
@@ -124,7 +130,7 @@ def unmeasured(
 
 
 def _faults(memory: SiloMemory, findings: StepFindings) -> Iterator[str]:
-    """How the silo's training is not what its privacy accounting assumes."""
+    """How the silo's training differs from what its privacy accounting assumes."""
     history = memory.history
     yield from _not_private(memory)
     yield from findings.faults
@@ -149,7 +155,7 @@ def _in_rounds(count: int, memory: SiloMemory) -> str:
 
 
 def _energy_ratio(memory: SiloMemory) -> float | None:
-    """Energy of uploads over that of the claimed noise, if they certainly differ."""
+    """The uploads' energy over that of the claimed noise; ``None`` if they may be equal."""
     dim = memory.plan.dim
     uploads = memory.history.uploads
     energies = np.array([upload.energy for upload in uploads])
@@ -160,7 +166,8 @@ def _energy_ratio(memory: SiloMemory) -> float | None:
         return None
     # The canaries' directions are not quite orthogonal, so a difference may be below 0.
     ratio = max(float(np.sum(energies - canaries)) / claimed, 0.0)
-    # Of the noise's own energy, of its products with canaries, and of those among canaries.
+    # The standard error has parts from the energy of the noise, from the products of noise and
+    # canaries, and from the products of canaries with each other.
     squares = np.sum(2 * noise**2 + 4 * noise * canaries) / dim
     error = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(
         canaries.sum()
@@ -173,15 +180,15 @@ def _energy_ratio(memory: SiloMemory) -> float | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Averages:
-    """The T averages that a silo was sent.
+    """The T averages that a silo received.
 
     Attributes:
-        record: of the canaries' scores with them.
-        residual_norms: of the silo's own upload in each, ``(T,)``.
-        other_energies: of the other silos' part, ``(T,)``.
-        dots: inner products of all canaries with the silo's own part, ``(T, count)``.
-        units: what a record adds once, ``(T,)``.
-        variances: of the silo's own noise in a coordinate, as it is claimed, ``(T,)``.
+        record: the record of the canaries' scores with the averages.
+        residual_norms: norm of the silo's part of each average, ``(T,)``.
+        other_energies: energy of the other silos' part of each average, ``(T,)``.
+        dots: inner products of all canaries with the silo's part, ``(T, count)``.
+        units: what a record that is drawn once adds to each average, ``(T,)``.
+        variances: claimed variance of the silo's noise in a coordinate, ``(T,)``.
     """
 
     record: AuditRecord
@@ -192,10 +199,10 @@ class _Averages:
     variances: Floats
 
     def in_residual(self, remaining: Floats) -> AuditRecord:
-        """The record if only a share of the other silos' energy were in the averages.
+        """The record if the averages had only a share of the other silos' energy.
 
         Args:
-            remaining: the share in each average, ``(T,)``.
+            remaining: the share that remains in each average, ``(T,)``.
         """
         norms = np.sqrt(
             self.residual_norms**2 + remaining * self.other_energies
@@ -218,7 +225,7 @@ class _Averages:
 
 
 class _Silo:
-    """The views of a silo's adversaries."""
+    """Computes the lines of a silo's adversaries."""
 
     def __init__(
         self, memory: SiloMemory, facts: FederationFacts | None
@@ -243,9 +250,8 @@ class _Silo:
         self.theory: float | None = None
         if self.history.not_private or self.findings.unbounded:
             self.theory = math.inf
-        elif (
-            trained and not self.history.stood_back
-        ):  # which leaves steps uncounted
+        # If the audit stood back, some steps are not counted, and theory is not known.
+        elif trained and not self.history.stood_back:
             weights = [np.ones(steps) for steps, _, _ in trained]
             rates = [rate for _, rate, _ in trained]
             law = ParticipationLaw.of_records(weights, rates, self.plan.records)
@@ -253,7 +259,7 @@ class _Silo:
             self.theory = tightest(bounds, rounds_known=False).epsilon
 
     def line(self, adversary: SiloAdversary) -> SiloLine:
-        """What one adversary learns."""
+        """The line of one adversary."""
         line = SiloLine(adversary, theory=self.theory)
         try:
             for reason in self._refusals():
@@ -266,7 +272,7 @@ class _Silo:
             return dataclasses.replace(line, reason=reason)
 
     def _refusals(self) -> Iterator[str]:
-        """Why ε is not measured for any adversary."""
+        """The reasons for which ε is not measured for any adversary."""
         history = self.history
         for text in _not_private(self.memory):
             yield f"{text}, and nothing bounds what it leaks"
@@ -335,7 +341,8 @@ class _Silo:
             raise NotMeasured("there is no other silo")
         doubts = []
         count = len(self.shares)
-        if shares_of_others:  # one for each average with this silo's upload
+        if shares_of_others:
+            # There is a share for each average with an upload of this silo.
             remaining = np.ones(count)
             indices = np.flatnonzero(self.shares)
             remaining[indices] = 0.0
@@ -396,9 +403,10 @@ class _Silo:
         """The line of an adversary who sees averages.
 
         Args:
-            line: of that adversary.
-            remaining: share of the other silos' energy in each average as it is seen, ``(T,)``.
-            doubts: about this line.
+            line: the line of that adversary, with its theory.
+            remaining: share of the other silos' energy that hides the silo in each average,
+                ``(T,)``.
+            doubts: the doubts about this line.
         """
         self._check_server()
         rounds = self._rounds_of_averages()
@@ -444,7 +452,7 @@ class _Silo:
         )
 
     def _rounds_of_averages(self) -> np.ndarray:
-        """How many rounds of the federation each average of the silo is over, ``(T,)``."""
+        """Number of the federation's rounds that each average of the silo spans, ``(T,)``."""
         facts = self.facts
         rounds = np.ones(len(self.shares))
         if facts is None:
@@ -486,9 +494,9 @@ class _Silo:
         """The linear limit.
 
         Args:
-            law: of a record in the releases.
-            units: what a record adds once to each release.
-            variances: of the noise in a coordinate.
+            law: the participation law of a record in the releases.
+            units: what a record that is drawn once adds to each release.
+            variances: variance of the noise in a coordinate of each release.
         """
         if not np.all(variances > 0):
             return math.inf
@@ -541,7 +549,7 @@ class _Silo:
             return dataclasses.replace(line, reason=result.reason)
         proved = result.proved or None
         if line.theory is not None and (proved or 0.0) > line.theory:
-            # With the usual confidence that happens by chance in 5% of lines.
+            # At the usual confidence, a bound is above theory by chance in up to 5% of lines.
             proved = (
                 answer(record, adversary, confidence=_ACCUSING).proved or None
             )
@@ -560,7 +568,7 @@ class _Silo:
         )
 
     def shared_records(self) -> dict[str, str]:
-        """The record of the averages, as a file in base64, without the seed of the canaries."""
+        """The record of the averages as a base64 file, if any, without the canaries' seed."""
         try:
             record = self._averages.record
         except (NotMeasured, ValueError, LookupError):

@@ -1,9 +1,9 @@
 """`LocalRound`: a silo's round of DP-SGD, in which canary records take part.
 
-In each step every canary record is drawn by a coin of its own, as Poisson sampling draws records.
-Its gradient is a random direction as long as the clip norm, and joins the clipped gradients before
-noise is added. Where steps are plain SGD, the canaries of `JOINED` steps join together, each as if
-in its own step: directions of large models are expensive to compute.
+In each step, every canary record is sampled independently, as Poisson sampling draws records.
+Its gradient is a random direction whose norm is the clip norm, and is added to the clipped
+gradients before the noise. With plain SGD, the canaries of `JOINED` steps are added together,
+with the effect of their own steps: directions in large models are expensive to compute.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from fl_epe.dp_sgd import (
 from fl_epe.silos.upload import Upload
 
 JOINED = 16
-"""Steps whose canaries join together."""
+"""Number of steps whose canaries join together."""
 
-_CHECK_EVERY = 128  # steps, of which one is checked closely
+_CHECK_EVERY = 128  # one of so many steps is checked closely
 
 
 class LocalRound:
     """A round of an optimizer whose steps canaries join, from `begin` to `end`.
 
     Args:
-        optimizer: of the round.
-        seen: the steps so far.
+        optimizer: the optimizer of the round.
+        seen: the results of checks of earlier steps.
         rate: sampling rate of a step.
-        records: of each canary, which are drawn independently.
-        rng: of the coins.
-        canaries: all of them.
+        records: number of records of each canary, which are sampled independently.
+        rng: the generator of the coins.
+        canaries: all canaries.
         count: number of canaries that may take part.
         stand_back: called with an error of the audit, after which the round goes on without it.
 
     Attributes:
-        seen: the steps so far, with those of this round.
-        steps: number of steps so far.
+        seen: the results of checks of steps, including those of this round.
+        steps: number of steps of this round so far.
         reason: why the upload is no sum of noisy gradients; empty if it is.
     """
 
@@ -78,7 +78,7 @@ class LocalRound:
         self._active = True
         self._hooks = contextlib.ExitStack()
         self._facts: list[StepFacts] = []
-        # What canaries of plain steps add to the model when they join, ``(count,)``.
+        # How much of each canary will be added to the model when canaries join, ``(count,)``.
         self._waiting: Floats = np.zeros(count)
         # The model's response to each canary, to its initial value, and to a unit of each
         # step's sum.
@@ -135,7 +135,7 @@ class LocalRound:
         return outcome
 
     def _add_noise(self, add_noise: Callable[[], None]) -> None:
-        """Replaces the optimizer's ``add_noise``: canaries join before the noise."""
+        """Add the canaries and then the noise, in place of the optimizer's ``add_noise``."""
         optimizer = self._optimizer
         undo = None
         is_checked = False
@@ -169,10 +169,10 @@ class LocalRound:
             self._stand_back(error)
 
     def _next(self, facts: StepFacts) -> Vector | None:
-        """Account for a step before its noise.
+        """Account for a step before its noise is added.
 
         Returns:
-            The gradient of the canaries that join it, ``(dim,)``; ``None`` if none does.
+            The gradient of the canaries that join the step, ``(dim,)``; ``None`` if none joins.
         """
         optimizer = self._optimizer
         self._facts.append(facts)
@@ -216,7 +216,7 @@ class LocalRound:
         return self._gradient(self._release() / moved)
 
     def accounted(self) -> tuple[int, float, float]:
-        """Steps that an accountant should count, their largest rate, their least noise."""
+        """Number of steps, their largest sampling rate and their least noise multiplier."""
         if not self._facts:
             return 0, 0.0, math.inf
         batches = max(facts.batches for facts in self._facts)
@@ -224,14 +224,17 @@ class LocalRound:
         return len(self._facts), min(1.0, batches * self._rate), noise
 
     def _release(self) -> Floats:
-        """What waiting canaries add, which then counts as added."""
-        waiting = self._waiting
+        """Take out the amounts of the waiting canaries, which are added to the model now."""
+        amounts = self._waiting
         self._waiting = np.zeros(self._count)
-        self._times.position = self._times.position + waiting
-        return waiting
+        self._times.position = self._times.position + amounts
+        return amounts
 
     def _gradient(self, times: Floats) -> Vector | None:
-        """Minus so many times each canary, as a model moves against gradients."""
+        """The gradient that adds the canaries to a model, ``times`` each; ``None`` for none.
+
+        It has a minus sign, as a model moves against gradients.
+        """
         chosen = np.flatnonzero(times)
         if not len(chosen):
             return None
@@ -241,9 +244,9 @@ class LocalRound:
         return np.asarray(total[0])
 
     def end(self) -> Upload | None:
-        """The round's upload, with the waiting canaries; ``None`` if there is none to score.
+        """The round's upload; ``None`` if there is none to score.
 
-        The waiting canaries join the model as if they were in the last step.
+        Waiting canaries are added to the model first.
         """
         if not self._active or self.reason or not self._facts:
             return None

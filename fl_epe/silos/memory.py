@@ -1,7 +1,7 @@
-"""`SiloMemory`: what a silo stores of its audit from round to round.
+"""`SiloMemory`: the data that a silo stores between the rounds of its audit.
 
-It holds scores, some vectors as large as the model, and the seed of the canaries. It never leaves
-the silo.
+It consists of scores, some vectors as large as the model, and the seed of the canaries. It
+never leaves the silo.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.silos.upload import Upload
 
-_MAX_COMPARED = (
-    1 << 16
-)  # entries of an upload by which it is detected in an average
-_STANDARD_ERRORS = 5.0  # of an upload's share of an average
-_LAGGED_ERRORS = 6.0  # and of the share of the upload before
+# So many entries of an upload are stored, by which it is detected in an average.
+_MAX_COMPARED = 1 << 16
+# An upload is in an average if its share is more than so many standard errors.
+_STANDARD_ERRORS = 5.0
+# The upload before it is in the average, too, if its share is more than so many standard errors.
+_LAGGED_ERRORS = 6.0
 
 
 @dataclasses.dataclass(frozen=True)
 class SiloPlan:
-    """What was decided before the first round; `audit_records` explains the names.
+    """The settings of an audit, fixed before the first round and named as in `audit_records`.
 
     Attributes:
         too_small: why no canary joins; empty if canaries join.
@@ -61,7 +62,7 @@ class UploadFacts:
 
     Attributes:
         energy: ``‖hidden‖²``.
-        canaries: energy of the canaries' part, as if their directions were orthogonal.
+        canaries: energy of the canaries' part if their directions were orthogonal.
     """
 
     unit: float
@@ -74,11 +75,11 @@ class UploadFacts:
 
 @dataclasses.dataclass
 class AverageFacts:
-    """Numbers about an average: the difference of two successive models that the silo was sent.
+    """Numbers about an average: the difference of two successive models that the silo received.
 
     Attributes:
-        upload: index of the silo's last upload before it.
-        share: of that upload in the average; 0 if it is not detected there.
+        upload: index of the silo's last upload before the average.
+        share: share of that upload in the average; 0 if it is not detected there.
     """
 
     upload: int
@@ -90,19 +91,21 @@ class SiloHistory:
     """Facts of the rounds, which are stored as JSON.
 
     Attributes:
-        trained: of each round in which DP-SGD trained the number of steps, their sampling rate and
-            the smallest noise multiplier.
-        accounted: steps that the silo's accountant counts; ``None`` without an accountant.
-        uploads: of the rounds that are scored.
-        averages: that the silo was sent.
-        received: hashes of the models that it was sent, and how many averages there were then.
-        reasons: why uploads are not scored, with their number of rounds.
-        not_private: what trained in rounds without DP-SGD, with the number of rounds.
-        rewound: whether the server went back to an earlier model than the last.
-        momentum: whether averages hold earlier uploads, beyond the announced server.
-        names: of the arrays of an upload, in the model's order; empty if they are not known.
-        unsent: why what was sent is not the model that was trained; empty if it is.
-        stood_back: what ended the audit of a round.
+        trained: for each round of DP-SGD the number of steps, their sampling rate and the
+            smallest noise multiplier.
+        accounted: number of steps in the silo's accountant; ``None`` without an accountant.
+        uploads: facts about the uploads that are scored.
+        averages: facts about the averages that the silo received.
+        received: the hash of each model that the silo received, and the number of averages
+            then.
+        reasons: reasons why uploads are not scored, with the number of rounds.
+        not_private: names of optimizers without DP-SGD, with the number of rounds.
+        rewound: whether the server went back from the last model to an earlier one.
+        momentum: whether averages have more of earlier uploads than the announced server adds.
+        names: names of the arrays of an upload, in the model's order; empty if they are not
+            known.
+        unsent: why the sent arrays are not the trained model; empty if they are.
+        stood_back: errors that ended the audit of a round.
     """
 
     trained: list[tuple[int, float, float]] = dataclasses.field(
@@ -126,12 +129,12 @@ class SiloHistory:
         return [facts for facts in self.trained if facts[0]]
 
     def state(self) -> NamedArrays:
-        """A named array, from which `of_state` goes on."""
+        """The history as a named array, for `of_state`."""
         return {"told": packed_json(dataclasses.asdict(self))}
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
-        """The history that was in `state`, among other arrays."""
+        """The history in a `state`, which may have other arrays, too."""
         values = unpacked_json(state["told"])
         values["uploads"] = [
             UploadFacts(**facts) for facts in values["uploads"]
@@ -145,15 +148,15 @@ class SiloHistory:
 
 
 class SiloMemory:
-    """What is known of a silo's rounds so far.
+    """The stored data about a silo's rounds so far.
 
     Args:
-        plan: what was decided before the first of them.
-        state: what `state` returned after some; none by default.
+        plan: the settings, fixed before the first round.
+        state: the `state` after some rounds; none by default.
 
     Attributes:
-        plan: see above.
-        history: facts of the rounds.
+        plan: the settings.
+        history: facts about the rounds.
         uploads: scores of the canaries with each upload.
         averages: scores of the canaries with each average.
         steps: state of `SeenSteps`; ``None`` before the first round.
@@ -165,7 +168,8 @@ class SiloMemory:
         state = state or {}
         self.plan = plan
         self.history = SiloHistory.of_state(state) if state else SiloHistory()
-        # The noise of steps is fresh in each upload; averages have drift, which is not.
+        # The noise of uploads is independent, so there is nothing to whiten. In averages, the
+        # drift of the model is correlated.
         self.uploads = _auditor(
             plan,
             under(state, "uploads."),
@@ -183,7 +187,7 @@ class SiloMemory:
         self._vectors = under(state, "vectors.") or _no_vectors(plan)
 
     def receive(self, model: Vector) -> None:
-        """Note a model that the silo was sent, ``(dim,)``, and the average before it."""
+        """Note a model that the silo received, ``(dim,)``, and the average that led to it."""
         history = self.history
         vectors = self._vectors
         mark = digest(model)
@@ -193,7 +197,8 @@ class SiloMemory:
             vectors["first"] = model
         elif is_new:
             self._average(model - vectors["last"])
-        else:  # the server goes on from an earlier model, without those after it
+        else:
+            # The server goes on from an earlier model and discards those after it.
             del history.received[received.index(mark) + 1 :]
             if len(history.averages) > history.received[-1][1]:
                 history.rewound = True
@@ -231,7 +236,7 @@ class SiloMemory:
         vectors["removed"] = vectors["removed"] + rate * removed
 
     def _share(self, mean: Vector) -> float:
-        """How much of the last upload is in an average: by regression on its noise."""
+        """The share of the last upload in an average, by regression on the upload's noise."""
         entries = mean[self._compared]
         share, error = _slope(entries, self._vectors["hidden"])
         lagged, lagged_error = _slope(entries, self._vectors["hidden before"])
@@ -243,12 +248,12 @@ class SiloMemory:
 
     @property
     def last(self) -> Vector:
-        """The last model that the silo was sent, ``(dim,)``."""
+        """The last model that the silo received, ``(dim,)``."""
         return self._vectors["last"]
 
     @property
     def rounds(self) -> int:
-        """Rounds in which the silo trained."""
+        """Number of rounds in which the silo trained."""
         return len(self.history.trained) + sum(
             self.history.not_private.values()
         )
@@ -283,19 +288,18 @@ class SiloMemory:
         """The record of the averages, or of the uploads."""
         if averages:
             vectors = self._vectors
-            # The last model less the first one and the silo's own records.
+            # The change of the model without the updates from the silo's own records.
             final = np.asarray(
                 vectors["last"] - vectors["first"] - vectors["removed"]
             )
             return self.averages.record(final=final, **facts)
         record = self.uploads.record(**facts)
-        fresh = RoundCorrelation(
-            np.ones((record.rounds, 1))
-        )  # the noise of steps
-        return dataclasses.replace(record, correlation=fresh)
+        # The noise of the steps is independent in each upload.
+        uncorrelated = RoundCorrelation(np.ones((record.rounds, 1)))
+        return dataclasses.replace(record, correlation=uncorrelated)
 
     def state(self) -> NamedArrays:
-        """Named arrays, from which `of_state` goes on."""
+        """The memory as named arrays, for `of_state`."""
         return {
             "plan": packed_json(dataclasses.asdict(self.plan)),
             **self.history.state(),
@@ -307,10 +311,10 @@ class SiloMemory:
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
-        """The memory that was in `state`.
+        """The memory in a `state`.
 
         Raises:
-            Exception: of any kind, if it is something else.
+            Exception: of any kind, if the arrays are not those of a memory.
         """
         values = unpacked_json(state["plan"])
         values["server"] = ServerSGD(**values["server"])
@@ -318,7 +322,7 @@ class SiloMemory:
 
 
 def _round_facts(unit: float, times: Floats) -> RoundFacts:
-    """Of a release in which canaries are as many times ``unit``, ``(count,)``."""
+    """The facts of a release in which canary i is added ``times[i]`` times ``unit``."""
     present = np.flatnonzero(times).tolist()
     return RoundFacts(present, unit, weights=times[present].tolist())
 
@@ -330,16 +334,18 @@ def _no_vectors(plan: SiloPlan) -> NamedArrays:
         names += ["velocity", "removed velocity"]
     return {
         **dict.fromkeys(names, zeros),
-        "hidden": zeros[:0],  # some entries of the last upload
-        "hidden before": zeros[:0],  # and of the upload before it
-        "times": np.zeros(plan.num_canaries),  # of canaries in the last upload
+        # Some entries of the last upload, and of the upload before it.
+        "hidden": zeros[:0],
+        "hidden before": zeros[:0],
+        # How much of each canary is in the last upload.
+        "times": np.zeros(plan.num_canaries),
     }
 
 
 def _auditor(
     plan: SiloPlan, state: NamedArrays, rounds: int, **options: Any
 ) -> RunAuditor:
-    """An auditor of some rounds, with the state that it had after them."""
+    """An auditor, restored from its state after ``rounds`` rounds if there is one."""
     auditor = RunAuditor(
         plan.num_canaries,
         plan.unobserved,
@@ -357,7 +363,10 @@ def _auditor(
 
 
 def _slope(values: Floats, regressor: Floats) -> tuple[float, float]:
-    """Slope of a regression through the origin, and its standard error; 0 without a regressor."""
+    """Slope of a regression through the origin, and its standard error.
+
+    Without a regressor the slope is 0, and its error is infinite.
+    """
     square = float(np.dot(regressor, regressor)) if len(regressor) else 0.0
     if not square > 0:
         return 0.0, math.inf

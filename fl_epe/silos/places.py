@@ -13,12 +13,13 @@ from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
 
 UNMEASURED = "unmeasured"
-"""Key of the answer, as text, of a silo without a plan for an audit."""
+"""Key of the answer as text, if a silo has no plan for an audit."""
 
 _SCHEMA = 1
 _FILE = "records.npz"
 _CONTENT = "the audit of a silo"
-_MAX_CHARACTERS = 200  # of an error
+_MAX_CHARACTERS = 200  # largest length of an error's text
+# The folders in front of the name of a file.
 _FOLDERS = re.compile(r"[^\s'\"]*[/\\](?=[^/\\\s])")
 
 
@@ -26,15 +27,15 @@ class Place(Protocol):
     """A place that stores named arrays."""
 
     def load(self) -> NamedArrays | None:
-        """The arrays that were saved, or ``None``."""
+        """The saved arrays; ``None`` if there are none."""
 
     def save(self, state: NamedArrays) -> None:
-        """Replace the arrays that were saved."""
+        """Replace the saved arrays."""
 
 
 @dataclasses.dataclass(frozen=True)
 class InFolder:
-    """A file in a folder, which only its owner can read."""
+    """A file in a folder; only the owner can read the file."""
 
     folder: Path
 
@@ -42,7 +43,7 @@ class InFolder:
         """See `Place`.
 
         Raises:
-            ValueError: if the file is not what `save` wrote.
+            ValueError: if the file was not written by `save`.
         """
         path = self.folder / _FILE
         if not path.exists():
@@ -59,7 +60,7 @@ class InFolder:
 
 @dataclasses.dataclass(frozen=True)
 class InMapping:
-    """An entry of a dictionary that outlives a round."""
+    """An entry of a dictionary that persists between rounds."""
 
     mapping: MutableMapping[str, Any]
 
@@ -89,7 +90,8 @@ class InContext:
 
     def save(self, state: NamedArrays) -> None:
         """See `Place`."""
-        from flwr.app import Array, ArrayRecord  # a silo may have no Flower
+        # Only these silos need Flower.
+        from flwr.app import Array, ArrayRecord
 
         arrays = {
             name: Array(np.asarray(value)) for name, value in state.items()
@@ -101,7 +103,7 @@ def place_of(where: Any) -> Place:
     """The place that stores an audit: a Flower ``Context``, a folder or a dictionary.
 
     Raises:
-        TypeError: if ``where`` is none of these.
+        TypeError: if ``where`` is of another type.
     """
     if hasattr(where, "state") and hasattr(where, "node_id"):
         return InContext(where)
@@ -116,5 +118,5 @@ def place_of(where: Any) -> Place:
 
 
 def reason_of(error: Exception) -> str:
-    """The text of an error that may leave the silo: without the folders of a path."""
+    """The text of an error without the folders of a path, so that it may leave the silo."""
     return one_line(_FOLDERS.sub("", error_text(error)), _MAX_CHARACTERS)

@@ -1,4 +1,4 @@
-"""The names of the trained model's arrays in a reply, by which later models are read."""
+"""Finds the names of the trained tensors in a reply, so that later models can be read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,15 +20,17 @@ def arrays_of(content: Any) -> dict[str, np.ndarray]:
 def names_of_sent(
     arrays: Mapping[str, Any], model: Vector, start: Vector, sizes: np.ndarray
 ) -> tuple[list[str], str]:
-    """The names of a model's tensors in a reply, and what is wrong with the reply.
-
-    The second is empty if nothing is wrong; otherwise there are no names.
+    """The names of a model's tensors in a reply, and a text if some are missing.
 
     Args:
-        arrays: of the reply, by name.
-        model: that was trained, ``(dim,)``.
-        start: that the silo was sent, ``(dim,)``.
-        sizes: numbers of entries of the model's tensors, in a row.
+        arrays: the arrays of the reply, by name.
+        model: the trained model, ``(dim,)``.
+        start: the model that the silo received, ``(dim,)``.
+        sizes: numbers of entries of the model's tensors, in their order.
+
+    Returns:
+        The names, which are empty if a tensor is missing, and a text, which is empty if no
+        tensor is missing.
     """
     ends = np.cumsum(sizes)[:-1]
     candidates = {name: np.asarray(array) for name, array in arrays.items()}
@@ -37,7 +39,7 @@ def names_of_sent(
     updates = np.split(model - start, ends)
     for trained, update in zip(models, updates, strict=True):
         for name, array in candidates.items():
-            if _is(array, trained) or _is(array, update):
+            if _equals(array, trained) or _equals(array, update):
                 names.append(name)
                 del candidates[name]
                 break
@@ -50,8 +52,8 @@ def names_of_sent(
     )
 
 
-def _is(array: np.ndarray, part: Vector) -> bool:
-    """Whether an array has a vector's entries, in the array's own precision."""
+def _equals(array: np.ndarray, part: Vector) -> bool:
+    """Whether an array has the entries of a vector, in the precision of the array."""
     if array.size != part.size or array.dtype.kind != "f":
         return False
     return bool(np.array_equal(array.reshape(-1), part.astype(array.dtype)))

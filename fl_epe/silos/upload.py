@@ -1,4 +1,4 @@
-"""`Upload`: what a silo's round uploads, split into its residual and the known part."""
+"""`Upload`: the upload of a silo's round, split into its residual and a known part."""
 
 import dataclasses
 
@@ -7,17 +7,17 @@ from fl_epe.checks import Floats, Vector
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Upload:
-    """The upload of a silo's round: its model less the one that it was sent.
+    """The upload of a silo's round: the trained model minus the received one.
 
     Attributes:
-        hidden: noise and canaries, ``(dim,)``: the upload less ``real``.
-        real: the part of the silo's own records, ``(dim,)``.
-        times: what each canary added, in units of ``unit``, ``(count,)``; whole numbers where all
-            steps have the same weight.
-        unit: norm of what a record adds once, on average over the steps.
-        weights: of each step in units of ``unit``, ``(S,)``.
+        hidden: the sum of noise and canaries, ``(dim,)``: the upload minus ``real``.
+        real: the part of the upload that is due to the silo's own records, ``(dim,)``.
+        times: how much each canary added, in units of ``unit``, ``(count,)``; whole numbers if
+            all steps have the same weight.
+        unit: norm of what a record adds when it is drawn once, on average over the steps.
+        weights: norm of what a record adds in each step, in units of ``unit``, ``(S,)``.
         rate: sampling rate of a step.
-        variance: of the noise in a coordinate, as it is claimed.
+        variance: claimed variance of the noise in a coordinate.
     """
 
     hidden: Vector

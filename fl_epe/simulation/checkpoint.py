@@ -1,10 +1,11 @@
-"""`Job`, the definition of a run; and the files of an unfinished run, its job and its state.
+"""`Job`, the definition of a run, and the checkpoint files of an unfinished run.
 
-A file is an archive with checksums (`fl_epe.archive`), readable by its owner alone, because the job
-holds the canary seed. The job is a JSON text; the state is named arrays.
+A checkpoint has the job, as JSON text, and the state, as named arrays. It is an archive with
+checksums (`fl_epe.archive`) that only its owner can read, because the job has the canary seed.
 
-There are two: ``checkpoint.npz``, and the checkpoint before it as ``checkpoint-previous.npz``. At
-every moment one of them is complete, and if the first is broken the second is used.
+There are two files: ``checkpoint.npz``, and the checkpoint before it,
+``checkpoint-previous.npz``. At every moment one of them is complete, and if the first is
+damaged, the second is used.
 """
 
 from __future__ import annotations
@@ -38,21 +39,23 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Version of the file; another one is refused.
 SCHEMA = 1
+"""Version of the file; other versions are refused."""
 
 WHAT = "a checkpoint of fl-epe"
+"""The kind of file, in messages."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A task, the settings of its training, and the random streams: all that decides the result.
+    """Everything that determines the result of a run: task, settings and seeds.
 
     Attributes:
         task: the task whose clients are trained.
         config: the settings of the training.
-        seeds: the random streams.
-        evaluate_every: rounds between evaluations on held-out data; the last is always evaluated.
+        seeds: the seeds of the random streams.
+        evaluate_every: number of rounds between evaluations on held-out data; the last round is
+            always evaluated.
     """
 
     task: Task
@@ -69,7 +72,7 @@ class Job:
         check_count("evaluate_every", self.evaluate_every)
 
     def to_dict(self) -> dict[str, Any]:
-        """The job in JSON values. It has the canary seed: keep it secret until training ended."""
+        """The job as JSON values, with the canary seed: keep it secret until training ends."""
         values = {
             "task": self.task.reference,
             "options": self.task.options(),
@@ -80,7 +83,7 @@ class Job:
         return dict(json.loads(json.dumps(values)))
 
     def differences(self, values: Mapping[str, Any]) -> list[str]:
-        """Names of the values in which another job's `to_dict` differs from this job."""
+        """Names of the values in which this job differs from another job's `to_dict`."""
         second = _flat(values)
         first = _flat(self.to_dict())
         names = sorted(first | second)
@@ -98,7 +101,7 @@ class Job:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with those of a mapping under names such as ``config.rounds``."""
+    """The values, with those of nested mappings under names such as ``config.rounds``."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if value and isinstance(value, dict):
@@ -109,11 +112,11 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
-    """Files that a job reads outside the folder of its run, other than the defaults of its task.
+    """Names of files that a job reads outside of its folder, except the task's defaults.
 
     Args:
-        values: a job as `Job.to_dict` returns it.
-        folder: of the run.
+        values: the job, as from `Job.to_dict`.
+        folder: the folder of the run.
     """
     flat = _flat(values)
     options = [flat[name] for name in flat if name.startswith("options.")]
@@ -141,21 +144,21 @@ def _is_in(path: Path, folder: Path) -> bool:
 def load_job(
     path: Path, task: str | None = None, reads: Collection[Path] = ()
 ) -> Job:
-    """The job of an unfinished run, from the newest checkpoint that is not broken.
+    """The job of an unfinished run, from the newest checkpoint that is not damaged.
 
     Args:
-        path: of the newest checkpoint.
-        task: the reference of its task, which the user must name if it is "module:name": importing
-            a module runs its code, and a file must not choose the module.
+        path: the path of the newest checkpoint.
+        task: the reference of the job's task, which the user must name if it is "module:name":
+            importing a module runs its code, so a file must not choose the module.
         reads: files and folders elsewhere that the job may read, which a file must not choose
             either.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; if its task
-            is another one than ``task``.
+        FileNotFoundError: if there is no checkpoint.
+        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; or if
+            its task is not ``task``.
     """
-    # `run_on_grid` warns
+    # `run_on_grid` reads the checkpoint again, and warns then if the newest one is damaged.
     return from_newest(
         path, lambda place: _job_in(place, task, reads), go_on=False
     )
@@ -193,12 +196,12 @@ def _job_in(path: Path, task: str | None, reads: Collection[Path]) -> Job:
 def write_checkpoint(
     path: Path, job: Mapping[str, Any], state: NamedArrays
 ) -> None:
-    """Write an unfinished run, in one step; the file that was there becomes `previous_of` it.
+    """Write a checkpoint atomically; an existing file is renamed to `previous_of` it.
 
     Args:
-        path: of the file; its folder is made if it is missing.
-        job: JSON values by name.
-        state: named arrays; none before the first checkpoint with a model.
+        path: the path of the file; its folder is created if it is missing.
+        job: the job, as JSON values by name.
+        state: the state, as named arrays; none before the first checkpoint with a model.
     """
     write_archive(
         path,
@@ -214,7 +217,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:
     """The job and the state that `write_checkpoint` wrote.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if there is no such file.
         UnreadableFileError: if the file is not a checkpoint, is damaged, or has another schema.
     """
     (job,), state = read_archive(path, WHAT, schema=SCHEMA, texts=("job",))
@@ -231,12 +234,12 @@ def _damaged(path: Path) -> Path:
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Whether there is an unfinished run, even if its files are broken."""
+    """Whether there is an unfinished run, even if its files are damaged."""
     return path.exists() or previous_of(path).exists()
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove the files of a run that is finished."""
+    """Remove the checkpoints of a finished run."""
     for file in (_damaged(path), previous_of(path), path):
         file.unlink(missing_ok=True)
 
@@ -244,17 +247,19 @@ def remove_checkpoint(path: Path) -> None:
 def from_newest(
     path: Path, read: Callable[[Path], T], *, go_on: bool = True
 ) -> T:
-    """The result of ``read`` for the newest checkpoint, or the one before it if that is broken.
+    """The result of ``read`` for the newest checkpoint, or for the previous if it is damaged.
 
     Args:
-        path: of the newest.
-        read: raises an `UnreadableFileError` if the file at a path cannot be used.
-        go_on: if the older one is used, log a warning that names both, and rename the broken one,
-            so that the next checkpoint does not replace the sound one by it.
+        path: the path of the newest checkpoint.
+        read: a function of a path that raises an `UnreadableFileError` if the file is not
+            usable.
+        go_on: whether the run goes on. If the previous checkpoint is used then, a warning names
+            both, and the damaged one is renamed, so that the next checkpoint does not make it
+            the previous one.
 
     Raises:
-        FileNotFoundError: if there is neither.
-        UnreadableFileError: if none can be used; the text names the newest.
+        FileNotFoundError: if there is no checkpoint.
+        UnreadableFileError: if no checkpoint is usable; the message names the newest.
     """
     older = previous_of(path)
     try:
@@ -274,7 +279,7 @@ def from_newest(
                 error,
                 older,
             )
-            # It may be missing, or the folder cannot be written.
+            # The newest file may be missing, or the folder may not be writable.
             with contextlib.suppress(OSError):
                 path.replace(_damaged(path))
         return result

@@ -1,9 +1,10 @@
-"""DP-FedAvg with canaries on a page (McMahan et al. 2018; adaptive clipping: Andrew et al. 2021).
+"""DP-FedAvg with canaries (McMahan et al. 2018; adaptive clipping: Andrew et al. 2021).
 
-State in, state out: `draw_plan` chooses the cohort of every round; clients train, and their clipped
-updates are summed, on any node (`fl_epe.simulation.worker`); `next_round` adds noise, takes the
-server optimizer's step and moves the clip norm. `DPFedAvg` does that over Flower, and its canaries
-are scored by a `RunAuditor`. The same in plain NumPy: docs/notes/dp_fedavg.md.
+The algorithm without Flower, state in and state out. `draw_plan` chooses the cohort of every
+round. Nodes train clients and sum their clipped updates (`fl_epe.simulation.worker`).
+`next_round` adds noise, takes the server optimizer's step and updates the clip norm. `DPFedAvg`
+runs this over Flower, with a `RunAuditor` that scores the canaries. The same in plain NumPy:
+docs/notes/dp_fedavg.md.
 
 Examples:
     >>> config = RunConfig(
@@ -39,8 +40,8 @@ class Plan:
 
     Attributes:
         cohorts: the clients of each round.
-        presence: ``(T, k)``, whether each observed canary takes part in each round.
-        observed_ids: the canaries of its columns; all others are only scored.
+        presence: whether each observed canary takes part in each round, ``(T, k)``.
+        observed_ids: the canary of each column of ``presence``; all others are only scored.
         canaries: number of all canaries.
     """
 
@@ -56,7 +57,7 @@ class ServerState:
 
     Attributes:
         theta: the model, float32 of shape ``(dim,)``.
-        clip_norm: of the next round.
+        clip_norm: clip norm of the next round.
         optimizer: state of the server optimizer.
         noise: the state of correlated noise, float32 vectors.
         rounds_done: number of rounds so far.
@@ -75,9 +76,10 @@ class ClippedSums:
 
     Attributes:
         total: sum of all clipped updates, float64 of shape ``(dim,)``; an absent client adds 0.
-        clients_total: the sum of the clients alone, with full knowledge, else ``None``.
+        clients_total: with full knowledge, the sum over clients without canaries; else
+            ``None``.
         clients: number of clients in the sum.
-        unclipped: number of these whose update was no longer than the clip norm.
+        unclipped: number of clients whose update had at most the clip norm.
         canaries: number of canaries in the sum; all are clipped.
     """
 
@@ -88,7 +90,7 @@ class ClippedSums:
     canaries: int = 0
 
     def take(self) -> Self:
-        """The same sums; the total is emptied here, so that its memory ends with the result."""
+        """Move the sums into a copy, so that the memory of the total is freed with the copy."""
         sums = copy.copy(self)
         self.total = np.empty(0)
         return sums
@@ -115,13 +117,13 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
 
 
 def _ladder_presence(config: RunConfig, rng: np.random.Generator) -> Booleans:
-    """The rounds of canaries at places that the clients' schedule gives to more clients."""
+    """The rounds of canaries at places that the clients' schedule has for further clients."""
     load = config.load
     schedule = load.place_schedule(config.client_schedule())
     if not load.places:
         return np.zeros((config.rounds, 0), bool)
-    # In cohorts of a fixed size that had no clients, the places would depend on one another, which
-    # would leak something of secret rounds.
+    # Places that share cohorts of a fixed size with no clients would depend on each other, which
+    # would leak something about secret rounds.
     clients = config.clients if load.secret else 0
     places = schedules.presence(
         schedule, load.places + clients, rng, load.places
@@ -133,7 +135,7 @@ def initial_state(config: RunConfig, theta: Floats32) -> ServerState:
     """The state before the first round.
 
     Raises:
-        ValueError: if the model is no float32 vector.
+        ValueError: if the model is not a float32 vector.
     """
     if theta.ndim != 1 or theta.dtype != np.float32:
         raise ValueError(
@@ -157,10 +159,10 @@ def next_round(
     sums: ClippedSums,
     health: NoiseHealth | None = None,
 ) -> tuple[ServerState, dict[str, Floats]]:
-    """Add noise, divide by the *expected* cohort size, step, and move the clip norm.
+    """Add noise, divide by the *expected* cohort size, step, and update the clip norm.
 
-    The noise is also added to ``health``, before it is correlated. No vector of the state or the
-    sums is changed: the same state and sums have the same next state.
+    ``health`` gets the noise before it is correlated. No vector of the state or the sums is
+    changed: the same state and sums give the same next state.
 
     Returns:
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
@@ -194,9 +196,8 @@ def next_round(
     clip_norm = config.clip_rule().update(
         state.clip_norm, sums.unclipped, voters, rng
     )
-    del (
-        sums
-    )  # if the caller does not keep them, their memory serves the next model
+    # If the caller does not keep the sums, the next model can use their memory.
+    del sums
 
     optimizer = config.optimizer()
     if not isinstance(optimizer, ServerSGD):

@@ -1,4 +1,4 @@
-"""The only file that uses what Flower does not publish; look here first after its update."""
+"""The only file that uses private parts of Flower; check it first after an update of Flower."""
 
 import importlib.util
 import logging
@@ -12,12 +12,12 @@ from flwr.serverapp import ServerApp
 
 from fl_epe.messages import DecodedArray
 
-# Flower's error code for a client app that raised.
 CLIENT_RAISED = 2
+"""Flower's error code for a client app that raised an exception."""
 
 
 def ensure_task_identity(node_id: int) -> None:
-    """Let this process create messages outside a Flower run; inside a run, change nothing."""
+    """Let this process create messages outside of a Flower run; inside a run, do nothing."""
     from flwr.supercore.task_identity import TaskIdentity
 
     if getattr(TaskIdentity, "_task_id", None) is None:
@@ -27,22 +27,24 @@ def ensure_task_identity(node_id: int) -> None:
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """Number a message, as a SuperLink would."""
+    """Set the id of a message, as a SuperLink would."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
 def with_own_records(
     message: Message, decoded: dict[int, DecodedArray]
 ) -> Message:
-    """A copy of the message with copies of its records, and its arrays decoded.
+    """A copy of the message with copies of its records, and with decoded arrays.
 
     Args:
-        message: the original, which is not changed.
-        decoded: arrays that are decoded already, by the id of the original; more are added.
+        message: the original message, which is not changed.
+        decoded: decoded arrays by the ``id`` of the original ones; newly decoded ones are
+            added.
     """
     records: dict[str, Any] = {}
     for name, item in message.content.items():
-        records[name] = type(item)()  # an ArrayRecord copies what it is made of
+        # The constructor of ArrayRecord would copy the arrays, so the record starts empty.
+        records[name] = type(item)()
         for key, value in item.items():
             if isinstance(value, Array) and value.stype == "numpy.ndarray":
                 if (
@@ -58,17 +60,17 @@ def with_own_records(
 
 
 def quiet_flower() -> None:
-    """Keep Flower's own log to warnings, and its telemetry and update check off.
+    """Limit Flower's log to warnings, and turn its telemetry and update check off.
 
-    The user's environment may say otherwise. Flower reads the first variable when it is imported,
-    which was before; other processes of the run are yet to import it.
+    Variables that the user's environment sets are not changed.
     """
     if "FLWR_TELEMETRY_ENABLED" not in os.environ:
         from flwr.supercore import telemetry
 
-        telemetry.FLWR_TELEMETRY_ENABLED = os.environ[
-            "FLWR_TELEMETRY_ENABLED"
-        ] = "0"
+        # Flower has read the variable already, when this process imported it. Other processes of
+        # the run will still import it.
+        telemetry.FLWR_TELEMETRY_ENABLED = "0"
+        os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -93,7 +95,8 @@ def simulate_with_ray(
 
     quiet_flower()
     logger = logging.getLogger("flwr")
-    logger.setLevel(logging.ERROR)  # hides that the entry point is deprecated
+    # Hide the warning that the entry point is deprecated.
+    logger.setLevel(logging.ERROR)
     try:
         run_simulation(
             server_app, client_app, nodes, backend_config=dict(backend)

@@ -1,8 +1,8 @@
-"""Flower grids: one with its nodes in this process, and one whose waiting can be ended.
+"""Flower grids: one with its nodes in this process, and one whose waiting can be interrupted.
 
-`InProcessGrid` runs the same apps as Ray or a SuperLink would. A run spends its time waiting for
-replies. Its state does not change meanwhile, so a run that ends there, by a `StopRequest` or an
-error, can save the state after the last complete round.
+`InProcessGrid` runs the same apps as Ray or a SuperLink would. A run spends most of its time
+waiting for replies, while its state does not change. So a run that ends while it waits, by a
+`StopRequest` or an error, can save the state after the last complete round.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from fl_epe.messages import DecodedArray
 from fl_epe.simulation import flower_internals
 from fl_epe.wording import NODE_THREAD
 
-_SERVER = 0
-_M_ARENA_MAX = -8  # of malloc.h
+_SERVER = 0  # node id of the server
+_M_ARENA_MAX = -8  # from malloc.h
 
 
 class InProcessGrid(Grid):
     """Runs a `ClientApp` on ``nodes`` nodes of this process, one thread for each.
 
-    Each node gets copies of the records, as if they were sent; the arrays in them are not copied. A
-    client app that raises replies with an error message, as on a real node. If it hangs beyond the
-    timeout of `send_and_receive`, only that reply is lost: its node goes on in a new thread. With
-    glibc, the process makes no more heaps for threads from here on. Use as a context manager, or
-    call `close`.
+    Each node gets copies of the records, as if they were sent, but the arrays in them are not
+    copied. If a client app raises an exception, the reply is an error message, as on a real
+    node. If it does not reply within the timeout of `send_and_receive`, only that reply is
+    lost, and its node goes on in a new thread. With glibc, the process creates no more heaps
+    for threads from then on. Use the grid as a context manager, or call `close`.
 
     Args:
-        client_app: replies to the messages.
+        client_app: the app that replies to the messages.
         nodes: number of nodes; node i gets ``partition-id`` i and ``num-partitions``.
 
     Raises:
@@ -77,14 +77,14 @@ class InProcessGrid(Grid):
         self.close()
 
     def close(self) -> None:
-        """End the threads after their current messages; a thread that hung is not waited for."""
+        """End the threads after their current messages; replaced threads are not joined."""
         for thread in self._threads.values():
             thread.end()
         for thread in self._threads.values():
             thread.join()
 
     def set_run(self, run: object) -> None:
-        """Do nothing: there is only one run."""
+        """Do nothing, as there is only one run."""
 
     @property
     def run(self) -> object:  # type: ignore[override]
@@ -105,16 +105,15 @@ class InProcessGrid(Grid):
         )
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes."""
+        """The ids of all nodes."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Start to process each message; returns their ids."""
         ids = []
         decoded: dict[int, DecodedArray] = {}
-        messages = list(
-            messages
-        )  # keeps every array alive, so that no two have one id
+        # The list keeps every array alive, so that no two have the same `id`.
+        messages = list(messages)
         for original in messages:
             number = str(next(self._numbers))
             message = flower_internals.with_own_records(original, decoded)
@@ -127,7 +126,7 @@ class InProcessGrid(Grid):
     def pull_messages(
         self, message_ids: Iterable[str], **_newer: Any
     ) -> Iterable[Message]:
-        """The replies that are ready, each once; arguments of a newer Flower are ignored."""
+        """The replies that are ready, each once; arguments of newer versions are ignored."""
         replies = []
         for number in message_ids:
             reply = self._replies.get(number)
@@ -149,7 +148,8 @@ class InProcessGrid(Grid):
         wait([self._replies[number] for number in ids], timeout)
         replies = self.pull_messages(ids)
         for message, number in zip(messages, ids, strict=True):
-            if self._replies.pop(number, None) is not None:  # not in time
+            is_late = self._replies.pop(number, None) is not None
+            if is_late:
                 node = message.metadata.dst_node_id
                 self._threads[node].end()
                 self._threads[node] = _NodeThread(self._answer)
@@ -165,11 +165,10 @@ class InProcessGrid(Grid):
 
 
 def share_one_heap() -> None:
-    """Have glibc make no more heaps for threads: from now on all threads use the first heap.
+    """Let all new threads use the first heap of glibc, instead of a heap each.
 
-    Otherwise each thread has its own heap, and the server cannot use the memory that a node's
-    thread frees after a round. Heaps of threads that ran before stay. Without glibc this does
-    nothing.
+    With a heap each, the server cannot use the memory that a node's thread frees after a round.
+    Heaps of earlier threads stay. Without glibc this does nothing.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
@@ -178,9 +177,10 @@ def share_one_heap() -> None:
 class _NodeThread:
     """Replies to the messages of a node, one after the other.
 
-    It is a daemon: a client that hangs forever does not keep the process from ending. The objects
-    that it refers to end with it: otherwise the garbage collector would run Python code in freeing
-    a thread, and CPython 3.11 fails if that happens while NumPy reads a header in another thread.
+    The thread is a daemon, so a client that hangs forever does not keep the process from
+    ending. The objects that it refers to are freed when it ends. Otherwise the garbage
+    collector would run Python code when it frees the thread, and CPython 3.11 fails if that
+    happens while NumPy reads a header in another thread.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
@@ -211,27 +211,23 @@ class _NodeThread:
                 reply.set_result(answer(message))
             except BaseException as error:  # noqa: BLE001 - as an executor: `result` raises it
                 reply.set_exception(error)
-            del (
-                task,
-                message,
-                reply,
-            )  # large, and the next task may come much later
+            # These are large, and the next task may come much later.
+            del task, message, reply
 
 
-_PULL = (
-    0.1  # seconds between looks for replies while a request to stop may come
-)
+# Seconds between checks for replies and for a request to stop.
+_PULL = 0.1
 
 
 class EndedError(Exception):
-    """A run ends before its last round; `run_on_grid` catches it."""
+    """Raised to end a run before its last round; `run_on_grid` catches it."""
 
 
 class RunStoppedError(Exception):
-    """A run was asked to stop, and did.
+    """Raised after a run stopped because of a `StopRequest`.
 
     Attributes:
-        rounds_done: complete rounds.
+        rounds_done: number of complete rounds.
         rounds: number of all rounds.
         kept: whether a checkpoint of the complete rounds was written.
     """
@@ -249,13 +245,14 @@ class RunStoppedError(Exception):
 class StopRequest:
     """Asks a run to stop, for example from a signal handler or from another thread.
 
-    The run then drops the round under way, writes a checkpoint of the rounds before and raises a
-    `RunStoppedError`.
+    The run then discards the current round, writes a checkpoint of the rounds before it and
+    raises a `RunStoppedError`.
 
     Attributes:
         asked: whether the run was asked to stop.
-        listens: whether a run checks the request, which it does from its first round to its last.
-        waits_in: the thread in which that run waits for replies, if it does.
+        listens: whether a run checks the request, which it does from its first round to its
+            last.
+        waits_in: the thread in which that run waits for replies; ``None`` if it is not waiting.
     """
 
     def __init__(self) -> None:
@@ -263,9 +260,11 @@ class StopRequest:
         self.waits_in: int | None = None
 
     def ask(self) -> bool:
-        """Ask the run to stop; returns whether the run will notice.
+        """Ask the run to stop.
 
-        If not, a signal handler may raise, which ends the waiting in its thread at once.
+        Returns:
+            Whether the run will notice the request. If it is ``False``, a signal handler may
+            raise an exception, which ends the waiting in its thread at once.
         """
         self.asked = True
         return self.listens and self.waits_in != threading.get_ident()
@@ -277,11 +276,11 @@ class StopRequest:
 
 
 class WatchedGrid:
-    """A grid whose waiting can be ended; it delegates all else to the grid itself.
+    """A grid whose waiting can be interrupted; it delegates everything else to another grid.
 
     Args:
-        grid: does the work.
-        request: ends the waiting.
+        grid: the grid that sends and receives messages.
+        request: the request that interrupts the waiting.
     """
 
     def __init__(self, grid: Grid, request: StopRequest) -> None:
@@ -298,15 +297,15 @@ class WatchedGrid:
         timeout: float | None = None,
         **newer: Any,
     ) -> Iterable[Message]:
-        """Send, and wait until the replies came, the time is up or the run is asked to stop.
+        """Send, and wait for all replies, the end of the timeout or a request to stop.
 
-        ``request.waits_in`` stays set if this raises. Arguments of a newer Flower are passed to
-        the grid itself.
+        ``request.waits_in`` stays set if this raises an exception. Arguments of newer Flower
+        versions are passed to the grid.
         """
         messages = list(messages)
-        if (
-            not messages
-        ):  # as for an evaluation by clients, which would be during a round
+        # Flower also calls this for an evaluation by clients, which has no messages and comes
+        # in the middle of a round.
+        if not messages:
             return []
         self._request.waits_in = threading.get_ident()
         self._request.raise_if_asked()
@@ -323,7 +322,7 @@ class WatchedGrid:
         return replies
 
     def _poll(self, messages: Iterable[Message], limit: float) -> list[Message]:
-        """Send and receive as the grid does, and check the request meanwhile."""
+        """Send and receive as the grid does, and check the request while waiting."""
         pending = set(self._grid.push_messages(messages))
         end = time.monotonic() + limit
         replies: list[Message] = []

@@ -1,4 +1,4 @@
-"""Messages: a `TrainInstruction` to a node, and its `PartialAggregate` back."""
+"""Messages of a round: a `TrainInstruction` to a node, and its reply, a `PartialAggregate`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fl_epe.simulation.dp_fedavg import ClippedSums
 
 
 class RefusedError(ValueError):
-    """A reply that cannot be used.
+    """Raised for a reply that cannot be used.
 
     Attributes:
-        kind: of the fault.
+        kind: the kind of the fault.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ def content_of(reply: Message) -> RecordDict:
 
 @dataclasses.dataclass(frozen=True)
 class TrainInstruction:
-    """A worker's instruction for a round: its clients and canaries, and the settings of training.
+    """A worker's instruction for a round: its clients, its canaries and the settings.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
     """
@@ -66,11 +66,13 @@ class TrainInstruction:
         """The content of a message.
 
         Args:
-            model: ``theta``, if it is encoded already; messages to many nodes can share it.
+            model: ``theta`` in encoded form, which messages to many nodes can share; by default
+                it is encoded here.
         """
         values = dict(vars(self))
         theta = values.pop("theta")
-        for name in _SEEDS:  # wider than the 64 bits of an integer in a message
+        # An integer in a message has only 64 bits.
+        for name in _SEEDS:
             values[name] = str(values[name])
         return RecordDict(
             {
@@ -96,10 +98,10 @@ class PartialAggregate(ClippedSums):
     """A worker's reply: sums over its clipped updates, never a single update.
 
     Attributes:
-        examples: predictions made by the clients while they trained.
-        loss_sum: their summed loss.
-        correct: the number of right predictions, or the sum of the task's metric.
-        faults: one for each update that was lost.
+        examples: number of predictions that the clients made while they trained.
+        loss_sum: sum of the losses of these predictions.
+        correct: number of correct predictions, or the sum of the task's metric.
+        faults: a fault for each lost update.
     """
 
     __pydantic_config__: ClassVar = pydantic.ConfigDict(
@@ -128,7 +130,7 @@ class PartialAggregate(ClippedSums):
         """The inverse of `encode`.
 
         Raises:
-            RefusedError: if something is missing or cannot be read.
+            RefusedError: if a part is missing or cannot be read.
         """
         try:
             sums = records_of(content, ArrayRecord)["sums"]
@@ -156,8 +158,8 @@ class PartialAggregate(ClippedSums):
         """Refuse a reply that does not fit its instruction.
 
         Raises:
-            RefusedError: for a wrong shape or type, a sum that is not finite, or one that is longer
-                than its number of clipped updates allows.
+            RefusedError: for a wrong shape or type, or for a sum that is not finite or whose
+                norm is larger than its number of clipped updates allows.
         """
         self._check_count("clients", len(instruction.clients))
         self._check_count("canaries", len(instruction.canary_ids))
@@ -182,15 +184,16 @@ class PartialAggregate(ClippedSums):
     ) -> None:
         """Refuse a sum of ``count`` clipped updates that has another type, shape or norm."""
         total = getattr(self, name)
-        wanted = f"float64 {instruction.theta.shape}"
+        expected = f"float64 {instruction.theta.shape}"
         actual = "nothing" if total is None else f"{total.dtype} {total.shape}"
-        if actual != wanted:
+        if actual != expected:
             raise RefusedError(
-                f"Expected {name} to be {wanted}, got {actual}.",
+                f"Expected {name} to be {expected}, got {actual}.",
                 FaultKind.ANSWER_OF_WRONG_SHAPE,
             )
         length = norm(total)
         clip_norm = instruction.clip_norm
+        # The small factor allows for rounding.
         if length <= count * clip_norm * (1 + 1e-6):
             return
         kind = FaultKind.ANSWER_REFUSED
@@ -223,28 +226,28 @@ def collect(
     round_number: int,
     fault: Callable[[FaultKind, str], None],
 ) -> dict[int, PartialAggregate]:
-    """The valid replies by node, in the order of the instructions; every fault is counted once.
+    """The valid replies by node, in the order of the instructions.
 
     Args:
-        replies: to the messages of a round.
+        replies: the replies to the messages of a round.
         instructions: the instruction of each node.
-        sent: metadata of the messages.
-        round_number: from 1.
-        fault: called for each fault.
+        sent: the metadata of the messages.
+        round_number: number of the round, from 1.
+        fault: called once for each fault.
     """
     parts: dict[int, PartialAggregate] = {}
-    # An in-process grid numbers copies of the messages.
+    # With an in-process grid, only copies of the messages have ids.
     node_of = {
-        about.message_id: about.dst_node_id
-        for about in sent
-        if about.message_id
+        metadata.message_id: metadata.dst_node_id
+        for metadata in sent
+        if metadata.message_id
     }
     replied: set[int] = set()
     for reply in replies:
-        # A SuperLink replies in the name of a node that died, under its own id.
-        about = reply.metadata
-        node = node_of.get(about.reply_to_message_id, about.src_node_id)
-        group = about.group_id
+        # For a node that died, the SuperLink replies with its own node id.
+        metadata = reply.metadata
+        node = node_of.get(metadata.reply_to_message_id, metadata.src_node_id)
+        group = metadata.group_id
         if group and group != str(round_number):
             fault(
                 FaultKind.ANSWER_OF_ANOTHER_ROUND,
@@ -260,14 +263,15 @@ def collect(
                 raise RefusedError("nobody asked it")
             content = content_of(reply)
             part = PartialAggregate.decode(content)
-            content.clear()  # the sums' memory ends with the parts, not with the message
+            # The message must not keep the memory of the sums when the parts are freed.
+            content.clear()
             part.check(instructions[node])
         except RefusedError as error:
             fault(error.kind, f"node {node}: {error}")
             continue
         parts[node] = part
-        for lost in part.faults:
-            fault(*lost)
+        for lost_update in part.faults:
+            fault(*lost_update)
     for node in instructions.keys() - replied:
         fault(FaultKind.NO_ANSWER, f"node {node}: no answer in time")
     return {node: parts[node] for node in instructions if node in parts}
@@ -276,9 +280,14 @@ def collect(
 def add_up(
     parts: Collection[PartialAggregate], dim: int, *, separate: bool
 ) -> PartialAggregate:
-    """All parts of a round in one; the sum of the clients alone too if it is ``separate``.
+    """Add up all parts of a round.
 
-    The sums are taken out of the parts, so that their memory ends as they are added.
+    The sums are removed from the parts, so that their memory is freed as they are added.
+
+    Args:
+        parts: the parts.
+        dim: number of parameters of the model.
+        separate: whether to add up ``clients_total``, too.
     """
     values = {
         name: sum(getattr(part, name) for part in parts) for name in _NUMBERS

@@ -1,4 +1,4 @@
-"""`NodeRegistry`: the clients of each node, while nodes leave and return under other ids."""
+"""`NodeRegistry` tracks the clients of each node; nodes may leave and return with other ids."""
 
 import logging
 import time
@@ -17,10 +17,12 @@ from fl_epe.simulation.messages import RefusedError, content_of
 
 logger = logging.getLogger(__name__)
 
-# Refreshes until a node is asked again that did not say which clients it holds.
+# A node that did not name its clients is asked again after so many refreshes.
 _REFRESHES_TO_WAIT = 10
+# A replaced node is not asked again.
 _FOR_EVER = 10**9
-_NO_CLIENTS = 2**62  # sorts a node without clients after all others
+# In place of a client's number, it sorts a node without clients after all others.
+_NO_CLIENTS = 2**62
 
 
 class NodeRegistry:
@@ -28,9 +30,10 @@ class NodeRegistry:
 
     Args:
         num_clients: number of clients that the run expects.
-        wait: seconds to wait, at the start, until all of them can be reached.
-        sizes: the work of each client of a cohort; equal by default. Only called where every node
-            holds all clients, so that the server can choose the node of a client.
+        wait: seconds to wait, at the start, until all clients can be reached.
+        sizes: a function of a cohort that gives the work of each client; by default all have
+            the same. It is only called if every node holds all clients, so that the server can
+            choose the node of a client.
     """
 
     def __init__(
@@ -43,15 +46,14 @@ class NodeRegistry:
         self._wait = wait
         self._sizes = sizes or np.ones_like
         self._clients_of: dict[int, Integers] = {}
-        self._waits: dict[
-            int, int
-        ] = {}  # refreshes until a node is asked again
+        # Number of refreshes until a node is asked again.
+        self._waits: dict[int, int] = {}
 
     def refresh(self, grid: Grid) -> Iterator[Fault]:
         """Forget nodes that left and ask new ones.
 
-        If two nodes hold the same client, the node that came last trains it: a node that died and
-        comes back under another id is on a SuperLink's list twice for a while.
+        If two nodes hold the same client, the node that came last trains it: a node that died
+        and returns under another id is on a SuperLink's list twice for a while.
 
         Yields:
             A fault for each node that left or was replaced, or whose answer cannot be used.
@@ -67,7 +69,8 @@ class NodeRegistry:
         }
         if not queried:
             return
-        for node in queried:  # until it answers
+        # A valid answer resets the wait.
+        for node in queried:
             self._waits[node] = _REFRESHES_TO_WAIT
         queries = [
             Message(RecordDict(), node, MessageType.QUERY) for node in queried
@@ -113,9 +116,9 @@ class NodeRegistry:
         """Wait until every client can be reached.
 
         Raises:
-            TimeoutError: if some cannot in time.
-            ValueError: if two nodes hold the same client (other than every node all of them), or
-                one holds an unknown client.
+            TimeoutError: if some clients cannot be reached in time.
+            ValueError: if two nodes hold the same client, unless every node holds all clients,
+                or if a node holds an unknown client.
         """
         for fault in self.refresh_until(grid, self._num_clients):
             if fault.kind in (FaultKind.ANSWER_REFUSED, FaultKind.NODE_LEFT):
@@ -138,11 +141,14 @@ class NodeRegistry:
     def share(
         self, clients: Cohort, canary_ids: Cohort
     ) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Each node with its clients and canaries, in an order that does not depend on its id.
+        """Partition a round's clients and canaries among the nodes.
 
-        Canary j goes to the j-th node (modulo their number); clients that no node holds are left
-        out. If every node holds all clients, they are partitioned by size: each client, the
-        largest first, goes to the node with the least work so far.
+        Canary j goes to the j-th node, modulo the number of nodes. Clients that no node holds
+        are left out. If every node holds all clients, they are partitioned by size: each
+        client, the largest first, goes to the node with the least work so far.
+
+        Yields:
+            A node with its clients and canaries, in an order that does not depend on its id.
         """
         first = {
             node: int(clients.min(initial=_NO_CLIENTS))
@@ -163,7 +169,7 @@ class NodeRegistry:
                 yield node, part.tolist(), canaries.tolist()
 
     def _balanced(self, clients: Cohort, parts: int) -> Integers:
-        """The part of each client, so that all parts are of about equal size."""
+        """The index of the part of each client, such that all parts have about equal work."""
         sizes = np.asarray(self._sizes(clients))
         loads = np.zeros(parts)
         part_of = np.empty(len(clients), np.int64)
@@ -174,7 +180,11 @@ class NodeRegistry:
         return part_of
 
     def _checked(self, content: RecordDict) -> Integers:
-        """The clients in a node's answer; raises a `RefusedError` if it names none."""
+        """The clients in a node's answer.
+
+        Raises:
+            RefusedError: if the answer does not have valid client ids.
+        """
         try:
             array = records_of(content, ArrayRecord)["held"]["clients"]
             clients = np.unique(read_only(array))

@@ -10,17 +10,18 @@ class Progress:
     """The state of a run after a round.
 
     Attributes:
-        round: rounds done.
-        rounds: rounds in all.
+        round: number of rounds done.
+        rounds: number of all rounds.
         loss: mean training loss of the round's clients.
-        accuracy: the last accuracy on held-out data, or the task's other metric; NaN without one.
+        accuracy: the last value of the task's metric on held-out data; NaN without one.
         clip_norm: clip norm of the round.
-        canaries_seen: observed canaries that have taken part at least once.
+        canaries_seen: number of observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
         epsilons: by their names in metrics, ε of a client so far against an adversary who sees
-            every round's model, its interval that holds for all rounds at once, and the analytical
-            ε; after the last round the final result; NaN where a value is unknown.
-        metric: the metric that ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
+            every round's model, its interval, which holds for all rounds at once, and the
+            analytical ε. After the last round, these are the final result. A value is NaN if it
+            is not known.
+        metric: name of the task's metric, see `fl_epe.tasks.Task.metric`.
         eval_loss: loss of the last evaluation, on held-out data.
         faults: the first messages about faults.
         fault_counts: the number of faults of each kind.

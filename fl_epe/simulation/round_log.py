@@ -1,7 +1,7 @@
 """`RoundLog`: the participants and the results of each round.
 
-The log starts with the planned cohorts and is corrected as answers come in; records and checkpoints
-are filled from it.
+The log starts with the planned cohorts, and each round is corrected when it ends. Records and
+checkpoints are made from it.
 """
 
 import logging
@@ -18,22 +18,26 @@ from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 
 logger = logging.getLogger(__name__)
 
-# The series of a training that a record has.
 METRICS = ("train_loss", "train_accuracy", "unclipped", "cohort")
+"""Names of the series of a training that a record has."""
 
 _PER_ROUND = ("clip_norm", "absent", *METRICS)
 
 
 class RoundLog:
-    """The rounds done so far, and the plan for the others.
+    """The rounds done so far, and the plan for the remaining ones.
 
     Args:
         plan: the participation schedule of clients and canaries.
 
     Attributes:
-        cohorts: the clients of each round; as planned until the round is closed, then those that
-            took part.
-        presence: ``(T, k)``, the observed canaries of each round, likewise.
+        cohorts: the clients of each round: the planned ones until the round is closed, and then
+            those that took part.
+        presence: whether each observed canary is in each round, ``(T, k)``, as in ``cohorts``.
+        observed_ids: the canary of each column of ``presence``.
+        canaries: number of all canaries.
+        rounds_done: number of closed rounds.
+        history: values of each series, one for each closed round.
         faults: the faults so far.
     """
 
@@ -47,7 +51,7 @@ class RoundLog:
         self.faults = FaultBook()
 
     def canary_ids(self, t: int) -> Cohort:
-        """The canaries of round t, counted from 0."""
+        """The observed canaries of round t, which is counted from 0."""
         return np.asarray(self.observed_ids[self.presence[t]])
 
     def canaries_seen(self) -> Booleans:
@@ -60,9 +64,9 @@ class RoundLog:
         """Record a fault, and log it; the first of a kind is a warning.
 
         Args:
-            kind: of the fault.
+            kind: the kind of the fault.
             text: the node, client or canary, and what happened.
-            number: of the round, from 1; by default the one under way.
+            number: number of the round, from 1; by default that of the current round.
         """
         if number is None:
             number = self.rounds_done + 1
@@ -77,14 +81,14 @@ class RoundLog:
         total: PartialAggregate,
         clip_norm: float,
     ) -> None:
-        """End the round under way.
+        """End the current round.
 
-        A client whose update a node lost counts as having taken part; it is among the faults.
+        A client whose update a node lost counts as present, and is among the faults.
 
         Args:
-            answered: instructions of the nodes that replied; all other clients were absent.
+            answered: the instructions of the nodes that replied; all other clients were absent.
             total: the sum of the replies.
-            clip_norm: of the round.
+            clip_norm: the clip norm of the round.
         """
         t = self.rounds_done
         scheduled = len(self.cohorts[t]) + len(self.canary_ids(t))
@@ -122,7 +126,7 @@ class RoundLog:
         )
 
     def state(self) -> NamedArrays:
-        """The rounds done as named arrays, for a checkpoint; the plan follows from the seeds."""
+        """The closed rounds as named arrays, for a checkpoint; the seeds determine the plan."""
         log = self.clients()
         return {
             "rounds_done": np.array(self.rounds_done),

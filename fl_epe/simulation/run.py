@@ -1,4 +1,4 @@
-"""Run an audited training to its end on any grid: evaluate, checkpoint, resume."""
+"""Runs an audited training on any grid, with evaluation, checkpoints and resuming."""
 
 import logging
 import os
@@ -39,13 +39,14 @@ from fl_epe.simulation.worker import worker_app
 
 logger = logging.getLogger(__name__)
 
+# Names of the series of evaluations.
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy", "eval_auc")
 
 Backend = Literal["in-process", "ray"]
 
 
 class _Session:
-    """One pass through `DPFedAvg.start`, with evaluation and checkpoints between rounds."""
+    """One call of `DPFedAvg.start`, with evaluation and checkpoints between rounds."""
 
     def __init__(
         self,
@@ -64,9 +65,12 @@ class _Session:
         self._on_round = on_round
         self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
         self._start_time = time.monotonic()
-        self._first_round = 0  # rounds done before this session
-        self._saved_rounds = 0  # rounds in the newest checkpoint
-        self._record: AuditRecord | None = None  # after the last round
+        # Number of rounds that were done before this session.
+        self._first_round = 0
+        # Number of rounds in the newest checkpoint.
+        self._saved_rounds = 0
+        # The record after the last round.
+        self._record: AuditRecord | None = None
 
     def _new_strategy(self) -> DPFedAvg:
         job = self.job
@@ -81,15 +85,19 @@ class _Session:
         if has_checkpoint(path):
             theta = from_newest(path, lambda file: self._restored(file, theta))
         else:
-            task.held_out()  # if data or a package is missing, it fails before a file is written
+            # If data or a package is missing, this fails before a file is written.
+            task.held_out()
             write_checkpoint(path, self.job.to_dict(), {})
         return share(theta=theta)
 
     def _restored(self, path: Path, initial: Floats32) -> Floats32:
-        """Restore a checkpoint of this very job; returns its model.
+        """Restore a checkpoint of this job.
+
+        Returns:
+            The model of the checkpoint, or ``initial`` if there is none yet.
 
         Raises:
-            UnreadableFileError: if it is damaged, or of another job.
+            UnreadableFileError: if the checkpoint is damaged, or of another job.
         """
         job, state = read_checkpoint(path)
         differences = self.job.differences(job)
@@ -98,7 +106,8 @@ class _Session:
                 f"Expected path={str(path)!r} to be a checkpoint of this run, but it has other "
                 f"values of {', '.join(differences)}. Name another file."
             )
-        if not state:  # before the first round
+        # A checkpoint from before the first round has no state.
+        if not state:
             return initial
         self.strategy = self._new_strategy()
         with values_of(path):
@@ -110,7 +119,7 @@ class _Session:
         return state["theta"]
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Evaluate, save a checkpoint and report progress. Also called before the first round."""
+        """Evaluate, write a checkpoint and report progress, also before the first round."""
         t = self.strategy.rounds_done
         is_last = t == self.job.config.rounds
         ends = is_last or self.decided()
@@ -147,9 +156,12 @@ class _Session:
         return MetricRecord(dict(scores))
 
     def keep(self) -> bool:
-        """Write a checkpoint after the rounds done; returns whether they are saved.
+        """Write a checkpoint, unless the rounds done are saved already.
 
-        A checkpoint that cannot be written is a fault: the run goes on, and tries again later.
+        If it cannot be written, that is a fault, and the run goes on and tries again later.
+
+        Returns:
+            Whether the rounds done are saved.
         """
         path = self._checkpoint
         t = self.strategy.rounds_done
@@ -226,14 +238,14 @@ class _Session:
             if estimate is not None:
                 stopped = EarlyStop(record.rounds, estimate)
         task = self.job.task
-        about = {
+        task_settings = {
             "task": task.reference,
             **task.options(),
             "metric": task.metric,
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings()})
+        design = Design.of({**task_settings, **record.design.to_settings()})
         return record.with_values(
             design=design, stopped=stopped, unit=task.unit
         )
@@ -255,24 +267,24 @@ def run_on_grid(
     Only the job changes the result.
 
     Args:
-        grid: in process, Ray or SuperLink.
+        grid: the grid: in process, of Ray or of a SuperLink.
         job: the definition of the run.
-        checkpoint: the file for the state of an unfinished run, from before the first round on; the
-            state before that is beside it. If the file exists, the run goes on from there, or
-            from the one before if it is broken. Both hold the canary seed and are readable by their
-            owner alone; the caller deletes them once that is safe. A disk that is full is a fault,
-            and the run goes on.
-        checkpoint_every: rounds from one checkpoint to the next. In any case there is one after
-            the last round, before the scoring, and one when the run ends while it waits for
+        checkpoint: the file for the state of an unfinished run, which is written before the
+            first round and later; the checkpoint before it is in the same folder. If the file
+            exists, the run goes on from there, or from the checkpoint before it if the file is
+            damaged. Both have the canary seed, and only their owner can read them; the caller
+            deletes them after the run. A full disk is a fault, and the run goes on.
+        checkpoint_every: number of rounds from one checkpoint to the next. There is always one
+            after the last round, before the scoring, and one if the run ends while it waits for
             clients: by a `StopRequest`, a signal or an error.
-        stop: asks the run to stop.
+        stop: a request by which the run can be asked to stop.
         round_timeout: seconds to wait for the replies of a round; a client whose node has not
             replied by then counts as absent.
         on_round: called after every round.
         on_model: called with the final model, float32 of shape (dim,), after the last round.
 
     Raises:
-        ValueError: if an argument is out of range, or no checkpoint can be used.
+        ValueError: if an argument is out of range, or no checkpoint is usable.
         RunStoppedError: if the run was asked to stop.
     """
     check_positive("round_timeout", round_timeout)
@@ -289,7 +301,7 @@ def run_on_grid(
 def _train(
     grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float
 ) -> ArrayRecord:
-    """The final model; if the training ends early, a checkpoint of the rounds done is written."""
+    """Train to the final model; write a checkpoint if the run ends early."""
     strategy = session.strategy
     stop = session.stop
     watched: Any = grids.WatchedGrid(grid, stop)
@@ -324,11 +336,12 @@ def simulate(
 
     Args:
         job: the definition of the run.
-        backend: "in-process" (threads) or "ray" (Flower's simulation, one process a worker, on the
-            cluster that the environment's ``RAY_ADDRESS`` names, if it names one).
-        workers: nodes, among which the clients are partitioned. Clipped sums are exact: on a CPU
-            the model and every score are the same to the last bit with any number of workers. Only
-            the mean training loss, a sum of rounded numbers, may differ in its last bits.
+        backend: "in-process" (threads) or "ray" (Flower's simulation with a process for each
+            worker; if the environment has ``RAY_ADDRESS``, on that cluster).
+        workers: number of nodes, among which the clients are partitioned. Clipped sums are
+            exact: on a CPU, the model and every score have the same bits with any number of
+            workers. Only the mean training loss, a sum of rounded numbers, may differ in its
+            last bits.
         options: checkpoints and progress, see `run_on_grid`.
 
     Raises:
@@ -362,11 +375,11 @@ def _simulate_with_ray(
             stops.append(stop)
 
     ray: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
-    if "RAY_ADDRESS" not in os.environ:  # a running cluster knows its CPUs
+    # A running cluster has its own number of CPUs.
+    if "RAY_ADDRESS" not in os.environ:
         ray["num_cpus"] = workers
-    gpus = (
-        torch.cuda.device_count() / workers
-    )  # workers may share one, or have several
+    # Workers may share a GPU, or have several each.
+    gpus = torch.cuda.device_count() / workers
     backend = {
         "init_args": ray,
         "client_resources": {"num_cpus": 1, "num_gpus": gpus},

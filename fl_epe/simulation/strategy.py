@@ -32,31 +32,32 @@ from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 
-_WAIT_FOR_NODES = (
-    600.0  # seconds until nodes that hold all clients have to be there
-)
+# Seconds to wait, at the start, for nodes that hold all clients.
+_WAIT_FOR_NODES = 600.0
 
 
 class DPFedAvg(Strategy):
-    """DP-FedAvg that schedules clients and canaries, and records how much of a canary leaks.
+    """DP-FedAvg that schedules clients and canaries, and measures the leakage of canaries.
 
-    Each round it sends every node an instruction to train its part of the cohort, adds up the
-    partial sums, and takes the next step of `fl_epe.simulation.dp_fedavg`. Observed canaries are
-    0 … k−1; the unobserved ones after them are scored and never take part. How the canaries' rounds
-    are drawn: `fl_epe.config.RunConfig`.
+    In each round it sends every node an instruction to train its part of the cohort, adds up
+    the partial sums, and takes the next step of `fl_epe.simulation.dp_fedavg`. Observed
+    canaries are 0 … k−1; the unobserved ones after them are scored and never take part.
+    `fl_epe.config.RunConfig` explains how the canaries' rounds are drawn.
 
     Args:
-        config: all settings that decide the result.
-        seeds: the random streams; fresh ones from the operating system by default.
-        client_sizes: examples of each client of a cohort, to balance the work of nodes that hold
-            all clients; by default all are alike. No influence on the result.
+        config: all settings that determine the result.
+        seeds: the seeds of the random streams; by default from the operating system.
+        client_sizes: a function of a cohort that gives the number of examples of each client,
+            to balance the work of nodes that hold all clients; by default all have the same. It
+            does not change the result.
 
     Attributes:
-        log: the participants of each round, and faults.
-        auditor: scores the canaries.
+        log: the participants of each round, and the faults.
+        auditor: the auditor that scores the canaries.
     """
 
-    audits_itself = True  # `CanaryAudit` refuses it
+    # `CanaryAudit` refuses strategies with this mark.
+    audits_itself = True
 
     def __init__(
         self,
@@ -72,18 +73,16 @@ class DPFedAvg(Strategy):
         )
         self.log = RoundLog(dp_fedavg.draw_plan(config, self.seeds))
         self._instructions: dict[int, TrainInstruction] = {}
-        self._sent: list[
-            Metadata
-        ] = []  # their ids are known once they are sent
+        # The metadata of a round's messages, which get their ids when they are sent.
+        self._sent: list[Metadata] = []
         self._state: dp_fedavg.ServerState | None = None
         self._start: Floats32 = np.empty(0, np.float32)
         self._noise = NoiseHealth(level=RUN_LEVEL)
         self._law = config.client_schedule().law(config.clients)
-        if (
-            self._law.hidden
-        ):  # ε is that of a client that takes part like a canary
+        # With hidden rounds, ε is that of a client that takes part like a canary.
+        if self._law.hidden:
             self._law = config.canary_schedule().law(config.clients)
-        # Without canaries two are scored, as the auditor needs them; none takes part.
+        # Without canaries, two are scored, as the auditor needs them, but none takes part.
         self._canaries = max(self.log.canaries, 2)
         self.auditor = self._new_auditor()
 
@@ -115,11 +114,11 @@ class DPFedAvg(Strategy):
 
     @property
     def rounds_done(self) -> int:
-        """Rounds aggregated so far."""
+        """Number of rounds that are aggregated so far."""
         return self.log.rounds_done
 
     def metrics_so_far(self) -> dict[str, float]:
-        """`RunAuditor.metrics_so_far`."""
+        """The metrics so far, see `RunAuditor.metrics_so_far`."""
         independent = self.config.mechanism == "independent"
         return self.auditor.metrics_so_far(
             self.config.noise_multiplier if independent else None
@@ -146,7 +145,7 @@ class DPFedAvg(Strategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """One instruction to each node that holds a client of this round's cohort."""
+        """One instruction for each node that has a client or canary in this round."""
         theta = read_only(arrays["theta"])
         if self._state is None:
             self._state = dp_fedavg.initial_state(self.config, theta)
@@ -156,9 +155,8 @@ class DPFedAvg(Strategy):
         if server_round == 1:
             self._nodes.wait_for_all(grid)
         else:
-            for fault in self._nodes.refresh_until(
-                grid, 1
-            ):  # no round is noise alone
+            # At least one client must be reachable, so that no round releases only noise.
+            for fault in self._nodes.refresh_until(grid, 1):
                 self.log.fault(*fault)
         t = self.rounds_done
         group = str(t + 1)
@@ -193,7 +191,7 @@ class DPFedAvg(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add up, and take the next step; a missing reply counts as zero."""
+        """Add up the replies and take the next step; a missing reply counts as zero."""
         config = self.config
         n = config.cohort_size
         assert self._state is not None  # noqa: S101 - configure_train came first
@@ -205,13 +203,14 @@ class DPFedAvg(Strategy):
         total = add_up(
             parts.values(), len(self._start), separate=config.full_knowledge
         )
-        # No variable holds the state before, so that its memory ends with it.
+        # No variable refers to the previous state, so that its memory is freed.
         self._state, released = dp_fedavg.next_round(
             config, self.seeds, self._state, total.take(), self._noise
         )
         answered = [self._instructions[node] for node in parts]
         self.log.close_round(answered, total, clip_norm)
-        self._instructions = {}  # they hold the model before
+        # The instructions refer to the previous model.
+        self._instructions = {}
         facts = auditing.RoundFacts(
             present=self.log.canary_ids(t).tolist(),
             contribution=clip_norm / n,
@@ -246,7 +245,8 @@ class DPFedAvg(Strategy):
 
         Args:
             arrays: the final model, as `Strategy.start` returned it.
-            metrics: more series for the record, such as those of an evaluation on the server.
+            metrics: further series for the record, such as those of an evaluation on the
+                server.
 
         Raises:
             ValueError: before the first round.
@@ -259,7 +259,7 @@ class DPFedAvg(Strategy):
             config.stop_when is not None and self.rounds_done < config.rounds
         )
         if is_early and not self._law.hidden:
-            # A canary whose first round did not come is unobserved.
+            # A canary whose first round was not reached is unobserved.
             observed = observed[self.log.canaries_seen()]
         settings = dataclasses.asdict(config) | {"num_canaries": len(observed)}
         noise, faults = self._noise.findings()
@@ -305,7 +305,7 @@ class DPFedAvg(Strategy):
         )
 
     def _participations(self) -> float:
-        """The expected participations of a canary in the rounds done."""
+        """The expected number of participations of a canary in the rounds done."""
         schedule = self.config.canary_schedule()
         if self._law.hidden:
             return float(
@@ -317,7 +317,7 @@ class DPFedAvg(Strategy):
         return schedule.participations()
 
     def state(self) -> NamedArrays:
-        """All that a resumed run needs besides the seeds, as named arrays."""
+        """The state that a resumed run needs besides the seeds, as named arrays."""
         if self._state is None:
             return {}
         return {

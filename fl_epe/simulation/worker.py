@@ -1,4 +1,4 @@
-"""The worker `ClientApp`: one Flower node that stands for one client or for thousands."""
+"""The worker `ClientApp`: a Flower node that trains one client or thousands."""
 
 import threading
 from typing import Any
@@ -15,7 +15,7 @@ from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
-# A canary's update is far longer than the clip norm, so that the audited clipping scales it down.
+# A canary's update has so many times the clip norm, so that the audited clipping scales it down.
 _CANARY_FACTOR = 1e3
 
 _thread = threading.local()
@@ -24,15 +24,15 @@ _thread = threading.local()
 def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
     """The `ClientApp` that trains ``task``'s clients and adds the canaries.
 
-    The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N, …
-    It answers a query with their ids, and a train message (`TrainInstruction`) with a
-    `PartialAggregate`. Model and data stay in memory between messages. The environment decides the
-    device and how many clients train at once: `Execution.from_environment`.
+    The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N,
+    … It answers a query with their ids, and a train message (`TrainInstruction`) with a
+    `PartialAggregate`. Model and data stay in memory between messages. The environment sets the
+    device and the number of clients that train at once, see `Execution.from_environment`.
 
     Args:
         task: the task whose clients are trained.
-        everyone: every node holds all clients, as in a simulation on one machine; the server then
-            partitions them anew in each round, by their sizes.
+        everyone: whether every node holds all clients, as in a simulation on one machine; the
+            server then partitions them by their sizes in each round.
     """
     app = ClientApp()
 
@@ -41,8 +41,8 @@ def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
         clients = range(task.num_clients)
         if not everyone:
             clients = held_clients(task.num_clients, context)
-        held = pack(clients=np.array(clients, np.int64))
-        return Message(RecordDict({"held": held}), reply_to=message)
+        client_ids = pack(clients=np.array(clients, np.int64))
+        return Message(RecordDict({"held": client_ids}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -56,7 +56,7 @@ def held_clients(num_clients: int, context: Context) -> range:
     """The clients of a node, from its ``partition-id`` and ``num-partitions``.
 
     Raises:
-        ValueError: if the node's configuration lacks them or they do not fit.
+        ValueError: if the node's configuration lacks one of them, or they are out of range.
     """
     config = context.node_config
     try:
@@ -78,7 +78,7 @@ def execute(
     instruction: TrainInstruction,
     execution: Execution | None = None,
 ) -> PartialAggregate:
-    """Train the clients, clip each update and add it up; likewise for the canaries."""
+    """Train the clients, and add up their clipped updates and those of the canaries."""
     dim = len(instruction.theta)
     total = ClippedSum(dim, instruction.clip_norm)
     local = LocalTraining(
@@ -118,7 +118,7 @@ def execute(
 
 
 def _trainer(task: Task, execution: Execution | None) -> CohortTrainer:
-    """This thread's trainer for the task; a trainer serves one thread at a time."""
+    """This thread's trainer for the task, as trainers are not thread-safe."""
     trainers: dict[Any, CohortTrainer] = _thread.__dict__.setdefault(
         "trainers", {}
     )

@@ -1,7 +1,7 @@
-"""Finds tasks by name: the built-in ones, and those of your own modules.
+"""Finds tasks by name: built-in tasks, and those in a user's modules.
 
-A reference is a short name, or where a task is defined: ``"module:name"``, where the name is a
-subclass of `Task`, a function that is annotated to return one, or a task. Modules are found where
+A reference is the short name of a built-in task, or ``"module:name"``. That name is a subclass
+of `Task`, a function that is annotated to return a task, or a task. Modules are found where
 Python finds them, and the command line looks in the current folder first.
 
 Examples:
@@ -39,7 +39,7 @@ BUILT_IN = {
     "synthetic-emnist": "fl_epe.tasks.stored:SyntheticEmnist",
     "synthetic-stackoverflow": "fl_epe.tasks.stored:SyntheticStackOverflow",
 }
-"""Short names, and where those tasks are defined."""
+"""The short names of the built-in tasks, and where they are defined."""
 
 _HOW = "'module:name', e.g. mypackage.tasks:MyTask"
 
@@ -51,7 +51,7 @@ class FoundTask:
     Attributes:
         reference: the reference as the caller wrote it.
         make: a subclass of `Task`, a function that returns a task, or a task.
-        settings: a dataclass whose fields are the options of ``make``; none for a task.
+        settings: a dataclass whose fields are the options of ``make``; it has none for a task.
     """
 
     reference: str
@@ -62,8 +62,8 @@ class FoundTask:
         """The task with these options.
 
         Raises:
-            ValueError: for an option that does not exist (the message lists those that do), one of
-                another type or out of range, or a missing one; if a function returns no task.
+            ValueError: for an option that does not exist (the message lists those that do), is
+                of another type, out of range or missing; or if a function returns no task.
         """
         from fl_epe.tasks.contract import Task
 
@@ -114,12 +114,13 @@ class FoundTask:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """The value in its type, strictly; a file has texts for paths and lists for tuples."""
+    """The value as a ``kind``, strictly, except that texts become paths and lists tuples."""
     import pydantic
 
     try:
         option = pydantic.TypeAdapter(kind)
-    except pydantic.errors.PydanticSchemaGenerationError:  # another class
+    except pydantic.errors.PydanticSchemaGenerationError:
+        # Pydantic cannot check values of other classes.
         return value
     try:
         return option.validate_json(json.dumps(value, default=str), strict=True)
@@ -137,8 +138,8 @@ def load_task(name: str, **options: object) -> Task:
     """The task called ``name`` with its options, e.g. ``load_task("digits", num_clients=60)``.
 
     Args:
-        name: a key of `BUILT_IN`, or ``"module:name"``: a subclass of `Task`, a function that is
-            annotated to return one, or a task.
+        name: a key of `BUILT_IN`, or ``"module:name"``: a subclass of `Task`, a function that
+            is annotated to return one, or a task.
         options: the fields of the class, or the arguments of the function.
 
     Raises:
@@ -151,7 +152,7 @@ def load_task(name: str, **options: object) -> Task:
 
 
 def find_task(reference: str) -> FoundTask:
-    """The object that ``reference`` names; see `load_task`, also for the errors."""
+    """The object that ``reference`` names; it raises the errors of `load_task`."""
     if not is_reference(reference):
         choices = list(BUILT_IN)
         if Path(f"{reference}.py").is_file():
@@ -175,8 +176,8 @@ def find_task(reference: str) -> FoundTask:
     return FoundTask(reference, make, make)
 
 
-def _refuse(reference: str, wanted: str) -> typing.NoReturn:
-    raise_invalid("task name", reference, wanted)
+def _refuse(reference: str, expected: str) -> typing.NoReturn:
+    raise_invalid("task name", reference, expected)
 
 
 def _attribute(module: Any, name: str, reference: str) -> Any:
@@ -192,8 +193,8 @@ def _attribute(module: Any, name: str, reference: str) -> Any:
         content = "it has no task"
         if tasks:
             content = f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}"
-        where = f"to name something in {reference.partition(':')[0]}"
-        _refuse(reference, f"{where}: there is no {name!r}, {content}")
+        expected = f"to name something in {reference.partition(':')[0]}"
+        _refuse(reference, f"{expected}: there is no {name!r}, {content}")
     if not _makes_task(value):
         kind = type(value).__name__
         if inspect.isfunction(value):
@@ -210,7 +211,8 @@ def _makes_task(value: Any) -> bool:
     if inspect.isfunction(value):
         try:
             value = typing.get_type_hints(value).get("return")
-        except (NameError, TypeError):  # names that only a type checker sees
+        except (NameError, TypeError):
+            # The annotations have names that only a type checker can resolve.
             return False
     if inspect.isclass(value):
         return issubclass(value, Task)
@@ -225,16 +227,15 @@ def _import(module: str, reference: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # something that the module needs
+            # The missing module is one that this module imports.
+            raise
         raise ModuleNotFoundError(
             f"No module {error.name!r} for task name={reference!r}: run from the folder that "
             f"{error.name.partition('.')[0]}.py is in, or put that folder into PYTHONPATH.",
             name=error.name,
         ) from error
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # anything that a user's module may do
+    # A user's module may raise any exception, or exit.
+    except (Exception, SystemExit) as error:
         raise ImportError(
             f"Importing {module} for task name={reference!r} failed with "
             f"{type(error).__name__}: {error}{place_of(error)}",
@@ -265,6 +266,6 @@ def _settings_of(function: Callable[..., Any], reference: str) -> type:
 
 
 def look_in_current_folder() -> None:
-    """Let modules of the current folder be found, as ``python -m`` does."""
+    """Let Python find modules in the current folder, as ``python -m`` does."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -1,7 +1,7 @@
 """The kind of each column of a table for a model: number, category, date, or left out.
 
-`sort_columns` uses names and values alone. ``fl-epe new`` writes the kinds into a file, where the
-user can change every column.
+`sort_columns` uses only names and values. ``fl-epe new`` writes the kinds into a file, where
+the user can change the kind of every column.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import pandas
 
 CLEAR_CLASSES = 20
-"""A column with at most this number of values has classes, and no identifiers."""
+"""A column with at most this number of distinct values has classes, not identifiers."""
 
-# Largest shares of distinct values: a model learns nothing from a value of one row alone.
+# Largest shares of distinct values: a model learns nothing from values that do not repeat.
 _DISTINCT_NUMBERS = 0.95
 _DISTINCT_TEXTS = 0.5
 _IDENTIFIER = re.compile(r"(^|[\W_])(?i:id|uuid|guid)$|[a-z](Id|ID)$")
-# Names that pandas writes into a CSV and a Parquet file.
+# Names of the index that pandas writes into a CSV and a Parquet file.
 _ROW_NUMBERS = re.compile(r"$|Unnamed: |__index_level_")
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 _DATES = ("datetime64", "datetime", "date")
@@ -117,7 +117,7 @@ def _kind(name: str, column: pandas.Series[Any]) -> tuple[str, str]:
 
 
 def _date_format(texts: Any) -> str | None:
-    """The first format in which all of these are dates."""
+    """The first format in which all of these texts are dates; ``None`` if there is none."""
     import pandas
 
     for date_format in _DATE_FORMATS:
@@ -132,11 +132,12 @@ def _date_format(texts: Any) -> str | None:
 def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
     """The number of classes of a column of targets; ``None`` if it has real numbers.
 
-    In a column with missing values, whole numbers can only be stored as real ones, so they count as
-    whole.
+    In a column with missing values, integers are stored as floats, so floats without decimals
+    count as integers there.
 
     Raises:
-        ValueError: if all values are equal, or neither numbers nor text that repeats.
+        ValueError: if all values are equal, or if they are neither numbers nor text that
+            repeats.
     """
     from pandas.api.types import infer_dtype
 
@@ -148,12 +149,12 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
         is_blank = values.str.strip() == ""
         if is_blank.any():
             row = is_blank.idxmax() + 1
-            wanted = f"to have a label in every row: row {row:,} is blank"
-            raise_invalid("targets", targets.name, wanted)
+            expected = f"to have a label in every row: row {row:,} is blank"
+            raise_invalid("targets", targets.name, expected)
     distinct = values.nunique()
     if distinct < 2:
-        wanted = f"to have different values, found {distinct}"
-        raise_invalid("targets", targets.name, wanted)
+        expected = f"to have different values, found {distinct}"
+        raise_invalid("targets", targets.name, expected)
     if kind == "floating" and not targets.hasnans:
         return None
     if kind in _NUMBERS and (

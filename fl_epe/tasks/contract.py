@@ -1,4 +1,4 @@
-"""`Task`, the interface of every task: the clients' data, a model, a loss and a metric."""
+"""`Task`, the interface of all tasks: the clients' data, a model, a loss and a metric."""
 
 import abc
 import dataclasses
@@ -21,7 +21,7 @@ from fl_epe.seeding import generator
 from fl_epe.tasks import losses
 from fl_epe.tasks.losses import ByExample, ClientData, LossSum
 
-_EVALUATION_BATCH = 64
+_EVALUATION_BATCH = 64  # examples
 
 
 # A subclass that is a dataclass compares its fields.
@@ -29,13 +29,14 @@ _EVALUATION_BATCH = 64
 class Task(abc.ABC):
     """A federated learning problem.
 
-    The fields of a subclass are its options, cheap and hashable. Data is loaded when it is first
-    needed and cached by module-level functions, never in the object: it pickles as a few bytes.
+    The fields of a subclass are its options, which must be hashable and cheap to create. Data
+    is loaded when it is first needed and cached by module-level functions, not in the object,
+    so that a task pickles as a few bytes.
 
     Attributes:
-        name: its name for `load_task`; by default ``"module:Class"``.
-        defaults: settings of `RunConfig` that suit it better than those of `RunConfig`.
-        metric: the metric that `LossSum.correct` adds up; "" if a task only has a loss.
+        name: the task's name for `load_task`; by default ``"module:Class"``.
+        defaults: settings that suit the task better than the defaults of `RunConfig`.
+        metric: the metric that `LossSum.correct` adds up; "" if the task only has a loss.
         unit: a word for one client in reports, such as "hospital".
     """
 
@@ -44,7 +45,7 @@ class Task(abc.ABC):
     metric: ClassVar[str] = "accuracy"
     unit: ClassVar[str] = "client"
 
-    # Of a task that `load_task` found in a user's module: its call with the same arguments.
+    # If `load_task` found the task in a user's module, this calls it with the same arguments.
     _loader: ClassVar[functools.partial[Any] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -54,19 +55,19 @@ class Task(abc.ABC):
 
     @property
     def reference(self) -> str:
-        """The reference for `load_task`: the name of its class, or ``"module:name"``."""
+        """The reference for `load_task`: the name of the task's class, or ``"module:name"``."""
         if self._loader is None:
             return self.name
         return str(self._loader.args[0])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle a task that was found by name as that name: the other process loads it anew."""
+        """Pickle a task that was found by name as that name, from which it is loaded again."""
         if self._loader is None:
             return super().__reduce_ex__(protocol)
         return self._loader, ()
 
     def options(self) -> dict[str, Any]:
-        """The options by which `load_task` makes it from the reference, as JSON values."""
+        """The options with which `load_task` makes the task again, as JSON values."""
         if self._loader is not None:
             return dict(self._loader.keywords)
         names = [field.name for field in dataclasses.fields(self)]
@@ -81,7 +82,8 @@ class Task(abc.ABC):
     def model(self) -> torch.nn.Module:
         """A fresh model on the CPU.
 
-        The values of its parameters are used if it has no ``initial_values``, see `initial`.
+        The values of its parameters are the initial ones, unless it has a method
+        ``initial_values``, see `initial`.
         """
 
     @abc.abstractmethod
@@ -93,28 +95,29 @@ class Task(abc.ABC):
         """
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """The number of examples of each of these clients, shape as ``client_ids``.
+        """The number of examples of each of these clients, with the shape of ``client_ids``.
 
-        Equal numbers, unless a task knows them without reading the examples.
+        By default the numbers are equal; a task that knows them without reading the examples
+        overrides this.
         """
         return np.ones_like(client_ids)
 
     @abc.abstractmethod
     def held_out(self) -> ClientData:
-        """The examples that no client has, for `evaluate`."""
+        """The held-out examples, which no client has, for `evaluate`."""
 
     @abc.abstractmethod
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Loss and right predictions of a batch, given the model's outputs for it."""
+        """Loss and correct predictions of a batch, given the model's outputs for it."""
 
     def batch_loss(
         self, model: Callable[..., torch.Tensor], batch: ClientData
     ) -> LossSum:
         """Call ``model`` with the inputs of a batch, and `loss` with its outputs.
 
-        Override it to call the model in another way, e.g. for some of its outputs alone. Clients
-        then train one after another (`fl_epe.training.vectorized`), unless `by_example` is
-        overridden too.
+        Override it to call the model in another way, e.g. to compute only some of its outputs.
+        Clients then train one after another (`fl_epe.training.vectorized`), unless `by_example`
+        is overridden, too.
         """
         return self.loss(models.call_model(model, batch.inputs), batch.targets)
 
@@ -123,8 +126,8 @@ class Task(abc.ABC):
     ) -> ByExample | None:
         """The summands of `batch_loss` by example, given the model's outputs for a batch.
 
-        With it one call serves all clients that are trained at once. ``None``, the default, if the
-        task only has `loss`.
+        If a task has it, one call serves all clients that are trained at once. By default it is
+        ``None``, and the task has only `loss`.
         """
         return None
 
@@ -137,8 +140,8 @@ class Task(abc.ABC):
     def initial(self, seed: int) -> np.ndarray:
         """The initial model: the values of a fresh `model`, drawn from ``seed``.
 
-        If the model has a method ``initial_values(random)``, it yields the array of each parameter
-        instead.
+        If the model has a method ``initial_values(random)``, the values are those that it
+        yields, an array for each parameter.
 
         Returns:
             float32 of shape (dim,), the trainable parameters in the order of
@@ -175,9 +178,8 @@ class Task(abc.ABC):
                 model.train()
                 notes += models.training_notes(model, lambda: loss().detach())
                 notes += _loss_notes(loss())
-        except (
-            Exception
-        ) as error:  # anything that a user's model and loss may do
+        # A user's model and loss may raise any exception.
+        except Exception as error:
             reason = f"{error_text(error)}{place_of(error)}"
             text = f"The model or the loss fails on two held-out examples: {reason}."
             raise ValueError(f"{text} {_shapes(examples)}.") from error
@@ -188,8 +190,8 @@ class Task(abc.ABC):
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
         """Mean ``loss`` and metric of the model ``theta`` on the held-out examples.
 
-        With two classes also "ROC AUC", see `losses.area_under_curve`. The result has the same bits
-        with any number of threads. BatchNorm uses averages over these examples.
+        With two classes, the result also has "ROC AUC", see `losses.area_under_curve`. It has
+        the same bits with any number of threads. BatchNorm uses averages over these examples.
 
         Args:
             theta: float32 of shape (dim,).
@@ -220,7 +222,7 @@ class Task(abc.ABC):
         return scores
 
     def _trained(self, theta: np.ndarray) -> torch.nn.Module:
-        """The model ``theta`` in evaluation mode, with BatchNorm's averages over held-out data."""
+        """The model ``theta`` for evaluation, with BatchNorm's averages over held-out data."""
         if theta.shape != (self.dim,):
             raise_invalid("theta.shape", theta.shape, f"== ({self.dim},)")
         model = models.prepared(self.model).eval()
@@ -229,7 +231,8 @@ class Task(abc.ABC):
         if layers:
             for layer in layers:
                 layer.reset_running_stats()
-                layer.momentum = None  # the mean of all batches
+                # Without momentum, the statistics are means over all batches.
+                layer.momentum = None
                 layer.train()
             with models.one_thread(), torch.inference_mode():
                 for batch in self.held_out().batches(_EVALUATION_BATCH):
@@ -238,13 +241,11 @@ class Task(abc.ABC):
         return model.eval()
 
     def save_model(self, theta: np.ndarray, path: Path) -> None:
-        """Write a file for `torch.load`, in one step.
-
-        The file has the ``state_dict`` of the model ``theta``.
+        """Write the ``state_dict`` of the model ``theta`` to a file, atomically.
 
         Args:
             theta: float32 of shape (dim,).
-            path: of the file; replaced if it exists.
+            path: the path of the file, which is replaced if it exists.
 
         Raises:
             ValueError: for another shape.
@@ -256,14 +257,15 @@ class Task(abc.ABC):
                 torch.save(
                     {name: part.clone() for name, part in state.items()}, file
                 )
-            except RuntimeError as error:  # torch's error for a full disk
+            # This is torch's error for a full disk.
+            except RuntimeError as error:
                 raise OSError(str(error).partition("\n")[0]) from error
 
     def chance_accuracy(self) -> float | None:
-        """Accuracy on the held-out examples of predicting always their most frequent class.
+        """Accuracy of always predicting the most frequent class of the held-out examples.
 
-        ``None`` if an example has more than one target, or one that is no class, or the metric is
-        another.
+        It is ``None`` if an example has several targets or one that is not a class, or if the
+        metric is not accuracy.
         """
         targets = self.held_out().targets
         is_one_each = targets.dim() == 1 and not targets.is_floating_point()
@@ -272,11 +274,11 @@ class Task(abc.ABC):
         return float(torch.bincount(targets).max()) / len(targets)
 
     def chance_loss(self) -> float | None:
-        """The least loss on the held-out examples with the same outputs for all of them.
+        """The least loss on the held-out examples of a model with constant outputs.
 
-        For the mean square, that is the variance of the targets; for cross-entropy, the entropy of
-        the shares of the classes. ``None`` if an example has more than one class, or the search
-        fails.
+        For the mean squared error, it is the variance of the targets; for cross-entropy, it is
+        the entropy of the class frequencies. It is ``None`` if an example has several classes,
+        or if the search fails.
         """
         data = self.held_out()
         is_one_each = (
@@ -294,7 +296,7 @@ class Task(abc.ABC):
         return None
 
     def _least_constant_loss(self, data: ClientData) -> float:
-        """The least mean loss that one output for all examples has, by L-BFGS from zero."""
+        """The least mean loss of one output for all examples, by L-BFGS from zero."""
         model = models.prepared(self.model).eval()
         with torch.no_grad():
             first = data.map(lambda part: part[:2])
@@ -322,7 +324,7 @@ class Task(abc.ABC):
 
 
 def _loss_notes(loss: torch.Tensor) -> list[str]:
-    """Refuse a loss that no model learns from, and note one that is not finite."""
+    """Refuse a loss that a model cannot learn from, and note a loss that is not finite."""
     if loss.dim():
         raise ValueError(
             f"Expected the loss to be one number, got shape {tuple(loss.shape)}"

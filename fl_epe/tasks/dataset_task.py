@@ -1,4 +1,4 @@
-"""A task from a model and a data set: any torch module, any `datasets.Dataset`.
+"""`from_datasets`: a task from any torch module and any `datasets.Dataset`.
 
 Examples:
     >>> import datasets, torch
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""The mean over a batch, of outputs and targets."""
+"""A function of a batch's outputs and targets, with the mean over the batch as its result."""
 
-# Bytes of tensors that stay in memory; larger data is read client by client.
+# Clients' tensors of up to so many bytes stay in memory; larger data is read client by client.
 _MEMORY = 2 << 30
 
 _PARTITIONS = (
@@ -72,43 +72,47 @@ def from_datasets(
     Data is read when it is first needed.
 
     Args:
-        model: a module, whose values are those of the initial model (a trained one, say), or a
-            class or function without arguments that makes one, whose values are drawn anew from
-            the run's seed. Parameters with ``requires_grad=False`` are not trained. Outputs may be
-            a tensor, an object or mapping with ``logits``, or a tuple whose first entry is used.
-        dataset: a `datasets.Dataset` or `datasets.DatasetDict`, a function without arguments that
-            returns one, the id of a hub's data set, or a local file (CSV, TSV, JSON lines, LEAF's
-            JSON, Parquet) or folder (of such files, of images, or saved by ``save_to_disk``).
-        inputs: the column that the model is called with; a list of columns that become the
-            features of one tensor; or a mapping from the model's arguments to columns. Whole
-            numbers become int64, real ones float32, also if they are stored as text, and images
+        model: a module, whose values are those of the initial model (a trained one, for
+            example), or a class or function without arguments that makes one, whose values are
+            drawn from the run's seed. Parameters with ``requires_grad=False`` are not trained.
+            Outputs may be a tensor, an object or mapping with ``logits``, or a tuple whose
+            first entry is used.
+        dataset: a `datasets.Dataset` or `datasets.DatasetDict`, a function without arguments
+            that returns one, the id of a hub's data set, or a local file (CSV, TSV, JSON lines,
+            LEAF's JSON, Parquet) or folder (of such files, of images, or saved by
+            ``save_to_disk``).
+        inputs: the column that is the model's input; a list of columns that become the features
+            of one tensor; or a mapping from the model's arguments to columns. Integers become
+            int64 and real numbers float32, also if they are stored as text. Images become
             float32 of shape (channels, height, width) in [0, 1].
-        targets: the column of the targets. Text becomes classes, in the order of the alphabet.
-            None may be blank.
-        partition: how rows are partitioned among clients: "by:COLUMN" (a client for each value of a
-            column, which is text as it is written, or a whole number), "iid:CLIENTS",
-            "dirichlet:ALPHA" (clients of equal size with shares of the targets that are drawn from
-            a Dirichlet distribution, as by Hsu et al. 2019), or a partitioner of flwr-datasets that
-            has no data yet.
-        num_clients: number of clients, for "dirichlet" only.
-        held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn from
-            all rows, or a data set. By default the split "test" or "validation", or a tenth.
-        loss: mean loss of a batch, ``loss(outputs, targets)``. By default cross-entropy for whole
-            numbers (the classes are the last axis of the outputs, or the second as in torch's own
-            losses; targets of −100 are left out), and the mean square for real ones.
-        metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's name.
-            By default accuracy for whole numbers, and none for real ones.
+        targets: the column of the targets. Text becomes classes in alphabetical order, and no
+            label may be blank.
+        partition: how rows are partitioned among clients: "by:COLUMN" (a client for each value
+            of a column, which has text or integers), "iid:CLIENTS", "dirichlet:ALPHA" (clients
+            of equal size whose shares of the targets are drawn from a Dirichlet distribution,
+            as by Hsu et al. 2019), or a partitioner of flwr-datasets that has no data yet.
+        num_clients: number of clients, only for "dirichlet".
+        held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn
+            from all rows, or a data set. By default the split "test" or "validation", or a
+            tenth.
+        loss: mean loss of a batch, ``loss(outputs, targets)``. By default cross-entropy for
+            integer targets (the classes are the last axis of the outputs, or the second as in
+            torch's own losses; targets of −100 are ignored), and the mean squared error for
+            real ones.
+        metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's
+            name. By default accuracy for integer targets, and none for real ones.
         data_seed: seed of the partition and of the held-out rows.
         unit: a word for one client in reports, such as "hospital". By default the name of the
             column of clients' ids, without "_id" at its end, else "client".
         defaults: settings of `RunConfig` that suit this task.
 
     Raises:
-        ValueError: for an invalid ``partition``, ``held_out`` or ``data_seed``. A column or value
-            that the data lack is reported when they are read.
+        ValueError: for an invalid ``partition``, ``held_out`` or ``data_seed``. A column or
+            value that the data lack is reported when they are read.
     """
     arguments = types.SimpleNamespace(**locals())
-    arguments.defaults = dict(defaults)  # a mapping proxy cannot be pickled
+    # A mapping proxy cannot be pickled.
+    arguments.defaults = dict(defaults)
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
         raise_invalid(
@@ -125,10 +129,10 @@ def from_datasets(
 def check_partition(
     partition: str | Partitioner, num_clients: int | None
 ) -> None:
-    """Refuse an invalid partition; reads no data and imports nothing.
+    """Refuse an invalid partition, without reading data or importing packages.
 
     Raises:
-        ValueError: names the argument and its valid forms.
+        ValueError: if it is invalid; the message names the argument and its valid forms.
     """
     kind = ""
     is_valid = hasattr(partition, "load_partition")
@@ -168,11 +172,11 @@ class DatasetTask(Task):
         self.defaults = arguments.defaults  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the data, which other processes read again."""
+        """The state without the data, which another process reads again."""
         return {"arguments": self.arguments, "defaults": self.defaults}
 
     def options(self) -> dict[str, Any]:
-        """The arguments in words, or the options by which `load_task` made the task."""
+        """The arguments in words, or the options with which `load_task` made the task."""
         if self._loader is not None:
             return super().options()
         values = {
@@ -228,7 +232,7 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _tensors(self) -> losses.ClientData | None:
-        """All rows of the clients as tensors, or ``None`` if they are too large for that."""
+        """All rows of the clients as tensors; ``None`` if they are too large for the memory."""
         rows = self._parts[0]
         row = self._read(rows.select([0]))
         row_size = sum(part.nbytes for part in row.tensors().values())
@@ -244,16 +248,15 @@ class DatasetTask(Task):
 
     @property
     def num_clients(self) -> int:
-        """The number of clients of the partition; reads the data."""
+        """The number of clients of the partition, which is known after reading the data."""
         return len(self._rows)
 
     def model(self) -> torch.nn.Module:
-        """A copy of the model, or a fresh one; its output is one tensor."""
+        """A copy of the user's module, or a fresh one, whose output is one tensor."""
         source: Any = self.arguments.model
         model: Any = source if isinstance(source, torch.nn.Module) else source()
-        if not inspect.isclass(
-            source
-        ):  # a function may return one module again
+        # A function may return the same module each time.
+        if not inspect.isclass(source):
             model = copy.deepcopy(model)
         if not isinstance(model, torch.nn.Module):
             kind = type(model).__name__
@@ -287,8 +290,9 @@ class DatasetTask(Task):
         return self._read(self._parts[1])
 
     def notes(self) -> list[str]:
-        """See `Task.notes`; refuses missing values, and classes without an output."""
-        _ = self._tensors  # reads every row, if memory allows
+        """See `Task.notes`; missing values, and classes without an output, are refused."""
+        # If memory allows, this reads every row, and so finds missing values.
+        _ = self._tensors
         notes = super().notes()
         column = self.arguments.targets
         targets = [
@@ -309,7 +313,7 @@ class DatasetTask(Task):
     def loss(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> losses.LossSum:
-        """The user's or the default loss and metric, each times the number of predictions."""
+        """The user's or the default loss and metric, as sums over the predictions."""
         mean_loss = self.arguments.loss
         mean_metric = self.arguments.metric
         correct: float | torch.Tensor = 0
@@ -326,14 +330,16 @@ class DatasetTask(Task):
                 mean = _one_number("metric", mean_metric(outputs, targets))
             correct = float(mean) * int(count)
         elif mean_loss is not None and self.metric:
-            _, right, _ = losses.default_by_example(outputs.detach(), targets)
-            correct = right.sum()
+            _, correct_by_example, _ = losses.default_by_example(
+                outputs.detach(), targets
+            )
+            correct = correct_by_example.sum()
         return losses.LossSum(loss, correct, count)
 
     def by_example(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> losses.ByExample | None:
-        """See `Task.by_example`; ``None`` with the user's loss or metric."""
+        """See `Task.by_example`; ``None`` if the user defines a loss or a metric."""
         if self.arguments.loss is not None or self.arguments.metric is not None:
             return None
         return losses.default_by_example(outputs, targets)
@@ -357,11 +363,11 @@ def _one_tensor(
     return outputs
 
 
-def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
+def _one_number(name: str, value: torch.Tensor) -> torch.Tensor:
     shape = tuple(getattr(value, "shape", ()))
     if shape not in ((), (1,)):
         raise ValueError(
-            f"Expected the {what} to be one number, the mean of the batch, got shape {shape}"
+            f"Expected the {name} to be one number, the mean of the batch, got shape {shape}"
         )
     if shape:
         return value.reshape(())
@@ -369,13 +375,13 @@ def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
 
 
 def _unit_of(column: str) -> str:
-    """A word for the values of a column: "hospital" for "hospital_id"."""
+    """A word for the values of a column, such as "hospital" for "hospital_id"."""
     name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
     return name.replace("_", " ").strip() or "client"
 
 
 def _words(value: Any) -> str | float | None:
-    """A short text for a model, data set, function or partitioner; plain values unchanged."""
+    """A short text for a model, data set, function or partitioner; plain values stay."""
     if value is None or isinstance(value, str | float | int):
         return value
     if type(value) in (list, tuple, dict):

@@ -1,4 +1,4 @@
-"""Examples, and losses of them: summed, with the number of right predictions."""
+"""Examples, and sums of their losses and of correct predictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch.nn import functional
 from fl_epe.checks import raise_invalid
 from fl_epe.models import Cnn, Inputs
 
-_IGNORED = -100  # torch's and Hugging Face's mark of a target that is left out
+# Predictions with this target are ignored, as in torch and Hugging Face's libraries.
+_IGNORED = -100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +22,14 @@ class ClientData:
     """The examples of one client, or the held-out examples.
 
     Attributes:
-        inputs: the model's inputs: a tensor, or a mapping of keyword arguments to tensors; first
-            axis the examples.
-        targets: the tensor that `Task.loss` compares with the outputs, first axis the examples.
+        inputs: the model's inputs: a tensor, or a mapping from keyword arguments to tensors,
+            whose first axis is the examples.
+        targets: the tensor that `Task.loss` compares with the outputs; its first axis is the
+            examples.
     """
 
-    inputs: Any  # `Inputs`; the task's author knows which
+    # The type is `Inputs`, but `Any` lets a task's author use a tensor without a check.
+    inputs: Any
     targets: torch.Tensor
 
     def __post_init__(self) -> None:
@@ -40,17 +43,17 @@ class ClientData:
         return len(self.targets)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors, under names for a message."""
+        """All tensors, by names for messages."""
         if isinstance(self.inputs, Mapping):
-            named = {
+            tensor_of = {
                 f"inputs {name}": part for name, part in self.inputs.items()
             }
         else:
-            named = {"inputs": self.inputs}
-        return {**named, "targets": self.targets}
+            tensor_of = {"inputs": self.inputs}
+        return {**tensor_of, "targets": self.targets}
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
-        """The same with every tensor changed, e.g. by taking some examples of it."""
+        """The data with ``change`` applied to every tensor, e.g. to select some examples."""
         if isinstance(self.inputs, Mapping):
             inputs: Inputs = {
                 name: change(part) for name, part in self.inputs.items()
@@ -60,7 +63,7 @@ class ClientData:
         return ClientData(inputs, change(self.targets))
 
     def batches(self, size: int) -> list[ClientData]:
-        """The examples in their order, ``size`` at a time."""
+        """The examples in their order, in batches of ``size``."""
         starts = range(0, len(self), size)
         return [self.map(lambda part, i=i: part[i : i + size]) for i in starts]  # type: ignore[misc]
 
@@ -70,11 +73,11 @@ class LossSum:
     """The loss of a batch as a sum, so that batches and masked positions add up.
 
     Attributes:
-        loss: differentiable scalar, summed over the predictions.
-        correct: number of right predictions; for a task with another metric than accuracy, the sum
-            of that metric. A tensor on a device saves a synchronisation.
-        examples: number of predictions (for text, the tokens that are not masked); a number or a
-            tensor likewise.
+        loss: sum of the losses of the predictions, a differentiable scalar.
+        correct: number of correct predictions; for a task with a metric other than accuracy,
+            the sum of that metric. A tensor on the device avoids a synchronisation.
+        examples: number of predictions (for text, the tokens that are not masked), as a number
+            or a tensor.
     """
 
     loss: torch.Tensor
@@ -82,7 +85,7 @@ class LossSum:
     examples: int | torch.Tensor
 
     def mean(self) -> torch.Tensor:
-        """The loss of a prediction, differentiable; 0 if there was none."""
+        """The mean loss of a prediction, differentiable; 0 if there is no prediction."""
         n = self.examples
         if isinstance(n, torch.Tensor):
             return self.loss / n.clamp(min=1)
@@ -104,7 +107,7 @@ ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def cross_entropy(
     logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED
 ) -> LossSum:
-    """Summed `cross_entropy_by_example`; the examples are the targets that are not ``ignored``."""
+    """The sums of `cross_entropy_by_example` over the examples."""
     parts = cross_entropy_by_example(logits, targets, ignored)
     loss, correct, examples = (part.sum() for part in parts)
     return LossSum(loss, correct, examples)
@@ -113,12 +116,14 @@ def cross_entropy(
 def cross_entropy_by_example(
     logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED
 ) -> ByExample:
-    """Cross-entropy, right classes and predictions of each example; see `Task.by_example`.
+    """Cross-entropy, number of correct classes and of predictions of each example.
+
+    See `Task.by_example`.
 
     Args:
-        logits: shape (n, …, classes).
-        targets: int64 of shape (n, …).
-        ignored: the target of a prediction that is left out.
+        logits: logits of shape (n, …, classes).
+        targets: class numbers, int64 of shape (n, …).
+        ignored: predictions with this target are ignored.
     """
     losses = functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]),
@@ -129,9 +134,8 @@ def cross_entropy_by_example(
     counted = targets != ignored
     values = logits.detach()
     if values.is_cpu and values.dtype == torch.float32:
-        best = torch.from_numpy(
-            values.numpy().argmax(-1)
-        )  # ten times as fast as torch's
+        # NumPy's argmax is ten times as fast as torch's.
+        best = torch.from_numpy(values.numpy().argmax(-1))
     else:
         best = values.argmax(-1)
     is_right = (best == targets) & counted
@@ -163,15 +167,16 @@ class Classes:
 def default_by_example(
     outputs: torch.Tensor, targets: torch.Tensor
 ) -> ByExample:
-    """The default loss for the targets, right classes and predictions of each example.
+    """The default loss, number of correct classes and of predictions of each example.
 
     Args:
-        outputs: for whole numbers logits, see `by_class`; for real numbers as many values as the
-            targets.
-        targets: int64 class numbers, −100 for a prediction that is left out; or float32.
+        outputs: logits for integer targets, see `by_class`; as many values as targets for real
+            ones.
+        targets: int64 class numbers, −100 for an ignored prediction; or float32.
 
     Returns:
-        Cross-entropy, or squared error, of which no prediction is right; see `Task.by_example`.
+        For classes the cross-entropy. For real targets the squared error, and 0 correct
+        predictions. See `Task.by_example`.
 
     Raises:
         ValueError: if the outputs do not fit the targets.
@@ -213,31 +218,32 @@ def by_class(
     """Logits of shape (predictions, classes), and the class of each prediction.
 
     Args:
-        outputs: the classes are its last axis, or the second one, as in torch's own losses:
-            (n, length, classes) or (n, classes, length) for targets of shape (n, length).
+        outputs: logits whose classes are the last axis, or the second one as in torch's own
+            losses: (n, length, classes) or (n, classes, length) for targets of shape (n,
+            length).
         targets: class numbers.
 
     Raises:
-        ValueError: if the outputs fit the targets in no way, or in both.
+        ValueError: if neither axis fits the targets, or if both do.
     """
     shape = tuple(outputs.shape)
-    wanted = tuple(targets.shape)
-    is_second = len(shape) > 2 and shape[:1] + shape[2:] == wanted
-    if is_second and shape[:-1] == wanted:
+    target_shape = tuple(targets.shape)
+    is_second = len(shape) > 2 and shape[:1] + shape[2:] == target_shape
+    if is_second and shape[:-1] == target_shape:
         raise ValueError(
-            f"Expected outputs {shape} to show which axis has the classes: for targets {wanted} it "
-            "may be the last or the second. Pad the sequences to another length, or give loss= and "
-            "metric="
+            f"Expected outputs {shape} to show which axis has the classes: for targets "
+            f"{target_shape} it may be the last or the second. Pad the sequences to another "
+            "length, or give loss= and metric="
         )
     is_last = len(shape) == 2 or _without_ones(shape[1:-1]) == _without_ones(
-        wanted[1:]
+        target_shape[1:]
     )
     if is_second:
         outputs = outputs.movedim(1, -1)
     elif not is_last or math.prod(shape[:-1]) != targets.numel():
         raise ValueError(
             f"Expected outputs {shape} to be (n, …, classes) or (n, classes, …) for targets "
-            f"(n, …) = {wanted}"
+            f"(n, …) = {target_shape}"
         )
     return outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
 
@@ -254,14 +260,14 @@ def has_two_classes(targets: torch.Tensor) -> bool:
 def area_under_curve(
     outputs: Sequence[torch.Tensor], targets: torch.Tensor
 ) -> float | None:
-    """Area under the ROC curve, which is 0.5 for random guesses with any shares of the classes.
+    """Area under the ROC curve, which is 0.5 for random guesses whatever the class frequencies.
 
     Args:
-        outputs: of all batches: two logits, or one number, for each example.
-        targets: 0 or 1, shape (n,).
+        outputs: the outputs of each batch: two logits, or one number, for each example.
+        targets: classes 0 or 1, shape (n,).
 
     Returns:
-        ``None`` if the outputs have another shape, or are not finite.
+        The area, or ``None`` if the outputs have another shape, or are not finite.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -270,9 +276,8 @@ def area_under_curve(
     rows = torch.cat(list(outputs)).reshape(len(targets), -1)
     if rows.shape[1] > 2 or not rows.isfinite().all():
         return None
-    margin = rows[:, -1] - rows[:, :-1].sum(
-        1
-    )  # of two logits, or the only output
+    # The difference of two logits, or the only output.
+    margin = rows[:, -1] - rows[:, :-1].sum(1)
     return float(roc_auc_score(targets, margin))
 
 
@@ -280,7 +285,8 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     """Refuse class numbers that a model with this number of outputs cannot predict.
 
     Raises:
-        ValueError: names the column, the class and the number of outputs.
+        ValueError: if there are such numbers; the message names the column, the class and the
+            number of outputs.
     """
     counted = targets[targets != _IGNORED]
     if not len(counted):
@@ -290,8 +296,8 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     low = int(counted.min())
     high = int(counted.max())
     if low < 0 or high >= outputs:
-        wrong = low if low < 0 else high
-        has = f"as the model has {outputs} outputs, got {wrong}"
+        invalid_class = low if low < 0 else high
+        reason = f"as the model has {outputs} outputs, got {invalid_class}"
         raise_invalid(
-            "targets", column, f"to hold classes 0 … {outputs - 1}, {has}"
+            "targets", column, f"to hold classes 0 … {outputs - 1}, {reason}"
         )

@@ -1,6 +1,6 @@
-"""The paper's two tasks, EMNIST by writer and StackOverflow by user, published or synthetic.
+"""The paper's tasks, EMNIST and StackOverflow, on published or synthetic data.
 
-Only the synthetic data was run, see `fl_epe.data`.
+Only the synthetic data has been tried, see `fl_epe.data`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from fl_epe.models import Lstm
 from fl_epe.tasks import losses
 from fl_epe.tasks.contract import Task
 
-# Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm is from its
-# code. The number of local epochs for EMNIST is our choice, as the paper does not state it.
+# Settings of both tasks, from the paper (Andrew et al. 2024, section 5.1); the initial clip norm is
+# from its code. The number of local epochs for EMNIST is our choice, as the paper does not have it.
 _BOTH = {
     "clip_norm": 0.1,
     "server_momentum": 0.9,
     "local_epochs": 1,
     "local_batch_size": 16,
 }
-# Section 5.2.1: rounds and clients a round (15 epochs there, 14.93 here) and learning rates.
-# The noise is the largest of its Table 4 (ε = 30 for one participation).
+# Settings of EMNIST. Rounds, clients a round (15 epochs there, 14.93 here) and learning rates are
+# from section 5.2.1. The noise is the largest of Table 4 (ε = 30 for one participation).
 _EMNIST = {
     "rounds": 500,
     "clients_per_round": 101,
@@ -46,8 +46,8 @@ _EMNIST = {
     "server_learning_rate": 1.0,
     "local_learning_rate": 0.031,
 }
-# Section 5.1, with the largest noise of Table 3 (ε = 30). The text that we have of the paper lost
-# its two learning rates: 1.0 and 0.56 are from memory, unchecked.
+# Settings of StackOverflow, from section 5.1, with the largest noise of Table 3 (ε = 30). The two
+# learning rates are missing in our copy of the paper: 1.0 and 0.56 are from memory, unchecked.
 _STACKOVERFLOW = {
     "rounds": 2048,
     "clients_per_round": 167,
@@ -86,8 +86,9 @@ class _NextWords:
     def batch_loss(
         self, model: Callable[..., torch.Tensor], batch: losses.ClientData
     ) -> losses.LossSum:
-        """The same as `loss`; on a CPU logits are computed for words alone, not for padding."""
-        if not batch.targets.is_cpu:  # a mask would have to wait for the device
+        """The `loss` of a batch; on a CPU, no logits are computed for padding."""
+        # On other devices, selecting positions by a mask would have to wait for the device.
+        if not batch.targets.is_cpu:
             return self.loss(model(batch.inputs), batch.targets)
         counted = batch.targets != PAD
         return losses.cross_entropy(
@@ -102,7 +103,7 @@ class _NextWords:
 
 @dataclasses.dataclass(frozen=True)
 class _ByUser(Task, abc.ABC):
-    """The options and the decoding of both kinds of data.
+    """The common options and the decoding of stored and synthetic data.
 
     Attributes:
         max_examples: largest number of examples that a client trains on; 0 for all.
@@ -110,9 +111,8 @@ class _ByUser(Task, abc.ABC):
     """
 
     _most_held_out: ClassVar[int]
-    _decode: ClassVar[
-        Any
-    ]  # makes inputs and targets of `fl_epe.data`'s examples
+    # Converts examples of `fl_epe.data` to inputs and targets.
+    _decode: ClassVar[Any]
     max_examples: int = 0
     data_seed: int = 0
 
@@ -135,8 +135,8 @@ class StoredTask(_ByUser, abc.ABC):
         max_examples: largest number of examples that a client trains on, drawn at random; 0 for
             all.
         data_seed: seed of that choice.
-        data_dir: a folder that `fl_epe.data.convert` wrote, or a folder or file that it reads, or
-            the default. A source is converted first, once, into the user's cache folder.
+        data_dir: a folder that `fl_epe.data.convert` wrote, or a folder or file that it reads,
+            or the default. A source is converted first, once, into the user's cache folder.
     """
 
     data_dir: str = ""
@@ -148,7 +148,7 @@ class StoredTask(_ByUser, abc.ABC):
 
     @property
     def num_clients(self) -> int:
-        """The number of clients; reads the index."""
+        """The number of clients, from the index of the data."""
         return len(self._store)
 
     @property
@@ -180,9 +180,9 @@ class StoredTask(_ByUser, abc.ABC):
         """The examples of one client.
 
         Raises:
-            FileNotFoundError: if ``data_dir`` is no path and no hub id.
+            FileNotFoundError: if ``data_dir`` is neither a path nor the id of a hub's data set.
             ConnectionError: if the hub cannot be reached.
-            ValueError: for a ``client_id`` that does not exist, or files that are broken.
+            ValueError: for a ``client_id`` that does not exist, or damaged files.
         """
         self.check_client(client_id)
         examples = self._store.shuffled(
@@ -191,21 +191,21 @@ class StoredTask(_ByUser, abc.ABC):
         return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """See `Task.sizes`; from the index."""
+        """See `Task.sizes`; the sizes are read from the index."""
         return self._store.sizes(client_ids, self.max_examples)
 
     def held_out(self) -> losses.ClientData:
-        """Some examples of the source's test split.
+        """Examples of the source's test split, up to a fixed number.
 
-        Without a test split, examples of its other held-out split, or of the tenth that was held
-        out of every client's.
+        Without a test split, they are from another held-out split, or from the tenth that was
+        held out of each client's examples.
         """
         return self._client_data(self._store.held_out(self._most_held_out))
 
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticTask(_ByUser, abc.ABC):
-    """A task whose clients are made from a seed whenever they are read, and not stored.
+    """A task whose clients are generated from a seed when they are read, and not stored.
 
     Attributes:
         max_examples: largest number of examples of a client; 0 for no limit.
@@ -229,7 +229,7 @@ class SyntheticTask(_ByUser, abc.ABC):
         return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """See `Task.sizes`; no examples are made."""
+        """See `Task.sizes`; no examples are generated."""
         sizes = [
             self._source.size(self.data_seed, int(client), self.max_examples)
             for client in client_ids
@@ -237,7 +237,7 @@ class SyntheticTask(_ByUser, abc.ABC):
         return np.array(sizes, np.int64)
 
     def held_out(self) -> losses.ClientData:
-        """Examples of clients that take no part; made once."""
+        """Examples of clients that take no part, which are generated once."""
         return _held_out(self)
 
 
@@ -252,11 +252,12 @@ def _held_out(task: SyntheticTask) -> losses.ClientData:
 class Emnist(_Characters, StoredTask):
     """Handwritten characters of 62 classes by writer (Cohen et al. 2017, Caldas et al. 2018).
 
-    The defaults for rounds, clients a round, optimizers, batch size and noise are those of Andrew
-    et al. 2024, who do not state the numbers of canaries and local epochs for this task.
+    The defaults for rounds, clients a round, optimizers, batch size and noise are those of
+    Andrew et al. 2024, who do not state the numbers of canaries and local epochs for this task.
     They have 3,383 writers and 814,000 characters. The hub's set has as many characters of more
-    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, for every source;
-    TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape (n,).
+    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, for every
+    source; TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape
+    (n,).
     """
 
     name: ClassVar[str] = "emnist"
@@ -272,22 +273,21 @@ class SyntheticEmnist(_Characters, SyntheticTask):
 
     name: ClassVar[str] = "synthetic-emnist"
     _source: ClassVar[Any] = synthetic_images
-    _decode: ClassVar[Any] = staticmethod(
-        tuple
-    )  # they are drawn as images and labels
+    # The generator returns images and labels.
+    _decode: ClassVar[Any] = staticmethod(tuple)
     num_clients: int = synthetic_images.WRITERS
 
 
 @dataclasses.dataclass(frozen=True)
 class StackOverflow(_NextWords, StoredTask):
-    """Next words in posts by 342,477 users (TensorFlow Federated's set), LSTM of Reddi et al. 2021.
+    """Next words in posts by 342,477 users (TensorFlow Federated), LSTM of Reddi et al. 2021.
 
-    The defaults are the settings of Andrew et al. 2024, with two exceptions: the paper has no limit
-    like ``max_examples``, and the server's and the clients' learning rates were written down from
-    memory and not checked against the paper. ``data_dir`` may be a folder with
+    The defaults are the settings of Andrew et al. 2024, with two exceptions: the paper has no
+    limit like ``max_examples``, and the server's and the clients' learning rates were written
+    down from memory and not checked against the paper. ``data_dir`` may be a folder with
     ``stackoverflow.sqlite.lzma`` and ``stackoverflow.word_count``; to convert all of TFF's set
-    takes an hour or two, so better do it yourself. Word ids and the next ones are int64 of shape
-    (n, 20), see `fl_epe.data.examples`.
+    takes an hour or two, so better do it yourself. Word ids and the next ones are int64 of
+    shape (n, 20), see `fl_epe.data.examples`.
     """
 
     name: ClassVar[str] = "stackoverflow"
@@ -296,7 +296,7 @@ class StackOverflow(_NextWords, StoredTask):
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticStackOverflow(_NextWords, SyntheticTask):
-    """Synthetic sentences of as many users as StackOverflow has, see `fl_epe.data.synthetic_text`.
+    """Synthetic sentences of as many users as StackOverflow (`fl_epe.data.synthetic_text`).
 
     The defaults are those of `StackOverflow`, whose two learning rates were not checked against
     the paper. Word ids and the next ones are int64 of shape (n, 20).

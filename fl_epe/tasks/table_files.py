@@ -1,7 +1,7 @@
 """Reads a table of examples from one file: CSV, TSV, JSON lines, LEAF's JSON or Parquet.
 
-All follow the rules of `fl_epe.table_file`. Types are inferred, except for clients' ids, which are
-text as it is written (`fl_epe.client_ids`).
+All files follow the rules of `fl_epe.table_file`. Types are inferred, except those of clients'
+ids, which stay text as written (`fl_epe.client_ids`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 _ENDINGS = (*TEXT_ENDINGS, ".json", ".parquet")
-# A list of rows, or as pandas writes a table: rows by number, or in each column, its default.
+# The beginnings of other JSON files: a list of rows, and the two formats of pandas with row
+# numbers, by row or by column.
 _NO_LINES = re.compile(
     rb'\s*(\[|\{\s*"\d+"\s*:\s*\{|\{\s*"(\\.|[^"\\])*"\s*:\s*\{\s*"\d+"\s*:)'
 )
@@ -50,7 +51,8 @@ def read_file(path: Path, by: str) -> pyarrow.Table:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no table; in one line that names the file and the reason.
+        ValueError: if the file has no table; the message is one line with the file and the
+            reason.
     """
     text = functools.partial(_csv, by=by)
     lines = functools.partial(_json, by=by)
@@ -63,7 +65,7 @@ def read_file(path: Path, by: str) -> pyarrow.Table:
 
 @contextlib.contextmanager
 def _utf_8(path: Path, encoding: str) -> Iterator[Any]:
-    """The file as a stream of Arrow in UTF-8."""
+    """The file as an Arrow stream in UTF-8."""
     import pyarrow as pa
 
     try:
@@ -89,7 +91,8 @@ def _csv(path: Path, by: str) -> pyarrow.Table:
                 stream, parse_options=parse, convert_options=convert
             )
 
-    table = read(strings_can_be_null=True)  # as numbers are, in an empty cell
+    # An empty cell is null in a column of text, too.
+    table = read(strings_can_be_null=True)
     header = table.column_names
     table = table.rename_columns([name.strip() for name in header])
     check_header(table.column_names)
@@ -114,7 +117,7 @@ def _json(path: Path, by: str) -> pyarrow.Table:
         )
     table = _json_lines(path, encoding)
     if by in table.column_names and pa.types.is_temporal(table[by].type):
-        # An id that looks like a date is text.
+        # Ids that look like dates are read again as text.
         table = _json_lines(path, encoding, [(by, pa.string())])
     return table
 
@@ -122,7 +125,7 @@ def _json(path: Path, by: str) -> pyarrow.Table:
 def _json_lines(
     path: Path, encoding: str, types: Sequence[Any] = ()
 ) -> pyarrow.Table:
-    """A table of JSON lines; the types of columns that are not named are inferred."""
+    """A table of JSON lines; types are inferred for columns that are not in ``types``."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -132,7 +135,7 @@ def _json_lines(
 
 
 def _leaf(path: Path) -> pyarrow.Table:
-    """The columns user, x and y; the rows of a client are next to each other."""
+    """A table with the columns user, x and y; the rows of each client are consecutive."""
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {"user": [], "x": [], "y": []}

@@ -1,7 +1,7 @@
 """Rows of a data set: their sources, their partition, and their columns as tensors for a model.
 
-Whole numbers become int64, real numbers float32, and images float32 of shape (channels, height,
-width) in [0, 1]. All rows must have one shape: sequences have to be padded first.
+Integers become int64, real numbers float32, and images float32 of shape (channels, height,
+width) in [0, 1]. All rows must have the same shape, so sequences must be padded first.
 """
 
 from __future__ import annotations
@@ -32,25 +32,33 @@ if TYPE_CHECKING:
 Source: TypeAlias = (
     "str | os.PathLike[str] | Dataset | DatasetDict | Callable[[], Any]"
 )
-"""A data set, one with splits, a function that returns one, or the place of one."""
+"""A data set, with or without splits, a function that returns one, or a path or hub id."""
 
 Columns = str | Sequence[str] | Mapping[str, str]
-"""One column; several that are features of one tensor; or columns by the model's arguments."""
+"""One column; several that become one tensor's features; or columns by model argument."""
 
+# Names of splits that are held out by default, in this order of preference.
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "dev")
 _HELD_OUT_SHARE = 0.1
 _TEXTS = ("string", "large_string")
+
+# Largest value of an image by its type; images of other types have 16 bits.
+_LARGEST_PIXELS = {"uint8": 255, "bool": 1, "float32": 1}
+_LARGEST_PIXEL_16_BITS = 65535
+
+# If a column has more than so many times the selected rows, they are gathered one by one.
+_MANY_TIMES = 100
 
 
 def open_source(
     source: Source, held_out: str | float | Dataset | None, seed: int, by: str
 ) -> tuple[Dataset, Dataset]:
-    """The rows that clients have, and the held-out ones.
+    """The rows of clients, and the held-out rows.
 
     Args:
-        source: see `from_datasets`.
-        held_out: see `from_datasets`.
-        seed: draws the held-out share.
+        source: the data set, as ``dataset`` of `from_datasets`.
+        held_out: the held-out rows, as in `from_datasets`.
+        seed: seed of a random choice of held-out rows.
         by: the column of clients' ids, or an empty text.
 
     Raises:
@@ -62,8 +70,8 @@ def open_source(
     if isinstance(rows, Mapping):
         rows, held_out = _by_split(rows, held_out)
     if isinstance(held_out, str):
-        wanted = "to be a share or a data set: the data have no splits"
-        raise_invalid("held_out", held_out, wanted)
+        expected = "to be a share or a data set: the data have no splits"
+        raise_invalid("held_out", held_out, expected)
     if held_out is None:
         held_out = _HELD_OUT_SHARE
     if isinstance(held_out, float | int):
@@ -84,17 +92,17 @@ def open_source(
 
 
 def read_tables(source: Source, by: str = "") -> dict[str, pandas.DataFrame]:
-    """The splits of a data set as tables; all of it is "train" if it has none.
+    """The splits of a data set as tables; without splits, there is one, "train".
 
     Args:
-        source: as ``dataset`` of `from_datasets`.
-        by: the column of clients' ids, if there is one: text exactly as it is written, and missing
-            where it is empty.
+        source: the data set, as ``dataset`` of `from_datasets`.
+        by: the column of clients' ids, if there is one. Its text stays exactly as written, and
+            an empty text is a missing value.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
         ConnectionError: if a hub cannot be reached.
-        ValueError: for data that are no table, and ids that are no text and no whole numbers.
+        ValueError: if the data are not a table, or the ids are neither text nor integers.
     """
     splits = _opened(source, by)
     if not isinstance(splits, Mapping):
@@ -115,7 +123,7 @@ def _frame(rows: Dataset, by: str) -> pandas.DataFrame:
 def _by_split(
     splits: Mapping[str, Dataset], held_out: str | float | Dataset | None
 ) -> tuple[Dataset, float | Dataset | None]:
-    """The training split, and the held-out part; ``None`` if there is no split for that."""
+    """The training split, and the held-out part; ``None`` if no split is held out."""
     if "train" not in splits and len(splits) != 1:
         raise ValueError(f"Expected a split 'train' among {', '.join(splits)}.")
     train = "train" if "train" in splits else next(iter(splits))
@@ -147,7 +155,7 @@ def _opened(source: Source, by: str) -> Any:
 
 
 def _read_path(text: str, by: str) -> Any:
-    """A data set of a file, a folder or a hub. No copy of a file is left in a cache."""
+    """The data set in a file, a folder or a hub. Files are not copied to a cache."""
     import datasets
 
     from fl_epe.data.sources import in_source, read_saved
@@ -163,15 +171,16 @@ def _read_path(text: str, by: str) -> Any:
         path.is_absolute() or text.startswith((".", "~")) or is_table_file(path)
     )
     if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
-        beside = [file.name for file in path.parent.glob(f"*{path.suffix}")]
+        similar = [file.name for file in path.parent.glob(f"*{path.suffix}")]
         raise FileNotFoundError(
             f"No file or folder at dataset={text!r} (the id of a hub's data set is OWNER/NAME)"
-            f"{did_you_mean(path.name, beside)}."
+            f"{did_you_mean(path.name, similar)}."
         )
     place = str(path) if path.is_dir() else text
     builder = datasets.load_dataset_builder(place)
     files_of = builder.config.data_files or {}
-    if path.is_dir():  # whose README.md may name files that are elsewhere
+    if path.is_dir():
+        # The README.md of the folder may name files outside of it.
         for files in files_of.values():
             for file in files:
                 in_source(path, Path(file))
@@ -199,7 +208,8 @@ def check_columns(dataset: Dataset, argument: str, columns: Columns) -> None:
     """Refuse columns that a data set does not have.
 
     Raises:
-        ValueError: names the argument, the column and the columns of the data set.
+        ValueError: if a column is missing; the message names the argument, the column and the
+            columns of the data set.
     """
     if isinstance(columns, str):
         columns = [columns]
@@ -217,7 +227,7 @@ def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
     """The inputs of every row.
 
     Raises:
-        ValueError: if a column holds text, rows of different lengths, or numbers that are missing.
+        ValueError: if a column has text, rows of different lengths, or missing numbers.
     """
     if isinstance(columns, str):
         return read_column(dataset, columns, "inputs")
@@ -236,7 +246,7 @@ def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
 def read_targets(
     dataset: Dataset, column: str, classes: Sequence[Any] | None
 ) -> torch.Tensor:
-    """The targets of every row; if ``classes`` are given, as the numbers of the classes."""
+    """The targets of every row; with ``classes``, the index of the class of each row."""
     if classes is None:
         return read_column(dataset, column, "targets")
     values = _values(dataset, column)
@@ -245,7 +255,7 @@ def read_targets(
 
 
 def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
-    """The classes of a column of text, sorted; ``None`` if it holds numbers."""
+    """The classes of a column of text, sorted; ``None`` if the column has numbers."""
     if getattr(parts[0].features[column], "dtype", "") not in _TEXTS:
         return None
     classes = set[str]()
@@ -255,14 +265,14 @@ def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
             row = int(np.argmax(labels.is_null()))
             if part._indices is not None:
                 row = part._indices.column(0)[row].as_py()
-            wanted = f"to have a label in every row: {labels.null_count:,} have none, such as row"
-            raise_invalid("targets", column, f"{wanted} {row + 1:,}")
+            expected = f"to have a label in every row: {labels.null_count:,} have none, such as row"
+            raise_invalid("targets", column, f"{expected} {row + 1:,}")
         classes.update(labels.unique().to_pylist())
     return sorted(classes)
 
 
 def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
-    """One column as a tensor, first axis the rows."""
+    """One column as a tensor whose first axis is the rows."""
     from datasets import Image
 
     feature = dataset.features[name]
@@ -270,11 +280,10 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         images = _alike(
             [np.asarray(image) for image in dataset[name]], name, argument
         )
-        if images.ndim == 3:  # without an axis for the channels
+        has_no_channels = images.ndim == 3
+        if has_no_channels:
             images = images[..., None]
-        largest = {"uint8": 255, "bool": 1, "float32": 1}.get(
-            str(images.dtype), 65535
-        )
+        largest = _LARGEST_PIXELS.get(str(images.dtype), _LARGEST_PIXEL_16_BITS)
         scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(
             largest
         )
@@ -290,15 +299,15 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
     is_finite = np.isfinite(values).reshape(len(values), -1).all(1)
     if not is_finite.all():
-        bad = int(np.count_nonzero(~is_finite))
-        rows = f"{bad} of {len(values)} rows have a missing or infinite value"
-        wanted = f"to be finite: {rows}. Fill them in, or leave them out"
-        raise_invalid(argument, name, wanted)
+        count = int(np.count_nonzero(~is_finite))
+        rows = f"{count} of {len(values)} rows have a missing or infinite value"
+        expected = f"to be finite: {rows}. Fill them in, or leave them out"
+        raise_invalid(argument, name, expected)
     return torch.from_numpy(values.astype(np.float32))
 
 
 def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
-    """The numbers of a column that is text, as a column of clients' ids is."""
+    """The numbers in a column of text, such as a column of clients' ids."""
     import pandas
 
     try:
@@ -313,24 +322,24 @@ def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
 def _column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
     """The values of a column in the order of the rows.
 
-    A selection of rows is taken at once, unless it has few of many rows: `datasets` itself gathers
-    one row after another, which takes seconds for a column of a million.
+    A selection of rows is taken at once, unless it has few of many rows: `datasets` gathers
+    rows one after another, which takes seconds for a million rows.
     """
     column = dataset.data.column(name)
     if dataset._indices is None:
         return column
-    if len(dataset) < len(column) / 100:
+    if len(dataset) < len(column) / _MANY_TIMES:
         return dataset.with_format("arrow", columns=[name])[:].column(name)
     return column.take(dataset._indices.column(0))
 
 
 def _values(dataset: Dataset, name: str) -> pandas.Series[Any]:
-    """The values of a column; those that are missing are NaN or None."""
+    """The values of a column; missing values are NaN or None."""
     return _column(dataset, name).to_pandas()
 
 
 def _array(dataset: Dataset, name: str) -> Any:
-    """A column of numbers, or of lists of one length, as one array; else the values of each row."""
+    """A column of numbers, or of lists of equal length, as one array; else the rows."""
     from pyarrow import ExtensionType, compute, types
 
     values = _column(dataset, name).combine_chunks()
@@ -347,7 +356,7 @@ def _array(dataset: Dataset, name: str) -> Any:
 
 
 def _alike(values: Any, name: str, argument: str) -> np.ndarray:
-    """The values of all rows, which must have one shape, as one array."""
+    """The values of all rows, which must have the same shape, as one array."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return values
     shapes = sorted({np.shape(row) for row in values})
@@ -362,6 +371,7 @@ def _alike(values: Any, name: str, argument: str) -> np.ndarray:
     return np.empty(0)
 
 
+# The column of row numbers in the data of a partitioner.
 _ROW = "fl_epe_row"
 
 
@@ -377,13 +387,13 @@ def client_rows(
 
     Args:
         dataset: all rows.
-        partition: see `from_datasets`.
-        targets: the column whose shares differ between clients with "dirichlet".
-        seed: of the randomness of the partition.
+        partition: the partition, see `from_datasets`.
+        targets: the column whose class shares differ between clients with "dirichlet".
+        seed: seed of the partition.
         num_clients: number of clients, for "dirichlet".
 
     Returns:
-        For each client the int64 numbers of its rows, ascending.
+        For each client the indices of its rows, int64, ascending.
 
     Raises:
         ValueError: if the partition does not fit the rows.
@@ -395,9 +405,8 @@ def client_rows(
         [[0, 3], [1, 4], [2, 5]]
     """
     try:
-        if not isinstance(
-            partition, str
-        ):  # a copy, as its data can be set only once
+        if not isinstance(partition, str):
+            # A partitioner's data can be set only once, so a copy gets them.
             return _of_partitioner(copy.deepcopy(partition), dataset)
         kind, _, value = partition.partition(":")
         if kind == "by":
@@ -421,7 +430,7 @@ def owner_column(partition: str | Partitioner) -> str:
         if partition.startswith("by:"):
             return partition[3:]
         return ""
-    # The partitioners by natural ids of flwr-datasets, also those that group ids.
+    # These are the partitioners of flwr-datasets by natural ids, also those that group ids.
     if "NaturalId" in type(partition).__name__:
         return str(getattr(partition, "_partition_by", ""))
     return ""
@@ -457,35 +466,39 @@ def _dirichlet(
     alpha: float,
     seed: int,
 ) -> list[np.ndarray]:
-    """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
+    """Clients of equal size whose class shares have a Dirichlet distribution (Hsu et al. 2019).
 
-    The numbers are drawn as flwr-datasets' InnerDirichletPartitioner draws them, which fails if
-    all remaining shares of a client are 0 in floating point. Its DirichletPartitioner splits each
-    label over the clients: with many clients and a small alpha some have no rows.
+    Random numbers are drawn as by flwr-datasets' InnerDirichletPartitioner, which fails if all
+    remaining shares of a client are 0 in floating point. Its DirichletPartitioner is no
+    replacement: it splits each class over the clients, so that with many clients and a small
+    alpha some have no rows.
     """
     values = _values(dataset, targets).to_numpy()
-    _, classes = np.unique(values, return_inverse=True)  # 0, 1, 2, …
-    waiting = [
+    # Classes are numbered 0, 1, 2, …
+    _, classes = np.unique(values, return_inverse=True)
+    rows_left_by_class = [
         list(order[classes[order] == i]) for i in range(classes.max() + 1)
     ]
     random = np.random.default_rng(seed)
-    shares = random.dirichlet(np.full(len(waiting), alpha), clients)
-    room = [len(part) for part in np.array_split(order, clients)]
+    shares = random.dirichlet(np.full(len(rows_left_by_class), alpha), clients)
+    free_places = [len(part) for part in np.array_split(order, clients)]
     owners = np.empty_like(order)
-    growing = list(range(clients))
-    while growing:
-        client = random.choice(growing)
-        if not room[client]:
-            growing.remove(client)
+    open_clients = list(range(clients))
+    while open_clients:
+        client = random.choice(open_clients)
+        if not free_places[client]:
+            open_clients.remove(client)
             continue
-        room[client] -= 1
-        label = _next_class(shares[client], waiting, alpha, random)
-        while not waiting[label]:
+        free_places[client] -= 1
+        label = _next_class(shares[client], rows_left_by_class, alpha, random)
+        while not rows_left_by_class[label]:
             shares[:, label] = 0
             total = shares.sum(axis=1, keepdims=True)
             shares /= np.where(total, total, 1)
-            label = _next_class(shares[client], waiting, alpha, random)
-        owners[waiting[label].pop()] = client
+            label = _next_class(
+                shares[client], rows_left_by_class, alpha, random
+            )
+        owners[rows_left_by_class[label].pop()] = client
     return _by_owner(owners)
 
 
@@ -495,10 +508,10 @@ def _next_class(
     alpha: float,
     random: np.random.Generator,
 ) -> int:
-    """A class drawn by a client's ``shares``, which are drawn anew if all of them are 0.
+    """A class drawn with a client's ``shares``, which are drawn again if all of them are 0.
 
-    Then their sum was too small for floating point. Their proportions among the classes with
-    ``waiting`` rows are independent of the sum, and have a Dirichlet distribution again.
+    In that case their sum was too small for floating point. Their proportions among the classes
+    with ``waiting`` rows are independent of the sum, and have a Dirichlet distribution again.
     """
     if not shares.any():
         has_rows = [bool(rows) for rows in waiting]
@@ -510,7 +523,8 @@ def _of_partitioner(
     partitioner: Partitioner, dataset: Dataset
 ) -> list[np.ndarray]:
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")  # and progress bars
+        # Progress bars are written to stderr.
+        warnings.simplefilter("ignore")
         partitioner.dataset = dataset.add_column(_ROW, np.arange(len(dataset)))
         parts = map(
             partitioner.load_partition, range(partitioner.num_partitions)

@@ -1,4 +1,4 @@
-"""Local training of a round's clients, one after another or many at once, into one clipped sum."""
+"""Local training of a round's clients, one by one or in chunks, with a sum of their updates."""
 
 import dataclasses
 import logging
@@ -22,24 +22,24 @@ from fl_epe.training.vectorized import Member, Together, padded_size
 logger = logging.getLogger(__name__)
 
 Loaded = list[tuple[int, ClientData]]
-"""Clients with their data."""
+"""The ids of clients, with their data."""
 
-# Largest distance of an update in a chunk from the same update computed alone, as a share of its
-# norm; a ReLU at its kink makes a thousandth.
+# Largest distance of an update that is computed in a chunk from the same update of a single client,
+# over its norm; an input at the kink of a ReLU leads to a distance of a thousandth.
 _TOLERANCE = 0.02
 
 
 @dataclasses.dataclass
 class Counts:
-    """Counts beside the sum of the clipped updates.
+    """Counts that belong to a sum of clipped updates.
 
     Attributes:
         clients: number of clients whose update is in the sum.
-        unclipped: number of these whose norm was at most the clip norm.
-        examples: number of predictions that they made while they trained.
+        unclipped: number of clients whose update had at most the clip norm.
+        examples: number of predictions that these clients made while they trained.
         loss_sum: sum of the losses of these predictions.
-        correct: number of these predictions that were right, or the sum of another metric.
-        faults: one for each client whose update was lost.
+        correct: number of correct predictions, or the sum of the task's metric.
+        faults: a fault for each client whose update was lost.
     """
 
     clients: int = 0
@@ -58,10 +58,10 @@ class Counts:
 class _Round:
     """The state of a round: the global model, the sum of the updates, and the counts.
 
-    Updates on a device are clipped and added up there, in float64 as well; their squares add up in
-    another order. The host does not wait for the device before `finish`, and prepares the next
-    clients' data meanwhile; of model-sized vectors only the sum comes back. Updates on the CPU go
-    to the `ClippedSum` itself.
+    Updates on a GPU are clipped and added up there. As on the CPU, this is done in float64, but
+    squares are added in another order. The host does not wait for the device before `finish`,
+    and prepares the next clients' data meanwhile; the sum is the only model-sized vector that
+    is copied to the host. Updates on the CPU are added to the `ClippedSum` directly.
     """
 
     def __init__(
@@ -94,8 +94,9 @@ class _Round:
         return Member(data, self.local, self.random(client))
 
     def lengths(self, updates: torch.Tensor) -> torch.Tensor:
-        """The rows' norms on a device, shape (clients, 1). The device may run out of memory."""
-        if self._multiples is None:  # `ClippedSum.add` takes the norm itself
+        """The norms of the rows on a GPU, shape (clients, 1); the GPU may run out of memory."""
+        # On the CPU, `ClippedSum.add` computes the norm.
+        if self._multiples is None:
             return updates[:, :0]
         lengths: torch.Tensor = torch.linalg.vector_norm(
             updates, dim=1, keepdim=True, dtype=torch.float64
@@ -109,10 +110,15 @@ class _Round:
         lengths: torch.Tensor,
         parts: torch.Tensor,
     ) -> None:
-        """Clip the rows of ``updates``, add them up, and count their rows of ``parts``.
+        """Clip the updates of clients and add them up, and add up their counts.
 
-        The columns of ``parts`` are those of `LossSum.sums`. On a device ``updates`` is changed,
-        and the counts follow in `finish`.
+        On a GPU, ``updates`` is changed in place, and the counts are added in `finish`.
+
+        Args:
+            clients: the ids of the clients.
+            updates: an update for each client, shape (clients, dim).
+            lengths: the norms of the updates, see `lengths`.
+            parts: `LossSum.sums` of each client, shape (clients, 3).
         """
         if self._multiples is None:
             added = [self._total.add(update.numpy()) for update in updates]
@@ -133,7 +139,7 @@ class _Round:
         added: Sequence[bool | None],
         parts: list[list[float]],
     ) -> None:
-        """Count clients; ``added`` has the result of `ClippedSum.add` for each update."""
+        """Add the counts of clients; ``added`` has the result of `ClippedSum.add` for each."""
         counts = self.counts
         for client, unclipped, sums in zip(clients, added, parts, strict=True):
             if unclipped is None:
@@ -148,7 +154,7 @@ class _Round:
             counts.examples += int(examples)
 
     def finish(self) -> None:
-        """Bring the sum and the counts from the device."""
+        """Copy the sum and the counts from the GPU, if there is one."""
         if self._multiples is None or not self._measured:
             return
         self._total.add_multiples(self._multiples.cpu().numpy())
@@ -162,9 +168,9 @@ class _Round:
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """The same memory, marked as writable: torch warns of an array that is not.
+    """The same memory, marked as writable, so that torch does not warn.
 
-    Nothing writes to it.
+    Nothing writes to the memory.
     """
     interface = dict(array.__array_interface__)
     address, _ = interface["data"]
@@ -177,13 +183,13 @@ def _writable(array: np.ndarray) -> np.ndarray:
 class CohortTrainer:
     """Trains clients of a task, clips their updates and adds them up.
 
-    `Execution` decides how: one client after another in the same memory (`Trainer`), or a chunk of
-    clients of about the same size at once (`vectorized.py`). Both compute the same updates up to
-    rounding. A chunk that fails is halved until only the client that causes the error is lost. If
-    torch cannot vectorise the model, its clients are trained one after another; if a GPU's memory
-    does not hold a chunk, later chunks are half as large.
+    Depending on `Execution`, it trains one client after another in the same memory (`Trainer`),
+    or a chunk of clients of about the same size at once (`vectorized.py`). Both compute the
+    same updates up to rounding. A chunk that fails is halved until only the client that causes
+    the error is lost. If torch cannot vectorise the model, clients are trained one after
+    another; if a GPU has not enough memory for a chunk, later chunks are half as large.
 
-    A trainer serves one thread at a time.
+    A trainer is not thread-safe.
 
     Args:
         task: the task whose clients are trained.
@@ -200,7 +206,8 @@ class CohortTrainer:
         self.chunk = self._execution.clients_at_once(
             task.dim, self._trainer.convolves
         )
-        self._checked = set[bool]()  # for clients without and with padding
+        # Has ``True`` if a client with padding was checked, and ``False`` if one without.
+        self._checked = set[bool]()
         self._chunk_succeeded = False
         if self.chunk > 1:
             obstacle = self._obstacle()
@@ -215,7 +222,8 @@ class CohortTrainer:
         if self._trainer.whole_batches:
             return "BatchNorm takes whole batches"
         for base in type(self._task).__mro__:
-            if "by_example" in vars(base):  # at the latest in `Task`
+            # `Task`, the last of these classes, defines both methods.
+            if "by_example" in vars(base):
                 return ""
             if "batch_loss" in vars(base):
                 name = type(self._task).__name__
@@ -238,20 +246,20 @@ class CohortTrainer:
         recorded as a fault.
 
         Args:
-            theta: float32 of shape (dim,), not changed.
-            clients: their ids.
+            theta: the global model, float32 of shape (dim,), which is not changed.
+            clients: the ids of the clients.
             local: the settings of the training.
-            total: the clipped updates are added to it.
-            seed: of the local randomness (batch order, dropout).
-            round_number: the randomness of every round is another.
+            total: the sum to which the clipped updates are added.
+            seed: seed of the local randomness (batch order, dropout).
+            round_number: number of the round, so that the randomness of each round differs.
 
         Raises:
             ValueError: for a ``theta`` of another shape or type.
         """
         if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
             actual = f"{theta.dtype}{theta.shape}"
-            wanted = f"to be float32 of shape {(self._task.dim,)}"
-            raise_invalid("theta", actual, wanted)
+            expected = f"to be float32 of shape {(self._task.dim,)}"
+            raise_invalid("theta", actual, expected)
         start = torch.as_tensor(
             _writable(theta), device=self._execution.torch_device()
         )
@@ -297,7 +305,7 @@ class CohortTrainer:
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
     def _chunks(self, loaded: Loaded, batch_size: int) -> Iterator[Loaded]:
-        """Clients whose batches are padded to one size, at most ``chunk`` of them at once.
+        """Chunks of at most ``chunk`` clients whose batches are padded to the same size.
 
         ``chunk`` may become smaller while the chunks are trained.
         """
@@ -336,26 +344,26 @@ class CohortTrainer:
                 return
             client, data = chunk[0]
             is_trained = self._train_one(work, client, data)
-            if (
-                is_trained and not self._chunk_succeeded
-            ):  # the client is not the cause
+            # If the client can be trained alone, it is not the cause of the error.
+            if is_trained and not self._chunk_succeeded:
                 self._one_at_a_time(str(error).partition("\n")[0])
         else:
             self._chunk_succeeded = True
             work.add([client for client, _ in chunk], updates, lengths, sums)
 
     def _one_at_a_time(self, reason: str) -> None:
-        if self._execution.chunk is not None:  # the user asked for chunks
+        # Warn only if the user set the size of chunks.
+        if self._execution.chunk is not None:
             logger.warning(
                 "Training one client at a time, not %d: %s", self.chunk, reason
             )
         self.chunk = 1
 
     def _check_chunks(self, work: _Round, loaded: Loaded) -> None:
-        """Before clients train at once by default, check that one client's update is the same.
+        """Check that a client's update is the same in a chunk, unless the user set its size.
 
-        It differs if examples of a batch depend on each other, or, on a CPU, if the model draws
-        random numbers of its own. A client with a batch that needs padding is checked separately.
+        It differs if the examples of a batch depend on each other or, on a CPU, if the model
+        draws random numbers. A client with a batch that needs padding is checked separately.
         """
         for client, data in reversed(loaded):
             is_padded = (
@@ -381,10 +389,10 @@ class CohortTrainer:
     def _is_same_in_chunk(
         self, work: _Round, member: Member, update: torch.Tensor
     ) -> bool:
-        """Whether training in a chunk leads to the ``update`` of training alone."""
+        """Whether training in a chunk gives the ``update`` of training one by one."""
         assert self._together is not None  # noqa: S101
         if self._trainer.draws:
-            # A chunk draws other numbers, and only on a CPU are equal bits promised.
+            # A chunk draws other random numbers, and updates must repeat only on a CPU.
             return not update.is_cpu
         try:
             rows, _ = self._together.train(

@@ -1,11 +1,11 @@
-"""Local training: one client's data and the global model in, the client's update out.
+"""Local training: computes a client's update from its data and the global model.
 
-`Execution` has the settings that change the speed and the rounding, and not the method.
+`Execution` has the settings that change speed and rounding, but not the method.
 
-To use several cores, start several threads with a `Trainer` each. On two cores of a Xeon (AVX-512,
-torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client) one thread trains 35 clients a
-second, two threads 67, two processes 66, and one trainer whose operations use both cores 55. What
-a round of clients costs is in `benchmarks/throughput.py`.
+To use several cores, start several threads with a `Trainer` each. On two cores of a Xeon
+(AVX-512, torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client), one thread trains
+35 clients a second, two threads 67, two processes 66, and one trainer whose operations use both
+cores 55. `benchmarks/throughput.py` has the times of rounds of clients.
 """
 
 from __future__ import annotations
@@ -27,32 +27,37 @@ from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.tasks import ClientData, LossSum, Task
 
 _PRECISIONS = ("float32", "tf32", "bf16")
+# Default sizes of a chunk.
 _CHUNK_ON_GPU = 128
-_PARAMETERS_ON_GPU = 1 << 30  # of all models in a chunk
 _CHUNK_ON_CPU = 24
-_LARGEST_ON_CPU = (
-    1 << 17
-)  # parameters; larger steps are mostly arithmetic: no gain
+# Largest number of parameters of all models in a chunk on a GPU.
+_PARAMETERS_ON_GPU = 1 << 30
+# Models with more parameters are trained one by one on a CPU: their steps are mostly arithmetic, so
+# that a chunk gains nothing.
+_LARGEST_ON_CPU = 1 << 17
+# Bytes of a block whose release raises the threshold of glibc, see `Trainer`.
+_KEPT_BLOCK = 31 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
     """The device, the number of clients that it trains at once, and the precision.
 
-    On a CPU with the defaults an update depends on the client alone, to the last bit: not on the
-    worker, nor on the other clients. With another device, chunk or precision its last digits
-    depend on these. Models and updates are float32 and clipping is in float64 at every precision.
+    On a CPU with the defaults, an update depends only on the client, to the last bit: neither
+    on the worker nor on the other clients. With other settings, its last digits may depend on
+    them. At every precision, models and updates are float32, and clipping is in float64.
 
     Attributes:
         device: "auto" (CUDA if there is a GPU, else the CPU), or an argument of `torch.device`.
-        chunk: number of clients that are trained at once; more need more memory. By default 128, or
-            as many as have 2³⁰ parameters together; on a CPU 24, and one if the model has more than
-            2¹⁷ parameters or convolutions (`fl_epe.training.vectorized`).
-        precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) trains the LSTM
-            1.1 times as fast as "float32" on an H200, and changes nothing on a CPU. "bf16" is
-            autocast: on a CPU with AMX it trains the EMNIST CNN 1.37 times as fast, on the H200
-            the LSTM 0.9 times (`benchmarks/gpu.py`).
-        deterministic: let CUDA choose algorithms that repeat to the bit.
+        chunk: number of clients that are trained at once; more need more memory. By default
+            128, or as many as have 2³⁰ parameters together. On a CPU the default is 24, and 1
+            if the model has more than 2¹⁷ parameters or convolutions
+            (`fl_epe.training.vectorized`).
+        precision: precision of products and convolutions. "tf32" (NVIDIA, from Ampere on)
+            trains the LSTM 1.1 times as fast as "float32" on an H200, and changes nothing on a
+            CPU. "bf16" is autocast: on a CPU with AMX it trains the EMNIST CNN 1.37 times as
+            fast, on the H200 the LSTM 0.9 times (`benchmarks/gpu.py`).
+        deterministic: whether CUDA uses only algorithms that repeat to the bit.
     """
 
     device: str = "auto"
@@ -78,10 +83,13 @@ class Execution:
 
     @classmethod
     def from_environment(cls) -> Execution:
-        """From FL_EPE_DEVICE, FL_EPE_CHUNK, FL_EPE_PRECISION and FL_EPE_DETERMINISTIC (0 or 1).
+        """The settings in environment variables.
+
+        They are FL_EPE_DEVICE, FL_EPE_CHUNK, FL_EPE_PRECISION and FL_EPE_DETERMINISTIC (0 or
+        1).
 
         Raises:
-            ValueError: if a variable holds no valid device, chunk, precision or flag.
+            ValueError: if the device, chunk, precision or flag in a variable is invalid.
         """
         chunk = os.environ.get("FL_EPE_CHUNK")
         deterministic = os.environ.get("FL_EPE_DETERMINISTIC") or "1"
@@ -104,11 +112,11 @@ class Execution:
         return torch.device(device)
 
     def clients_at_once(self, dim: int, convolves: bool = False) -> int:
-        """``chunk``, or a default for the device and the model, without a measurement.
+        """``chunk``, or a default for the device and the model.
 
         Args:
             dim: number of the model's parameters.
-            convolves: whether it has convolutions, which are slower at once on a CPU.
+            convolves: whether the model has convolutions, which are slower in chunks on a CPU.
         """
         if self.chunk is not None:
             return self.chunk
@@ -119,15 +127,14 @@ class Execution:
         return _CHUNK_ON_CPU
 
     def apply(self) -> None:
-        """Make CUDA's settings for the whole process, which every training makes anew."""
+        """Apply the settings for CUDA, which hold for the process, before each training."""
         if self.torch_device().type != "cuda":
             return
         allows_tf32 = self.precision == "tf32"
         cuda = cast(Any, torch.backends.cuda)
         cudnn = cast(Any, torch.backends.cudnn)
-        if hasattr(
-            cuda.matmul, "fp32_precision"
-        ):  # newer torch refuses the old names
+        # Newer versions of torch refuse the old names.
+        if hasattr(cuda.matmul, "fp32_precision"):
             for operations in (cuda.matmul, cudnn.conv, cudnn.rnn):
                 operations.fp32_precision = "tf32" if allows_tf32 else "ieee"
         else:
@@ -136,12 +143,12 @@ class Execution:
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.backends.cudnn.benchmark = False
-        # A warning only: max-pooling is on torch's list, but without overlapping windows it adds
-        # nothing up.
+        # Torch should only warn: max-pooling is on its list of operations that do not repeat, but
+        # it does repeat without overlapping windows.
         torch.use_deterministic_algorithms(self.deterministic, warn_only=True)
 
     def on_device(self) -> contextlib.AbstractContextManager[object]:
-        """A context in which the tensors that a model makes are on the device."""
+        """A context in which new tensors of a model are on the device."""
         device = self.torch_device()
         if device.type == "cpu":
             return contextlib.nullcontext()
@@ -150,14 +157,11 @@ class Execution:
     def call(
         self, model: Callable[..., Any], *inputs: Any, **named: Any
     ) -> Any:
-        """The outputs of a model, computed in the chosen precision and float32 for the loss."""
+        """The outputs of a model, computed in the chosen precision and returned as float32."""
         if self.precision != "bf16":
             return model(*inputs, **named)
         with torch.autocast(self.torch_device().type, torch.bfloat16):
             return model(*inputs, **named).float()
-
-
-_KEPT_BLOCK = 31 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +169,9 @@ class LocalTraining:
     """Settings of a client's training: plain SGD on its own examples.
 
     Attributes:
-        learning_rate: step size on the mean loss of a batch.
-        epochs: passes over the client's examples, each in a fresh order.
-        batch_size: examples a step; the last batch of an epoch may be smaller.
+        learning_rate: step size for the mean loss of a batch.
+        epochs: number of passes over the client's examples, each in a fresh order.
+        batch_size: number of examples in a step; the last batch of an epoch may be smaller.
     """
 
     learning_rate: float = 0.05
@@ -183,25 +187,26 @@ class LocalTraining:
 class Trainer:
     """Trains clients of a task one after another in the same memory.
 
-    On a CPU the update depends on the arguments of `train` alone, to the last bit: not on the
-    trainer, thread or process that computes it, nor on earlier computations. This holds for one
-    kind of processor and one version of torch; others may round differently. A trainer serves one
-    thread at a time, so use one for each thread.
+    On a CPU, the update depends only on the arguments of `train`, to the last bit: neither on
+    the trainer, thread or process that computes it, nor on earlier computations. This holds for
+    one kind of processor and one version of torch; others may round differently. A trainer is
+    not thread-safe, so use one for each thread.
 
     Args:
         task: the task whose clients are trained.
         execution: the device and the precision.
 
     Attributes:
-        whole_batches: whether the model cannot train with rows of padding among its examples.
-        convolves: whether it has convolutions.
-        draws: whether it draws from torch's own generator; unknown before the first client.
+        whole_batches: whether the model cannot be trained with rows of padding in a batch.
+        convolves: whether the model has convolutions.
+        draws: whether the model draws from torch's own generator; ``None`` before the first
+            client.
     """
 
     def __init__(self, task: Task, execution: Execution) -> None:
-        # glibc returns freed blocks to the system above a threshold, which it raises to the largest
-        # block freed so far, up to 32 MiB. After this the next step reuses the memory of a step: no
-        # page faults, a sixth faster.
+        # glibc returns freed blocks above a threshold to the system. The threshold is the largest
+        # block that was freed so far, up to 32 MiB. After a block of almost that size is freed, a
+        # step reuses the memory of the step before, which is a sixth faster.
         torch.empty(_KEPT_BLOCK, dtype=torch.uint8)
         self._task = task
         self._execution = execution
@@ -233,19 +238,21 @@ class Trainer:
         local: LocalTraining,
         random: np.random.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Start from the global model ``theta`` and train on the examples of one client.
+        """Train on the examples of one client, starting from the global model ``theta``.
 
         Args:
-            theta: float32 of shape (dim,) on the device, not changed.
-            data: the examples.
+            theta: the global model, float32 of shape (dim,) on the device, which is not
+                changed.
+            data: the examples of the client.
             local: the settings of the training.
             random: the client's random stream of this round (batch order, dropout).
 
         Returns:
-            Local minus global model, float32 of shape (dim,), not clipped; and the sum of
-            `LossSum.sums` over all steps. Both on the device.
+            The local minus the global model, float32 of shape (dim,), not clipped; and the sum
+            of `LossSum.sums` over all steps. Both are on the device.
         """
-        smallest = 2 if self.whole_batches else 1  # BatchNorm needs a variance
+        # BatchNorm needs two examples for a variance.
+        smallest = 2 if self.whole_batches else 1
         if self.draws is None and len(data) >= smallest:
             self._set(theta)
             first = data.map(lambda part: part[:2].to(self._device))
@@ -265,14 +272,14 @@ class Trainer:
             parts = [
                 self._step(data, order, local.learning_rate) for order in orders
             ]
-        # With zeros in front, as a client may have no batch.
+        # The sum begins with zeros, as a client may have no batch.
         sums = [torch.zeros(3, dtype=torch.float64, device=self._device)]
         sums += [part.sums(self._device) for part in parts]
         return self._flat - theta, torch.stack(sums).sum(0)
 
     @contextlib.contextmanager
     def own_randomness(self, *randoms: np.random.Generator) -> Iterator[None]:
-        """Seed torch's own generator for a model that draws from it, and set it back afterwards."""
+        """Seed torch's generator for a model that draws from it, and restore it afterwards."""
         if not self.draws:
             yield
             return
@@ -325,7 +332,7 @@ def batches(
     random: np.random.Generator,
     smallest: int = 1,
 ) -> Iterator[torch.Tensor]:
-    """Positions of each batch of all epochs, each epoch in a fresh order.
+    """The positions of the examples in each batch of all epochs, in a fresh order per epoch.
 
     Batches of fewer than ``smallest`` examples are left out.
     """

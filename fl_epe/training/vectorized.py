@@ -1,9 +1,10 @@
 """Local training of many clients at once: a model for each, and `torch.func.vmap` over them.
 
-On a GPU clients train like this. On a CPU it pays for small models, whose steps cost more Python
-than arithmetic (`benchmarks/throughput.py`), and not for large ones or convolutions: on one thread
-of a Xeon (torch 2.13, medians of interleaved runs) the EMNIST CNN took 1.96 times as long in chunks
-of 4 clients, and the StackOverflow LSTM 1.65 in chunks of 2.
+This is the default on a GPU. On a CPU it is faster for small models, whose steps take more time
+in Python than in arithmetic (`benchmarks/throughput.py`), but not for large models or
+convolutions: on one thread of a Xeon (torch 2.13, medians of interleaved runs), the EMNIST CNN
+took 1.96 times as long in chunks of 4 clients, and the StackOverflow LSTM 1.65 times in chunks
+of 2.
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ from fl_epe.models import (
 from fl_epe.tasks import ClientData, Task
 from fl_epe.training.local import Execution, LocalTraining, batches
 
-# float32 values; a row begins at a multiple of them, so that its place changes no bit.
+# The row of each client begins at a multiple of so many float32 values, as the alignment of memory
+# may change the last bits of results.
 _ALIGNMENT = 16
 
 
 def padded_size(examples: int, batch_size: int) -> int:
-    """Rows to which every batch of a client is padded; they depend on that client alone."""
+    """Number of rows to which a client's batches are padded; other clients do not change it."""
     return min(batch_size, 1 << max(0, examples - 1).bit_length())
 
 
 class Member:
-    """A client in training: its next batches and masks.
+    """A client in training, with its next batches and masks.
 
     Args:
-        data: its examples.
-        local: the settings of its training.
-        random: its random stream, in the state in which it would train alone.
+        data: the client's examples.
+        local: the settings of the training.
+        random: the client's random stream, in the state that `Trainer.train` would get.
     """
 
     def __init__(
@@ -59,14 +61,15 @@ class Member:
     def batch(
         self, calls: Sequence[DropoutCall], masks: Sequence[torch.Tensor]
     ) -> tuple[int, torch.Tensor]:
-        """The next batch, with masks for each call of a dropout drawn as if it trained alone.
+        """The next batch; masks of dropouts are drawn as if the client trained alone.
 
         Args:
             calls: the calls of dropouts.
-            masks: the mask of each call is written to it, bool of shape (rows, …).
+            masks: a tensor for the mask of each call, bool of shape (rows, …), which is filled.
 
         Returns:
-            Number of examples; their positions, shape (rows,), padded with the first.
+            The number of examples, and their positions, shape (rows,), padded with the first
+            one.
         """
         order = next(self._batches)
         size = len(order)
@@ -80,18 +83,18 @@ class Member:
 
 
 DropoutCall = tuple[SeededDropout, tuple[int, ...]]
-"""A dropout that is called in a forward pass, and the shape of an example there."""
+"""A dropout layer that is called in a forward pass, and the shape of an example there."""
 
 
 class Together:
     """Trains clients at once, each with its own model.
 
-    Their memory: parameters and gradients in float32, and the intermediate results of a forward
-    pass. A model may have parameters, `SeededDropout`, random numbers and buffers that do not
-    change; its modules with an attribute ``unrolled`` use plain operations.
+    Each client needs memory for parameters and gradients in float32, and for the intermediate
+    results of a forward pass. A model may have parameters, `SeededDropout`, random numbers and
+    buffers that do not change; its modules with an attribute ``unrolled`` use plain operations.
 
     Args:
-        task: its clients are trained, on `Task.by_example` or else `Task.loss`.
+        task: the task whose clients are trained, by `Task.by_example` or else `Task.loss`.
         execution: the device and the precision.
     """
 
@@ -117,20 +120,20 @@ class Together:
         members: Sequence[Member],
         learning_rate: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Start from the global model ``theta`` and train all members.
+        """Train all members, starting from the global model ``theta``.
 
         Args:
-            theta: shape (dim,), on the device.
-            members: all with the same ``rows``, those with the most steps first.
-            learning_rate: step size on the mean loss of a batch.
+            theta: the global model, shape (dim,), on the device.
+            members: clients with the same ``rows``, those with the most steps first.
+            learning_rate: step size for the mean loss of a batch.
 
         Returns:
-            Local minus global models of shape (members, dim); and float64 of shape (members, 3),
-            the summed loss and metric of each, and the number of its predictions. Both on the
-            device.
+            The local minus the global models, of shape (members, dim); and the summed loss,
+            summed metric and number of predictions of each member, float64 of shape (members,
+            3). Both are on the device.
 
         Raises:
-            RuntimeError: if torch cannot vectorise the model, or memory ends.
+            RuntimeError: if torch cannot vectorise the model, or memory is exhausted.
         """
         dim = len(theta)
         count = len(members)
@@ -155,7 +158,7 @@ class Together:
         sums: torch.Tensor,
         learning_rate: float,
     ) -> None:
-        """One step of each member; changes ``values`` and ``sums`` in place."""
+        """Take one step for each member, and change ``values`` and ``sums`` in place."""
         parts = torch.split(values, self._sizes, 1)
         leaves = [
             part.view(-1, *shape).detach().requires_grad_()
@@ -190,11 +193,12 @@ class Together:
     def _losses(
         self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of the members' mean losses, and the counts of `train`, shape (members, 3)."""
+        """The sum of the members' mean losses, and counts as in `train`, (members, 3)."""
         parts = self._task.by_example(
             outputs.flatten(0, 1), targets.flatten(0, 1)
         )
-        if parts is None:  # the task's own loss for each member
+        if parts is None:
+            # The loss of the task is called for each member.
             results = [
                 self._task.loss(output[:size], target[:size])
                 for output, target, size in zip(
@@ -223,7 +227,7 @@ class Together:
         inputs: Inputs,
         masks: list[torch.Tensor],
     ) -> torch.Tensor:
-        """Outputs of shape (members, n, …)."""
+        """The outputs of each member's model for its batch, shape (members, n, …)."""
 
         def forward(
             parameters: list[torch.Tensor],
@@ -248,15 +252,15 @@ class Together:
             self._set_masks([])
 
     def _set_masks(self, masks: list[torch.Tensor]) -> None:
-        """Give every dropout the masks of its calls; without masks it draws them."""
+        """Give every dropout the masks of its calls; without masks, it will draw them."""
         calls = self._calls or []
         masks_of: dict[SeededDropout, list[torch.Tensor]] = {}
         for dropout, _ in calls:
             masks_of[dropout] = []
         for (dropout, _), mask in zip(calls, masks, strict=False):
             masks_of[dropout].append(mask)
-        for dropout, drawn in masks_of.items():
-            dropout.drawn = iter(drawn) if drawn else None
+        for dropout, call_masks in masks_of.items():
+            dropout.drawn = iter(call_masks) if call_masks else None
 
     def _dropout_calls(self, data: ClientData) -> list[DropoutCall]:
         """The calls of dropouts in a forward pass of a single example."""
@@ -289,7 +293,7 @@ def _gather(
     positions: Sequence[torch.Tensor],
     device: torch.device,
 ) -> ClientData:
-    """Rows of each client's examples, shape (clients, rows, …), on the device."""
+    """The rows at these positions of each client's examples, shape (clients, rows, …)."""
 
     def take(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         first = tensors[0]
