@@ -23,13 +23,13 @@ from fl_epe.noise.check import (
     told,
 )
 from fl_epe.noise.health import RUN_LEVEL, NoiseHealth, check_noise
-from fl_epe.noise.promised import ClientEpsilon, LocalDp, PromisedNoise
+from fl_epe.noise.promised import LocalDp, LocalEpsilon, PromisedNoise
 
 __all__ = [
     "RUN_LEVEL",
     "Check",
-    "ClientEpsilon",
     "LocalDp",
+    "LocalEpsilon",
     "NoiseHealth",
     "Outcome",
     "PromisedNoise",

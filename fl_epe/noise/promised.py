@@ -155,7 +155,7 @@ class _Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientEpsilon:
+class LocalEpsilon:
     """ε of two opposite updates in all replies of a client, by the noise in these.
 
     Attributes:
@@ -344,7 +344,7 @@ class PromisedNoise:
             faults[node] = f"{sender}: {', '.join(texts)}"
         return faults
 
-    def epsilon(self) -> ClientEpsilon | None:
+    def epsilon(self) -> LocalEpsilon | None:
         """ε of the client with the median noise; ``None`` without replies of nodes."""
         clients = [
             history for node, history in self._nodes.items() if node is not None
@@ -357,7 +357,7 @@ class PromisedNoise:
         median = clients[(len(clients) - 1) // 2]
         low_std, std, high_std = self._noise_stds(median)
         # More noise means a smaller ε.
-        return ClientEpsilon(
+        return LocalEpsilon(
             epsilon=self.promise.epsilon_of(std, median.replies),
             low=self.promise.epsilon_of(high_std, median.replies),
             high=self.promise.epsilon_of(low_std, median.replies),
