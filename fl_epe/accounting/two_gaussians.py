@@ -27,8 +27,10 @@ _LARGEST = 1e140
 # Largest ε that is evaluated; δ is 0 long before.
 _LARGEST_EPSILON = 1e300
 
-# Below the first, 1 − Φ is 1 to the last bit; above the second, it is smaller than every double.
+# At lower scores 1 − Φ is 1 to the last bit.
 _LOWEST_SCORE = -9.0
+
+# At higher scores 1 − Φ is smaller than every double.
 _HIGHEST_SCORE = 40.0
 
 # M(u) − M(u + gap) suffers from cancellation for smaller gaps, and is integrated instead.

@@ -103,9 +103,8 @@ class ClientNoise:
             _, update = model_record(replies[node], layout, preferred)
             if np.isfinite(update).all():
                 if base is not None:
-                    update -= (
-                        base  # in place, because `model_record` made a copy
-                    )
+                    # In place, because `model_record` made a copy.
+                    update -= base
                 promised.add(node, update)
         for sender, text in promised.faults.items():
             if sender not in earlier_faults:

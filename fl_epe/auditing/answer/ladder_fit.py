@@ -49,8 +49,8 @@ _MIN_Z_FOR_REACTION = 4.0
 _RATES_TRIED = 6
 
 # Level of the test whether κ depends on the expected score. In simulated runs that reverse a
-# quarter of a frequent client's contribution, 95% intervals cover in 93% of the runs at level 5%,
-# and in 86% at level 1% (docs/notes/answer.md).
+# quarter of a frequent client's contribution, 95% intervals cover in 93% of the runs at level 5%
+# (docs/notes/answer.md), and in 86% at level 1%.
 _LEVEL_OF_CHANGE = 0.05
 
 # Largest expected score, relative to the canaries', to which the line is extrapolated.
