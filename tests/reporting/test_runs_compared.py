@@ -30,7 +30,7 @@ def limit(noise, seed, delta=1e-3, canaries=100, **changes):
         delta,
         num_canaries=canaries,
         unobserved=50,
-        population=10 * canaries,
+        beside=9 * canaries,
         seed=seed,
     )
     return record.with_values(
