@@ -1,9 +1,9 @@
-"""The sensitivity of a strategy C: how far one client can move the sum that the noise hides.
+"""The sensitivity of a strategy C: how far one client can move the sums C·X before noise is added.
 
-A client who takes part in the rounds S adds at most one clip norm to each, so that C·X moves by at
-most ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` clip norms. `sensitivity` is the largest such value over all S that
-a schedule allows. With noise multiplier z a run is then ``sensitivity/z``-GDP, also where updates
-follow from what was released before (Denisov et al. 2022).
+A client who takes part in the rounds S adds at most one clip norm to each, so that C·X changes by
+at most ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` clip norms. `sensitivity` is the largest such value over all S
+that a schedule allows. With noise multiplier z a run is then ``sensitivity/z``-GDP, even if updates
+depend on earlier releases (Denisov et al. 2022).
 
 Examples:
     >>> independent = np.eye(6)
@@ -33,14 +33,14 @@ def strategy_bounds(
 ) -> tuple[UpperBound, ...]:
     """Every analytical ε that follows from a participation law and a strategy C of b bands.
 
-    The first is for an adversary who knows the client's rounds; where it does not, sampling may add
-    `amplified_bounds`. Columns of C that are b rounds apart share no row, so that b rows that begin
-    with a client's round act as one round of independent noise. Where a noisy count shares the
-    budget (`AdaptiveClip`), its noise is independent, so that the first bound is for the larger of
+    The first bound holds for an adversary who knows the client's rounds. If the rounds are secret,
+    `amplified_bounds` may follow. Columns of C that are b rounds apart share no row, so that the b
+    rows from a client's round on act as one round of independent noise. If a noisy count shares the
+    budget (`AdaptiveClip`), its noise is independent, so that the first bound uses the larger of
     both sensitivities. Proofs: docs/notes/correlated-noise.md.
 
     Args:
-        law: how a client takes part.
+        law: participation law of a client.
         strategy: C, lower triangular, shape ``(T, T)``; ``None`` for independent noise, whose
             bounds are `upper_bounds`.
         noise_multiplier: z ≥ 0.
@@ -48,13 +48,13 @@ def strategy_bounds(
     """
     if strategy is None:
         return upper_bounds(law, noise_multiplier, delta)
-    size = max(sensitivity(strategy, law), math.sqrt(law.limit))
+    largest = max(sensitivity(strategy, law), math.sqrt(law.limit))
     bound = UpperBound(
-        gaussian_epsilon(noise_multiplier / size, delta),
-        True,
-        "zero-out",
-        f"the rounds of a client add up to {size:.3g} times one round's, by the noise's "
-        "correlation",
+        epsilon=gaussian_epsilon(noise_multiplier / largest, delta),
+        rounds_known=True,
+        adjacency="zero-out",
+        assumption=f"the rounds of a client add up to {largest:.3g} times one round's, by the "
+        "noise's correlation",
     )
     if not 0 < bound.epsilon < math.inf:
         return (bound,)
@@ -65,12 +65,13 @@ def strategy_bounds(
 
 
 def bands_of(strategy: Floats) -> int:
-    """Rounds over which a strategy correlates noise, itself included."""
-    return int(np.subtract(*np.nonzero(strategy)).max()) + 1
+    """Number of bands of C, the diagonal included."""
+    rows, columns = np.nonzero(strategy)
+    return int((rows - columns).max()) + 1
 
 
 def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:
-    """The largest ``|(CᵀC)_st|`` of rounds in blocks that follow each other."""
+    """The largest ``|(CᵀC)_st|`` of rounds s and t in consecutive blocks."""
     largest = 0.0
     for _, end in law.blocks[:-1]:
         before = strategy[:, max(end - bands + 1, 0) : end]
@@ -81,43 +82,47 @@ def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:
 
 
 def _largest_column(strategy: Floats) -> float:
+    """The largest norm of a column."""
     return float(np.linalg.norm(strategy, axis=0).max())
 
 
 def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
     """The largest ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` over the rounds S of a client.
 
-    Exact for one participation; for regular distances; where columns of rounds that a client may
-    have are orthogonal (as many bands as rounds between them); and for a Toeplitz matrix whose
-    entries do not increase, where the first possible rounds are the worst. Otherwise an upper
-    bound: the best S of each row of ``|CᵀC|``, and then the best S of these (Choquette-Choo et al.
-    2023, "(Amplified) Banded Matrix Factorization", Algorithms 3 and 4).
+    The value is exact for one participation; for regular distances; if the columns of a client's
+    possible rounds are orthogonal (the separation is at least the number of bands); and for a
+    Toeplitz matrix whose entries do not increase, for which the first possible rounds are the worst
+    case. Otherwise it is an upper bound: the maximum over S of the sums of each row of ``|CᵀC|``,
+    and then the maximum over S of the sum of these (Choquette-Choo et al. 2023, "(Amplified) Banded
+    Matrix Factorization", Algorithms 3 and 4).
 
     Args:
         strategy: C, lower triangular, shape ``(T, T)``.
-        law: which rounds a client may have.
+        law: participation law of a client.
     """
     rounds = len(strategy)
-    distance = law.separation
-    limit = min(law.limit, -(-rounds // distance))
+    separation = law.separation
+    limit = min(law.limit, math.ceil(rounds / separation))
     if limit <= 1:
         return _largest_column(strategy)
     if not law.blocks and (law.regular or _is_decreasing_toeplitz(strategy)):
-        starts = range(min(distance, rounds)) if law.regular else range(1)
-        regular = [np.arange(start, rounds, distance) for start in starts]
+        starts = range(min(separation, rounds)) if law.regular else range(1)
+        possible = [np.arange(start, rounds, separation) for start in starts]
         return max(
-            _of_rounds(strategy[:, possible], limit) for possible in regular
+            _max_over_consecutive(strategy[:, columns], limit)
+            for columns in possible
         )
     products = np.abs(strategy.T @ strategy)
     if law.blocks:
         by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
         return math.sqrt(sum(float(by_row[a:b].max()) for a, b in law.blocks))
-    best = _best_sum(products, distance, limit)
-    return math.sqrt(float(_best_sum(best[None], distance, limit)[0]))
+    row_sums = _largest_sums(products, separation, limit)
+    largest_sum = _largest_sums(row_sums[None], separation, limit)[0]
+    return math.sqrt(float(largest_sum))
 
 
-def _of_rounds(columns: Floats, limit: int) -> float:
-    """The largest value of ``limit`` rounds that follow each other, by the rounds' columns."""
+def _max_over_consecutive(columns: Floats, limit: int) -> float:
+    """The largest sensitivity over ``limit`` consecutive columns."""
     products = np.pad(np.abs(columns.T @ columns), ((1, 0), (1, 0)))
     sums = products.cumsum(axis=0).cumsum(axis=1)
     size = min(limit, columns.shape[1])
@@ -127,12 +132,14 @@ def _of_rounds(columns: Floats, limit: int) -> float:
     return math.sqrt(float(np.diag(square).max()))
 
 
-def _best_sum(values: Floats, separation: int, limit: int) -> Floats:
-    """Of each row the largest sum of ``limit`` entries that are ``separation`` apart, all ≥ 0."""
+def _largest_sums(values: Floats, separation: int, limit: int) -> Floats:
+    """For each row, the largest sum of at most ``limit`` entries that are far enough apart.
+
+    The indices of the entries differ by at least ``separation``. All values must be nonnegative.
+    """
     count, rounds = values.shape
-    best = np.zeros(
-        (count, rounds + separation)
-    )  # of the entries from each place on
+    # Column t: the largest sum of entries from index t on.
+    best = np.zeros((count, rounds + separation))
     for _ in range(limit):
         best[:, :rounds] = values + best[:, separation:]
         best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1].copy()
@@ -140,6 +147,9 @@ def _best_sum(values: Floats, separation: int, limit: int) -> Floats:
 
 
 def _is_decreasing_toeplitz(strategy: Floats) -> bool:
+    """Whether C is a Toeplitz matrix with nonnegative entries that do not increase."""
     column = strategy[:, 0]
-    falls = column[-1] >= 0 and bool(np.all(np.diff(column) <= 0))
-    return falls and np.array_equal(strategy[1:, 1:], strategy[:-1, :-1])
+    is_decreasing = column[-1] >= 0 and bool(np.all(np.diff(column) <= 0))
+    return is_decreasing and np.array_equal(
+        strategy[1:, 1:], strategy[:-1, :-1]
+    )

@@ -1,4 +1,4 @@
-"""The exact (ε, δ) of a pair of Gaussians: how well one draw tells which of the two it came from.
+"""The exact (ε, δ) of a pair of Gaussians: how well one draw distinguishes the two.
 
 Sources: Andrew et al. 2024, section 3.2 (two fitted Gaussians); Steinke 2022, Prop. 7 (δ(ε) from
 the privacy loss); Balle & Wang 2018 and Dong et al. 2019 (equal variances, μ-GDP).
@@ -21,17 +21,34 @@ from numpy.typing import ArrayLike
 
 from fl_epe.checks import Booleans, Floats, raise_invalid
 
-_LARGEST = (
-    1e140  # of m and r − 1: much more and their squares overflow, and so does ε
-)
-_LARGEST_EPSILON = 1e300  # δ has long vanished
-_LOWEST_SCORE = -9.0  # 1 − Φ is 1 to the last bit
-_HIGHEST_SCORE = 40.0  # 1 − Φ is below every double
-_SHORT_GAP = 0.25  # M(u) − M(u + gap) cancels for smaller gaps
-# A little more than the relative error of a computed δ, at given x.
+# Largest m and r − 1. The squares of much larger ones overflow, and so does ε.
+_LARGEST = 1e140
+
+# Largest ε that is evaluated; δ is 0 long before.
+_LARGEST_EPSILON = 1e300
+
+# At lower scores 1 − Φ is 1 to the last bit.
+_LOWEST_SCORE = -9.0
+
+# At higher scores 1 − Φ is smaller than every double.
+_HIGHEST_SCORE = 40.0
+
+# M(u) − M(u + gap) suffers from cancellation for smaller gaps, and is integrated instead.
+_SHORT_GAP = 0.25
+_QUADRATURE_NODES = 5
+
+# Slightly above the relative error of a computed δ at given x.
 _DELTA_ROUNDING = 1e-14
-_EPSILON_ROUNDING = 2e-15  # and of ε at given x, or of x at given ε
-_MAX_STEPS = 200  # bisection alone would need fewer
+
+# Slightly above the relative error of ε at given x, and of x at given ε.
+_EPSILON_ROUNDING = 2e-15
+
+# Bisection alone would need fewer steps.
+_MAX_STEPS = 200
+
+# Absolute and relative size of the last step. The error is about the square of the step.
+_ABSOLUTE_STEP = 1e-9
+_RELATIVE_STEP = 1e-14
 
 
 @np.errstate(all="ignore")
@@ -44,7 +61,7 @@ def epsilon_two_gaussians(
 ) -> float | Floats:
     """The smallest ε ≥ 0 for which the two Gaussians are (ε, δ)-indistinguishable, both ways.
 
-    That is, δ(ε) ≤ ``delta`` for the δ(ε) of :func:`delta_two_gaussians`. The answer is rounded up.
+    That is, δ(ε) ≤ ``delta`` for the δ(ε) of :func:`delta_two_gaussians`. The result is rounded up.
     Its relative error is below 1e-9 if ε is at least 1e-3 and ``delta`` at most 1/2.
 
     Args:
@@ -72,9 +89,9 @@ def epsilon_two_gaussians(
 
 
 def epsilon_of_shift(shift: ArrayLike, delta: float) -> Floats:
-    """ε of scores N(shift, 1) against N(0, 1), in the shape of ``shift``; below 0 it counts as 0.
+    """ε of scores N(shift, 1) against N(0, 1), in the shape of ``shift``.
 
-    A shift may be infinite, and so is its ε.
+    Negative shifts count as 0. The ε of an infinite shift is infinite.
     """
     finite = np.clip(shift, 0.0, 10 * _LARGEST)
     return np.asarray(epsilon_two_gaussians(0.0, 1.0, finite, 1.0, delta))
@@ -121,13 +138,18 @@ def delta_two_gaussians(
 class _Pair:
     """Pairs of a narrow N(0, 1) and a wide N(m, r²), and their terms that do not depend on ε.
 
+    For a value y of the wide Gaussian let u = (y − m)/r. The ratio of the wide density to the
+    narrow one exceeds e^ε where u > U or u < −V, with U ≤ V, and g and g′ are defined by
+    U + g = m + r·U and V + g′ = r·V − m. All of them are functions of x = U − U₀ ≥ 0, where U₀ is
+    the value of U at ε = 0, and so is ε (docs/notes/two-gaussians.md).
+
     Attributes:
-        identical: the two are the same; the fields below then hold a placeholder.
-        disjoint: no finite ε suffices; the fields below then hold a placeholder.
+        identical: whether the two are the same; the fields below then hold a placeholder.
+        disjoint: whether no finite ε suffices; the fields below then hold a placeholder.
         shift: m.
         excess: r − 1, to full relative precision.
         square: r² − 1.
-        start: U₀, the value of U at ε = 0.
+        start: U₀.
         slope: dε/dx at x = 0.
         far_gap: g′/(r − 1) at x = 0.
     """
@@ -159,7 +181,7 @@ class _Pair:
         identical = ((mean0 == mean1) & (std0 == std1)) | (
             (shift == 0) & (excess == 0)
         )
-        # Never where they are NaN.
+        # NaN compares as False, so such pairs are disjoint or identical.
         regular = ~identical & (shift < _LARGEST) & (excess < _LARGEST)
         shift = np.where(regular, shift, 1.0)
         excess = np.where(regular, excess, 0.0)
@@ -187,24 +209,25 @@ class _Pair:
         return results
 
     def epsilon(self, x: Floats) -> Floats:
-        """The ε of x."""
+        """The ε at x."""
         return x * (self.slope + self.square * x / 2)
 
     def offset(self, epsilon: Floats) -> Floats:
-        """The x of that ε, or a smaller one at which δ is already below every double."""
+        """The x at which ε has this value, or a smaller x at which δ is already 0 in floats."""
         epsilon = np.minimum(epsilon, _LARGEST_EPSILON)
         root = np.hypot(self.slope, np.sqrt(2 * self.square) * np.sqrt(epsilon))
-        vanished = 2 * (_HIGHEST_SCORE + np.abs(self.start))
+        largest = 2 * (_HIGHEST_SCORE + np.abs(self.start))
         return np.asarray(
-            np.minimum(2 * epsilon / (self.slope + root), vanished)
+            np.minimum(2 * epsilon / (self.slope + root), largest)
         )
 
 
 def _solve(pair: _Pair, delta: Floats) -> Floats:
     """The smallest x ≥ 0 at which δ is at most ``delta``.
 
-    Newton's method on ln δ, from the right. As δ ≤ 2·(1 − Φ(U)), the U with 1 − Φ(U) = δ/4 is far
-    enough to start from. A step that would leave the bracket is replaced by a bisection.
+    Newton's method is applied to ln δ, from the right. It starts at the U with 1 − Φ(U) = δ/4,
+    which is large enough because δ ≤ 2·(1 − Φ(U)). A step that would leave the bracket is replaced
+    by a bisection.
     """
     goal = np.log(delta) - _DELTA_ROUNDING
     low = np.zeros(np.broadcast_shapes(pair.start.shape, goal.shape))
@@ -219,16 +242,19 @@ def _solve(pair: _Pair, delta: Floats) -> Floats:
         high = np.where(value > goal, high, x)
         newton = x + (goal - value) / slope
         usable = ((low < newton) & (newton < high)) | (newton == x)
-        before = x
+        previous = x
         x = np.where(usable, newton, (low + high) / 2)
-        # The error is about the square of the last step.
-        if np.all(np.abs(x - before) <= 1e-9 + 1e-14 * x):
+        tolerance = _ABSOLUTE_STEP + _RELATIVE_STEP * x
+        if np.all(np.abs(x - previous) <= tolerance):
             break
     return x
 
 
 def _log_delta(pair: _Pair, x: Floats) -> tuple[Floats, Floats]:
-    """The logarithm of δ, and its derivative with respect to x."""
+    """The logarithm of δ, and its derivative with respect to x.
+
+    The variables ``near`` and ``far`` are U and V, and ``near_gap`` and ``far_gap`` are g and g′.
+    """
     ratio = 1 + pair.excess
     slope = pair.slope + pair.square * x  # dε/dx
     near = np.clip(pair.start + x, _LOWEST_SCORE, _HIGHEST_SCORE)
@@ -246,11 +272,12 @@ def _log_delta(pair: _Pair, x: Floats) -> tuple[Floats, Floats]:
 
 
 def _tail(score: Floats, gap: Floats, excess: Floats) -> tuple[Floats, Floats]:
-    """M(score) − M(score + gap)/r, free of cancellation, and M(score + gap)."""
+    """M(score) − M(score + gap)/r without cancellation, and M(score + gap); see `_mills`."""
     after = _mills(score + gap)
     half = np.minimum(gap, _SHORT_GAP) / 2
     fall = np.zeros_like(after)
-    for node, weight in zip(*quadrature(), strict=True):  # −M′(v) = 1 − v·M(v)
+    # The fall M(score) − M(score + gap) is the integral of −M′(v) = 1 − v·M(v).
+    for node, weight in zip(*quadrature(), strict=True):
         v = score + half * (1 + node)
         fall += half * weight * (1 - v * _mills(v))
     fall = np.where(gap < _SHORT_GAP, fall, _mills(score) - after)
@@ -259,11 +286,12 @@ def _tail(score: Floats, gap: Floats, excess: Floats) -> tuple[Floats, Floats]:
 
 @functools.cache
 def quadrature() -> tuple[Floats, Floats]:
-    """Nodes and weights of Gauss and Legendre; what makes them is slow to import."""
-    return np.polynomial.legendre.leggauss(5)
+    """Gauss–Legendre nodes and weights. Cached, because numpy.polynomial is slow to import."""
+    return np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
 
 
 def _mills(v: Floats) -> Floats:
+    """The Mills ratio (1 − Φ(v))/φ(v)."""
     return np.asarray(np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2)))
 
 

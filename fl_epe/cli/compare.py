@@ -32,17 +32,17 @@ from fl_epe.limit import (
 from fl_epe.schedules import SCHEDULES, schedule_maker
 from fl_epe.tasks import look_in_current_folder
 
-_OF_PLAN = {field.name for field in dataclasses.fields(ComparisonPlan)}
-_OF_RUN = {field.name for field in dataclasses.fields(RunConfig)}
+_PLAN_FIELDS = {field.name for field in dataclasses.fields(ComparisonPlan)}
+_RUN_FIELDS = {field.name for field in dataclasses.fields(RunConfig)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Compare:
     """Measure a grid of participation schedules, noise multipliers and participations.
 
-    Without --task in the high-dimensional limit, which needs no training. Prints a table, and
-    writes compare.html and compare.json. With --task, the same command with the same --output
-    goes on after a stop, or with a larger grid.
+    Without --task the high-dimensional limit is measured, which needs no training. The command
+    prints a table, and writes compare.html and compare.json. With --task, the same command with the
+    same --output continues after a stop, or with a larger grid.
 
     Examples:
         fl-epe compare
@@ -54,18 +54,18 @@ class Compare:
         fl-epe compare --like runs/digits-20260101-120000 --rounds 60
 
     Attributes:
-        output: directory to write to, and to go on from (default: runs/compare-DATE-TIME).
-        from_log: a log of who took part, CSV or Parquet: its rounds, clients and participations are
-            taken, and the schedules are compared with it.
-        workers: processes; no influence on the result.
+        output: directory to write to, and to continue from (default: runs/compare-DATE-TIME).
+        from_log: a participation log, CSV or Parquet, with which the schedules are compared at the
+            log's numbers of rounds, clients and participations.
+        workers: number of processes, which does not change the result.
         details: print every table and note, not only those of the final model.
-        plan: the plan: a grid, and what all its measurements share.
+        plan: the grid, and the settings that all its measurements share.
     """
 
     NAMES: ClassVar = {
         **{
             name: f"--set {name.replace('_', '-')}"
-            for name in _OF_RUN - _OF_PLAN
+            for name in _RUN_FIELDS - _PLAN_FIELDS
         },
         "noise_multiplier": "--noise-multipliers",
         "canary_participations": "--participations",
@@ -86,14 +86,15 @@ class Compare:
     )
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Measure it."""
+        """Measure the grid."""
         check_count("workers", self.workers)
         settings = dict(self.plan)
         if self.from_log is not None:
             schedules = settings.get("schedules") or DEFAULT_SCHEDULES
             settings["schedules"] = (f"trace:path={self.from_log}", *schedules)
-        ComparisonPlan(**settings)  # is refused before any log is read
-        with waiting("Reading the log of who took part"):
+        # Invalid settings are refused before a log is read, which may take long.
+        ComparisonPlan(**settings)
+        with waiting("Reading the participation log"):
             plan = ComparisonPlan(**with_log(settings))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
@@ -130,7 +131,7 @@ class Compare:
 
 @dataclasses.dataclass(frozen=True)
 class Schedules:
-    """Every kind of schedule for --participation and --schedules.
+    """List every kind of schedule for --participation and --schedules.
 
     Options are written kind:name=value,name=value, or as a JSON object: kind:{...}.
 
@@ -141,7 +142,7 @@ class Schedules:
     """
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Print them."""
+        """Print the kinds and their options."""
         console = terminal()
         for kind, schedule_class in SCHEDULES.items():
             console.print(kind, style="bold")

@@ -236,11 +236,11 @@ class RunOutcome:
         noise_faults = tuple[str, ...]()
         if recording.wrapped.noise_std() is not None:
             noise, noise_faults = recording.noise.findings()
-        client_noise, client_faults = recording.client_noise.findings()
+        client_noise = recording.client_noise.findings()
         is_final = state.rounds in (None, state.index) and not self._is_longer
         return Findings(
-            step_faults=(*noise_faults, *client_faults),
-            noise=(*noise, *client_noise),
+            step_faults=(*noise_faults, *client_noise.faults),
+            noise=(*noise, *client_noise.sentences),
             plan=tuple(plan),
             not_measured=self._missing() or self.faults.first_failure,
             last_model_is_finite=recording.last_is_finite,

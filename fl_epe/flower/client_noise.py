@@ -1,5 +1,6 @@
-"""Noise that clients add themselves: what they promise, or what most of them seem to add."""
+"""Tests of noise that clients add themselves, against their promise or each other's noise."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -15,31 +16,46 @@ from fl_epe.flower.replies import MOST_READ, are_noise, base_of, model_record
 from fl_epe.flower.round_state import RoundState
 from fl_epe.noise import LocalDp, PromisedNoise
 
-_LITTLE = 0.7  # of the median node's noise: less is not by chance, nor for want of an update
-_FEWEST = 5  # nodes of which most can be told from one
+# Ratio to the median node's noise below which neither chance nor a missing update explains it.
+_LOW_NOISE_RATIO = 0.7
+
+# An outlier can be identified among this many nodes.
+_MIN_NODES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientNoiseFindings:
+    """The result of the tests of clients' noise.
+
+    Attributes:
+        sentences: what was measured.
+        faults: faults of the promise and of nodes' noise, as clauses.
+    """
+
+    sentences: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 class ClientNoise:
     """The test of clients' noise in a run: of each reply, or of nodes against each other.
 
     Args:
-        promise: of the clients; without one nodes are compared with each other.
-        seed: of the test.
+        promise: the clients' promise; without one, nodes are compared with each other.
+        seed: seed of the test.
 
     Attributes:
-        promised: what replies show of the promise; ``None`` before the first.
+        promised: the tests of the promise; ``None`` before the first reply.
     """
 
     def __init__(self, promise: LocalDp | None, seed: int) -> None:
         self._promise = promise
         self._seed = seed
-        self._named = set[
-            int
-        ]()  # nodes that were named for less noise than others
+        # Nodes that were reported to have less noise than others.
+        self._reported_nodes = set[int]()
         self.promised: PromisedNoise | None = None
 
     def announce(self) -> None:
-        """Log what the numbers of the promise amount to, before the first round."""
+        """Log the exact ε that follows from the promise, before the first round."""
         if self._promise is not None:
             log = logger.warning if self._promise.fault() else logger.info
             log("Audit: %s", self._promise.sentence())
@@ -55,22 +71,22 @@ class ClientNoise:
     ) -> None:
         """Test each node's first reply of a round; the first failure of a node is logged.
 
-        Replies that cannot be read are left out: they are faults elsewhere.
+        Unreadable replies are skipped, because they are logged elsewhere.
 
         Args:
             current: the round.
-            updates: in the replies that can be read.
+            updates: the updates in the readable replies.
             real: all replies of clients.
-            layout: of all arrays of the model.
+            layout: layout of all arrays of the model.
             preferred: see `model_record`.
-            faults: to which failures are added.
+            faults: the log to which failures are added.
         """
         index = current.index
         if self._promise is None:
-            for node, times in less_noise(updates).items():
-                if node not in self._named:
-                    self._named.add(node)
-                    text = f"node {node}: {times:.2g} times the noise that other nodes seem to add"
+            for node, ratio in less_noise(updates).items():
+                if node not in self._reported_nodes:
+                    self._reported_nodes.add(node)
+                    text = f"node {node}: {ratio:.2g} times the noise that other nodes seem to add"
                     faults.observed(index, FaultKind.NOISE_UNLIKE_OTHERS, text)
             return
         promised = self.promised or self._begin(self._promise, layout)
@@ -87,7 +103,8 @@ class ClientNoise:
             _, update = model_record(replies[node], layout, preferred)
             if np.isfinite(update).all():
                 if base is not None:
-                    update -= base  # a vector of its own
+                    # In place, because `model_record` made a copy.
+                    update -= base
                 promised.add(node, update)
         for sender, text in promised.faults.items():
             if sender not in earlier_faults:
@@ -95,52 +112,57 @@ class ClientNoise:
                 faults.observed(index, kind, text, "noise is not as promised: ")
 
     def _begin(self, promise: LocalDp, layout: Layout) -> PromisedNoise:
-        sizes = {name: math.prod(layout.shapes[name]) for name in layout.moved}
-        return PromisedNoise(promise, sizes, seed=self._seed)
+        num_entries = {
+            name: math.prod(layout.shapes[name]) for name in layout.moved
+        }
+        return PromisedNoise(promise, num_entries, seed=self._seed)
 
     def state(self) -> NamedArrays:
-        """Named arrays from which `restore` goes on."""
+        """Named arrays from which `restore` continues."""
         if self.promised is None:
             return {}
         return self.promised.state()
 
     def restore(self, layout: Layout, state: NamedArrays) -> None:
-        """Go on from the state of an audit that was saved."""
+        """Continue from the state of a saved audit."""
         if state and self._promise is not None:
             self.promised = self._begin(self._promise, layout)
             self.promised.restore(state)
 
-    def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What is seen of the noise of clients, in sentences, and what is wrong with it."""
+    def findings(self) -> ClientNoiseFindings:
+        """The result; empty without a promise."""
         if self._promise is None:
-            return (), ()
-        sentences: Sequence[str] = ()
-        faults: Sequence[str] = ()
+            return ClientNoiseFindings()
+        sentences = [f"Noise of clients: {self._promise.sentence()}."]
+        faults = []
+        fault_of_promise = self._promise.fault()
+        if fault_of_promise:
+            faults.append(fault_of_promise)
         if self.promised is not None:
-            sentences, faults = self.promised.findings()
-        amount = f"Noise of clients: {self._promise.sentence()}."
-        fault = self._promise.fault()
-        return (amount, *sentences), (*([fault] if fault else []), *faults)
+            results, faults_of_nodes = self.promised.findings()
+            sentences += results
+            faults += faults_of_nodes
+        return ClientNoiseFindings(tuple(sentences), tuple(faults))
 
 
 def less_noise(updates: RoundUpdates) -> dict[int, float]:
-    """Nodes with less noise than the others, whose updates look like noise and nothing else.
+    """Nodes with less noise than the other nodes, whose updates look like pure noise.
 
     Args:
-        updates: of a round.
+        updates: the updates of a round.
 
     Returns:
-        By node its noise over that of the median node, below 0.7. Nothing where the others' updates
-        do not look like noise, or of fewer than five nodes.
+        For each of these nodes the ratio of its noise to the median node's, below 0.7. Empty if the
+        other updates do not look like noise, or if there are fewer than five nodes.
     """
-    sizes = np.sqrt(np.mean(updates.entries**2, axis=1))
-    if len(sizes) < _FEWEST:
+    rms = np.sqrt(np.mean(updates.entries**2, axis=1))
+    if len(rms) < _MIN_NODES:
         return {}
-    times = sizes / max(float(np.median(sizes)), np.finfo(float).tiny)
-    has_little = times < _LITTLE
-    if not has_little.any():
+    ratios = rms / max(float(np.median(rms)), np.finfo(float).tiny)
+    is_low = ratios < _LOW_NOISE_RATIO
+    if not is_low.any():
         return {}
-    if not are_noise(list(updates.entries[~has_little][:MOST_READ])):
+    if not are_noise(list(updates.entries[~is_low][:MOST_READ])):
         return {}
-    rows = np.flatnonzero(has_little).tolist()
-    return {updates.nodes[row]: float(times[row]) for row in rows}
+    rows = np.flatnonzero(is_low).tolist()
+    return {updates.nodes[row]: float(ratios[row]) for row in rows}

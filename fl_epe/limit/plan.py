@@ -17,11 +17,11 @@ from fl_epe.limit.simulated_record import RealUpdates, round_noise_multiplier
 from fl_epe.mechanism import parse_strategy
 from fl_epe.schedules import log_of, parse_schedule
 
-# Rounds and clients of a plan in the limit that does not say how many.
+# Default numbers of rounds and clients of a plan in the limit.
 ROUNDS = 512
 CLIENTS = 10_000
 
-# One of each kind that needs no file.
+# One schedule of each kind that needs no file.
 DEFAULT_SCHEDULES = (
     "epochs",
     "cyclic",
@@ -36,8 +36,10 @@ DEFAULT_SCHEDULES = (
     "drop-out:of=epochs,rate=0.2",
 )
 
-# Fields that span the grid, and those that only decide which schedule is recommended.
+# Fields that span the grid.
 _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
+
+# Fields that only affect which schedule is recommended.
 _CHOICE = (
     "target_epsilon",
     "least_distance",
@@ -46,11 +48,11 @@ _CHOICE = (
     "draws",
 )
 
-# Settings of a run that a plan has under the same name.
+# Settings of a run that are fields of a plan with the same name.
 COMMON = ("rounds", "delta", "server_momentum")
 
-# Settings of a run that a plan decides in another way.
-_OF_PLAN = {
+# Settings of a run that are replaced by the grid, or by other fields of a plan.
+_REPLACED_BY_GRID = {
     "participation",
     "noise_multiplier",
     "canary_participations",
@@ -60,7 +62,7 @@ _OF_PLAN = {
 }
 
 # Relative error of a number that is printed with six digits.
-_AS_PRINTED = 5e-6
+_PRINTING_ERROR = 5e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +70,10 @@ class Cell:
     """One combination to measure.
 
     Attributes:
-        schedule: as `fl_epe.schedules.parse_schedule` reads it.
+        schedule: participation schedule, in the format of `fl_epe.schedules.parse_schedule`.
         noise_multiplier: z.
-        participations: how often a client is expected to take part.
-        mechanism: of the noise, as `fl_epe.mechanism.parse_strategy` reads it.
+        participations: expected number of participations of a client.
+        mechanism: noise mechanism, in the format of `fl_epe.mechanism.parse_strategy`.
         replicate: number of the replicate, from 0.
     """
 
@@ -83,7 +85,10 @@ class Cell:
 
     @property
     def place(self) -> tuple[str, float, float]:
-        """All but the replicate; the mechanism beside the schedule unless it is independent."""
+        """The combination without its replicate.
+
+        A mechanism other than independent noise is appended to the schedule.
+        """
         name = self.schedule
         if self.mechanism != "independent":
             name += f", {self.mechanism}"
@@ -95,36 +100,38 @@ class ComparisonPlan:
     """A comparison, in the limit or by training.
 
     Attributes:
-        schedules: specifications such as epochs, poisson, min-separation:separation=5 or
+        schedules: participation schedules such as epochs, poisson, min-separation:separation=5 or
             trace:path=log.csv; 'fl-epe schedules' lists all kinds (default: one of each kind that
             needs no file).
-        noise_multipliers: z, the standard deviations of the DP noise on the sum over the clip
-            norm; 0 only with a task.
+        noise_multipliers: z, the standard deviations of the DP noise on the sum of updates over the
+            clip norm; 0 only with a task.
         participations: expected numbers of rounds in which a client takes part.
-        mechanisms: of the noise: independent, tree, banded:bands=8, toeplitz, blt, or a .npy file.
-        replicates: trainings of each combination, with fresh seeds, which are pooled.
-        task: what to train, such as digits (default: the limit, where nothing is trained and
-            noise outweighs the updates).
+        mechanisms: noise mechanisms: independent, tree, banded:bands=8, toeplitz, blt, or a .npy
+            file.
+        replicates: number of trainings of each combination, with fresh seeds, which are pooled.
+        task: the task to train, such as digits (default: the limit, in which nothing is trained and
+            the noise is much larger than the updates).
         rounds: number T of rounds (default: 512; with a task, the task's).
         clients: number m of clients, without a task (default: 10000).
         delta: target δ (default: clients^-1.1).
         server_momentum: momentum of the server's sgd (default: 0.9; with a task, the task's).
         like: directory of a run whose clip norms, server, real updates and number of rounds are
-            taken over, without a task.
+            used, without a task.
         settings: other settings of 'fl-epe run' by name, such as local-epochs=1, with a task.
         task_options: options of the task by name.
-        target_epsilon: ε that theory must guarantee every client, without a task: the noise that
-            each schedule needs for it is named (default: schedules are compared at equal noise).
-        least_distance: difference of the numbers of two rounds of a client, at least, of a schedule
-            that is recommended; the default schedules are separated by it.
-        part_time: clients are offline at times of their own, so none can be told when to come: only
-            schedules to which they come when they are online are recommended.
-        clients_draw: clients are always online, but no server picks them: only schedules in which
-            each client draws its own rounds, and comes in them, are recommended.
-        draws: privacy losses to draw of each schedule whose secret rounds have no exact theorem,
-            without a task: ε is then an upper bound with 99.9% confidence (default: none).
-        confidence: of the intervals, and of what no client exceeds, a share in (0, 1).
-        seed: of everything; trainings do not share randomness.
+        target_epsilon: ε that theory must guarantee every client, without a task. The noise that
+            each schedule needs for it is reported (default: schedules are compared at equal noise).
+        least_distance: minimum separation, in rounds, between two participations of a client in a
+            recommended schedule. The default schedules use it as their separation.
+        part_time: clients are not always available, so the server cannot fix their rounds. Only
+            schedules in which clients take part when they are available are recommended.
+        clients_draw: clients are always available, but the server does not select them. Only
+            schedules in which each client draws its own rounds are recommended.
+        draws: number of privacy losses to draw for each schedule whose secret rounds have no exact
+            theorem, without a task. ε is then an upper bound with 99.9% confidence (default: none).
+        confidence: confidence level in (0, 1). Intervals cover the true value with this
+            probability, and the worst-case client's bound holds with it.
+        seed: seed of all randomness; trainings do not share random numbers.
     """
 
     schedules: tuple[str, ...] = DEFAULT_SCHEDULES
@@ -202,9 +209,9 @@ class ComparisonPlan:
         self._check_kind()
 
     def _check_kind(self) -> None:
-        """Check the settings that only the limit, or only training, has."""
-        of_run = {field.name for field in dataclasses.fields(RunConfig)}
-        allowed = of_run - _OF_PLAN - set(COMMON)
+        """Check the settings that exist only in the limit, or only with training."""
+        run_fields = {field.name for field in dataclasses.fields(RunConfig)}
+        allowed = run_fields - _REPLACED_BY_GRID - set(COMMON)
         unknown = set(self.settings) - allowed
         if unknown:
             raise ValueError(
@@ -234,7 +241,7 @@ class ComparisonPlan:
 
     @property
     def combinations(self) -> int:
-        """How many combinations are to be measured, each with all its replicates."""
+        """Number of combinations to measure, each with all its replicates."""
         return math.prod(len(getattr(self, name)) for name in _GRID)
 
     def cells(self) -> Iterator[Cell]:
@@ -245,7 +252,7 @@ class ComparisonPlan:
         )
 
     def key(self, cell: Cell) -> str:
-        """The name of a training: with the same key the result is the same."""
+        """A key of a training. Trainings with the same key have the same result."""
         common = dataclasses.asdict(self)
         for name in (*_GRID, *_CHOICE, "replicates", "confidence"):
             del common[name]
@@ -254,15 +261,15 @@ class ComparisonPlan:
 
 
 def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a plan, completed by the log that one of its schedules replays.
+    """Fields of a plan, completed by the participation logs that its schedules replay.
 
-    The log says how many rounds there are, how often a client takes part and how many clients
-    there are; the other schedules are then measured at the same numbers.
+    A log determines the numbers of rounds, clients and participations; the other schedules are then
+    measured at the same numbers.
 
     Raises:
         ArgumentError: if ``rounds`` or ``participations`` are given and differ from the log's.
-        FileNotFoundError: if there is no such log.
-        ValueError: if a file holds no log.
+        FileNotFoundError: if the log does not exist.
+        ValueError: if the file is not a log.
     """
     fields = {
         name: value for name, value in values.items() if value is not None
@@ -284,7 +291,7 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
             printed = list(fields["participations"])
             exact = [
                 mean
-                if math.isclose(count, mean, rel_tol=_AS_PRINTED)
+                if math.isclose(count, mean, rel_tol=_PRINTING_ERROR)
                 else count
                 for count in printed
             ]
@@ -306,10 +313,10 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
 def rounds_like(
     run: AuditRecord | None, rounds: int | None, default: int
 ) -> int:
-    """``rounds`` unless it is ``None``, else those of the run, else the default.
+    """``rounds``; if it is ``None``, the run's number of rounds, or the default without a run.
 
     Raises:
-        ValueError: if the run has another number of rounds, which its clip norms belong to.
+        ValueError: if the run has another number of rounds, so that its clip norms do not fit.
     """
     if run is None:
         if rounds is None:
@@ -329,7 +336,7 @@ def limit_like(
 
     Args:
         run: a finished run, or ``None``.
-        momentum: of the server, if it is not the run's, or that of `RunConfig` without a run.
+        momentum: momentum of the server; by default the run's, or `RunConfig`'s without a run.
 
     Raises:
         ValueError: as `RealUpdates.of`.
@@ -352,9 +359,9 @@ def limit_like(
 def setting_like(
     run: AuditRecord | None, noise_multiplier: float
 ) -> float | None:
-    """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
+    """``--noise-multiplier`` of a run whose sum of updates has ``noise_multiplier``.
 
-    ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
+    ``None`` if the two are equal, because no adaptive clip norm uses a part of the budget.
     """
     of_count = 0.0 if run is None else _of_count(run.mechanism)
     if not of_count or not noise_multiplier:
@@ -363,9 +370,9 @@ def setting_like(
 
 
 def _of_count(mechanism: Mechanism) -> float:
-    """The part of 1/z² that is from the noisy count of an adaptive clip norm; 0 without one."""
-    of_round = mechanism.noise_multiplier
-    of_sum = mechanism.sum_noise_multiplier
-    if not of_round or not of_sum:
+    """The part of 1/z² due to the noisy count of an adaptive clip norm; 0 without one."""
+    z = mechanism.noise_multiplier
+    z_of_sum = mechanism.sum_noise_multiplier
+    if not z or not z_of_sum:
         return 0.0
-    return max(of_round**-2 - of_sum**-2, 0.0)
+    return max(z**-2 - z_of_sum**-2, 0.0)

@@ -23,12 +23,13 @@ from fl_epe.noise.check import (
     told,
 )
 from fl_epe.noise.health import RUN_LEVEL, NoiseHealth, check_noise
-from fl_epe.noise.promised import LocalDp, PromisedNoise
+from fl_epe.noise.promised import LocalDp, LocalEpsilon, PromisedNoise
 
 __all__ = [
     "RUN_LEVEL",
     "Check",
     "LocalDp",
+    "LocalEpsilon",
     "NoiseHealth",
     "Outcome",
     "PromisedNoise",

@@ -30,7 +30,7 @@ def scale(noise: NoiseSummary, level: float) -> Check:
     """Compares all noise with its claimed standard deviation; only too little noise fails."""
     count = int(noise.layout.sizes.sum()) * noise.rounds
     estimate = float(noise.law.scales(noise.amounts.sum(), count))
-    lowest = noise.law.lowest(count, level) - ROUNDING
+    lowest = noise.law.scale_quantile(count, level) - ROUNDING
     claim = "the standard deviation is the claimed one"
     measured = (
         f"{estimate:.3g} times the claim in {count:,} values; from {lowest:.3g} on it"
@@ -39,7 +39,7 @@ def scale(noise: NoiseSummary, level: float) -> Check:
     if estimate >= lowest and lowest <= _HALF:
         why = "So few values do not tell half of the noise from all of it"
         return Check("scale", "unknown", claim, measured, why)
-    chance = float(noise.law.below(count, estimate + ROUNDING))
+    chance = float(noise.law.scale_cdf(count, estimate + ROUNDING))
     return judged(
         "scale",
         claim=claim,
@@ -58,7 +58,7 @@ def scale_of_arrays(noise: NoiseSummary, level: float) -> Check:
     scales = np.where(
         counts > 0, noise.law.scales(noise.amounts, tested), np.inf
     )
-    chances = noise.law.below(
+    chances = noise.law.scale_cdf(
         tested, np.minimum(scales, _LARGEST_SCALE) + ROUNDING
     )
     worst = int(chances.argmin())
@@ -99,7 +99,7 @@ def arrays_without_noise(noise: NoiseSummary, level: float) -> Check:
     """Looks for arrays whose noise is 0 in all rounds."""
     silent = np.flatnonzero(with_noise(noise) == 0)
     counts = np.maximum(noise.layout.sizes * noise.rounds, 1)
-    chances = np.append(noise.law.below(counts[silent], ROUNDING), 1.0)
+    chances = np.append(noise.law.scale_cdf(counts[silent], ROUNDING), 1.0)
     measured = "all do"
     if len(silent):
         names = ", ".join(_name(noise, number) for number in silent[:3])

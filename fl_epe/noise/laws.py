@@ -1,14 +1,15 @@
 """The laws of noise that can be claimed, Gaussian and Laplace, and their draws from known seeds.
 
-All is for values over their claimed standard deviation. A scale is an estimate of the standard
+All values are divided by the claimed standard deviation. A scale is an estimate of the standard
 deviation of n values whose distribution is exact under the law: the root mean square for Gaussian
-noise, √2 times the mean size for Laplace noise.
+noise, √2 times the mean absolute value for Laplace noise.
 
 Examples:
-    >>> values = np.array([1.0, -1.0, 2.0, 0.0])
-    >>> float(LAWS["laplace"].scales(LAWS["laplace"].amounts(values).sum(), 4))
+    >>> laplace = LAWS["laplace"]
+    >>> terms = laplace.moment_terms(np.array([1.0, -1.0, 2.0, 0.0]))
+    >>> float(laplace.scales(terms.sum(), 4))
     1.4142135623730951
-    >>> round(float(LAWS["gaussian"].below(10_000, 0.98)), 4)  # so small a scale by chance
+    >>> round(float(LAWS["gaussian"].scale_cdf(10_000, 0.98)), 4)  # so small a scale by chance
     0.0023
 """
 
@@ -28,13 +29,16 @@ Distribution = Literal["gaussian", "laplace"]
 """A law that noise can be claimed to have."""
 
 ROUNDING = 1e-3
-"""Of the standard deviation: what rounding, or the grid of floating-point numbers, may change."""
+"""Relative error of a standard deviation by rounding."""
 
 PREFIX = 8
-"""Values by which noise from a known seed is found."""
+"""Number of first values by which noise from a known seed is recognized."""
 
 _ROOT2 = math.sqrt(2)
-_POPULAR = (
+
+# Seeds that are guessed: small numbers and years up to 2050, popular numbers, and limits of types.
+_SMALL_SEEDS = range(2051)
+_POPULAR_SEEDS = (
     4242,
     9999,
     10000,
@@ -46,8 +50,14 @@ _POPULAR = (
     1234567,
     12345678,
 )
-_LARGE = (123456789, 2**31 - 1, 0xDEADBEEF, 2**32 - 1)
-_SEEDS = (*range(2051), *_POPULAR, *_LARGE)
+_LARGE_SEEDS = (123456789, 2**31 - 1, 0xDEADBEEF, 2**32 - 1)
+_SEEDS = (*_SMALL_SEEDS, *_POPULAR_SEEDS, *_LARGE_SEEDS)
+
+# torch.distributions.Laplace transforms uniform values from this one, just above −1, to 1.
+_LOWEST_UNIFORM = 2**-23 - 1
+
+# torch.randn makes 16 values or more by a vectorized method, whose values differ.
+_VECTORIZED_SIZE = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,65 +65,69 @@ class Law:
     """A law of noise with mean 0 and standard deviation 1.
 
     Attributes:
-        name: in texts; in small letters, where it is claimed.
-        root: whether a scale is the root of a mean of squares, as for Gaussian noise, or a mean of
-            sizes.
+        name: as it is printed.
+        uses_squares: whether a scale is the root of a mean of squares, as for Gaussian noise, or a
+            mean of absolute values.
     """
 
     name: str
-    root: bool
+    uses_squares: bool
 
     @property
     def _distribution(self) -> Any:
-        if self.root:
+        if self.uses_squares:
             return scipy.stats.norm()
         return scipy.stats.laplace(scale=1 / _ROOT2)
 
     def cdf(self, values: Floats) -> Floats:
-        """Distribution function."""
+        """The distribution function."""
         return np.asarray(self._distribution.cdf(values))
 
-    def beyond(self, sizes: Floats) -> Floats:
-        """Probability of a larger size."""
-        return np.asarray(2 * self._distribution.sf(sizes))
+    def tail_probability(self, thresholds: Floats) -> Floats:
+        """Probability that the absolute value of a draw exceeds each of ``thresholds``."""
+        return np.asarray(2 * self._distribution.sf(thresholds))
 
-    def amounts(self, values: Floats) -> Floats:
-        """What each value adds to a scale, of the same shape."""
-        if self.root:
+    def moment_terms(self, values: Floats) -> Floats:
+        """The terms whose mean determines a scale: the squares, or √2 times the absolute values."""
+        if self.uses_squares:
             return np.square(values)
         return np.abs(values) * _ROOT2
 
-    def scales(self, amounts: Any, counts: Any) -> Any:
-        """The scales of ``counts`` values whose amounts add up to ``amounts``."""
-        means = np.asarray(amounts) / np.maximum(counts, 1)
-        if self.root:
+    def scales(self, sums: Any, counts: Any) -> Any:
+        """The scales of ``counts`` values whose `moment_terms` add up to ``sums``."""
+        means = np.asarray(sums) / np.maximum(counts, 1)
+        if self.uses_squares:
             return np.sqrt(means)
         return means
 
-    def below(self, counts: Any, scales: Any) -> Any:
-        """Probability that so many values have no larger scale: χ² or gamma law, exact."""
-        means = np.square(scales) if self.root else np.asarray(scales)
+    def scale_cdf(self, counts: Any, scales: Any) -> Any:
+        """Probability that the scale of ``counts`` values is at most ``scales``.
+
+        It is exact: the mean of the `moment_terms` has a gamma distribution, which is a scaled χ²
+        distribution for Gaussian noise.
+        """
+        means = np.square(scales) if self.uses_squares else np.asarray(scales)
         shapes = self._shape(counts)
         return scipy.special.gammainc(shapes, shapes * means)
 
-    def lowest(self, count: int, chance: float) -> float:
-        """The scale that `below` has this probability for."""
+    def scale_quantile(self, count: int, probability: float) -> float:
+        """The scale at which `scale_cdf` has this probability."""
         shape = self._shape(count)
-        mean = float(scipy.special.gammaincinv(shape, chance) / shape)
-        if self.root:
+        mean = float(scipy.special.gammaincinv(shape, probability) / shape)
+        if self.uses_squares:
             return math.sqrt(mean)
         return mean
 
     def _shape(self, counts: Any) -> Any:
-        """The shape parameter of the gamma law of a mean of so many values."""
-        return np.asarray(counts) * (0.5 if self.root else 1.0)
+        """Shape parameter of the gamma distribution of a mean of ``counts`` `moment_terms`."""
+        return np.asarray(counts) * (0.5 if self.uses_squares else 1.0)
 
 
 LAWS = {
-    "gaussian": Law("Gaussian", root=True),
-    "laplace": Law("Laplace", root=False),
+    "gaussian": Law("Gaussian", uses_squares=True),
+    "laplace": Law("Laplace", uses_squares=False),
 }
-"""By the name that a user gives."""
+"""The distributions by the name in the settings."""
 
 _LEGACY_GENERATOR = np.random.RandomState(0)
 
@@ -126,27 +140,27 @@ def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
         ("default_rng", np.random.default_rng(seed)),
         ("RandomState", _LEGACY_GENERATOR),
     ):
-        draw = rng.normal if law.root else rng.laplace
-        scale = 1.0 if law.root else math.sqrt(0.5)
+        draw = rng.normal if law.uses_squares else rng.laplace
+        scale = 1.0 if law.uses_squares else math.sqrt(0.5)
         yield f"numpy.random.{maker}({seed})", draw(0, scale, PREFIX)
     torch = sys.modules.get("torch")
     if torch is None:
         return
     text = f"torch.manual_seed({seed})"
-    rng = torch.Generator()  # the global one stays as it is
-    if not law.root:
+    rng = torch.Generator()  # the state of the global one must not change
+    if not law.uses_squares:
         rng.manual_seed(seed)
-        uniform = torch.empty(PREFIX).uniform_(2**-23 - 1, 1, generator=rng)
+        uniform = torch.empty(PREFIX)
+        uniform.uniform_(_LOWEST_UNIFORM, 1, generator=rng)
         yield text, np.log1p(-np.abs(uniform.double().numpy())) / _ROOT2
         return
-    # Torch makes 16 values or more in another way than fewer.
-    for size, kind in (
+    for size, dtype in (
         (PREFIX, torch.float32),
-        (32, torch.float32),
-        (32, torch.float64),
+        (_VECTORIZED_SIZE, torch.float32),
+        (_VECTORIZED_SIZE, torch.float64),
     ):
         rng.manual_seed(seed)
-        values = torch.randn(size, generator=rng, dtype=kind)
+        values = torch.randn(size, generator=rng, dtype=dtype)
         yield text, values[:PREFIX].numpy()
 
 
@@ -154,16 +168,16 @@ def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
 def seeded(
     law: Law, with_torch: bool
 ) -> "tuple[list[str], scipy.spatial.KDTree]":
-    """How the first values from each known seed are made, and a tree of their sizes.
+    """How the first values from each known seed are made, and a tree of their absolute values.
 
     Args:
         law: of the values.
         with_torch: whether torch is loaded, so that its generators are among them.
     """
     texts = []
-    sizes = []
+    magnitudes = []
     for seed in _SEEDS:
         for text, values in _first_values(seed, law):
             texts.append(text)
-            sizes.append(np.abs(values))
-    return texts, scipy.spatial.KDTree(sizes)
+            magnitudes.append(np.abs(values))
+    return texts, scipy.spatial.KDTree(magnitudes)

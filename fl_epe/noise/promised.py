@@ -1,14 +1,14 @@
 """`PromisedNoise`: is the noise that clients say they add in their replies?
 
-A reply is an update of norm C at most and Gaussian noise of standard deviation σ. Whatever the
-update is, the reply's squared norm is at least as large as the noise's alone would be, and by so
-little more that both sides can be tested. All tests together fail for clients who do what they say
-with a probability of at most ``level``, over all nodes and rounds and at every look: the tests of
-the n-th reply have ``level / (n·(n + 1))`` together.
+A reply is the sum of an update of norm at most C and of Gaussian noise of standard deviation σ.
+Whatever the update is, the reply's squared norm is stochastically at least that of the noise, and
+exceeds it by so little that both sides can be tested. All tests together fail for clients who keep
+their promise with a probability of at most ``level``, over all nodes and rounds and at every time:
+the tests of the n-th reply have ``level / (n·(n + 1))`` together.
 
-Not seen: noise that a node or anybody else can make again, as from a seed that can be guessed,
-unless it repeats in the last 256 replies; a permutation of it; and the absence of noise in an array
-so small that an update may be as long as its noise.
+The tests do not detect reproducible noise, such as noise from a seed that can be guessed, unless it
+repeats within the last 256 replies, nor a permutation of earlier noise. They do not detect that
+noise is absent in an array so small that an update may have the norm of the array's noise.
 
 Examples:
     >>> import numpy as np
@@ -47,13 +47,13 @@ from fl_epe.seeding import generator
 PROMISE_LEVEL = 0.01
 """Probability that clients who keep their promise are accused in a run, at most."""
 
-_SKETCH = 1 << 11  # entries of a reply that are compared
-_COMPARED = 256  # replies that later ones are compared with
-_ENTRIES = 4  # stream of the seed
-_NAMED = 10  # nodes in a report
-_FAMILIES = 4  # of tests of a reply: too little, too much, shape, copies
-_SHORTEST = 1e-30  # length of a sketch
-_OUTSIDE = 0.025  # on either side of an interval
+_SKETCH_SIZE = 1 << 11  # entries of a reply that are compared
+_COMPARED_REPLIES = 256  # the last ones, with which each reply is compared
+_SEED_STREAM = 4  # of the choice of these entries
+_MAX_REPORTED_NODES = 10
+_TESTS_PER_REPLY = 4  # too little noise, too much, its distribution, copies
+_MIN_NORM = 1e-30  # of a sketch, by which it is divided
+_TAIL_PROBABILITY = 0.025  # on either side of an interval
 _LAW = LAWS["gaussian"]
 
 
@@ -68,8 +68,8 @@ class LocalDp:
         epsilon: claimed ε of a reply.
         delta: claimed δ.
         clip_norm: largest norm C of an update.
-        sensitivity: that the noise is made for; by default 2C, which is that of two updates of norm
-            C.
+        sensitivity: the sensitivity that the noise is calibrated for; by default 2C, the distance
+            of two opposite updates of norm C.
 
     Raises:
         ArgumentError: for a value that is not above 0, or a δ outside (0, 1).
@@ -98,18 +98,18 @@ class LocalDp:
         )
 
     def epsilon_of(self, std: float | None = None, replies: int = 1) -> float:
-        """Exact ε at the claimed δ of two opposite updates of norm C, in so many replies.
+        """Exact ε at the claimed δ of two opposite updates of norm C.
 
         Args:
-            std: of the noise; by default the promised one.
-            replies: of the same client.
+            std: standard deviation of the noise; by default the promised one.
+            replies: number of replies of the same client, which are composed.
         """
         if std is None:
             std = self.std
         return gaussian_epsilon(std / (2 * self.clip_norm), self.delta, replies)
 
     def sentence(self) -> str:
-        """What the numbers amount to, as a clause."""
+        """The promised ε, and the exact one that follows from the noise, as a clause."""
         return (
             f"clients promise ε = {self.epsilon:.3g} a reply by noise of standard deviation"
             f" {self.std:.3g}, with which ε of two opposite updates of norm"
@@ -117,7 +117,10 @@ class LocalDp:
         )
 
     def fault(self) -> str:
-        """The same where the sensitivity is below 2C, and ε above the claim; else ""."""
+        """Describes a sensitivity below 2C for which the exact ε exceeds the claimed one.
+
+        Empty if there is none.
+        """
         is_low = (
             self.sensitivity is not None
             and self.sensitivity < 2 * self.clip_norm
@@ -129,39 +132,56 @@ class LocalDp:
 
 @dataclasses.dataclass
 class _Node:
-    """The tests of one node's replies, in the order of a checkpoint.
+    """The replies of one node, and the tests that they failed.
 
     Attributes:
-        amounts: sums of squares of each array and of all, over σ², ``(A + 1,)``.
-        replies: how many were tested.
-        clipped: sum of the squared largest norms of the updates, over σ².
-        failed: how many replies failed a test, by its kind.
-        texts: the description of the last of them.
+        squares: sums of squares of each array and of all, over σ², ``(A + 1,)``.
+        replies: number of replies that were tested.
+        signal: largest possible sum of the updates' squared norms, over σ².
+        failures: number of replies that failed a test, by the kind of test.
+        texts: description of the last of these failures, by the kind of test.
     """
 
-    amounts: Floats
+    squares: Floats
     replies: int = 0
-    clipped: float = 0.0
-    failed: dict[str, int] = dataclasses.field(default_factory=dict)
+    signal: float = 0.0
+    failures: dict[str, int] = dataclasses.field(default_factory=dict)
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def fail(self, kind: str, text: str) -> None:
-        """Count a reply that fails."""
-        self.failed[kind] = self.failed.get(kind, 0) + 1
+        """Count a reply that fails a test."""
+        self.failures[kind] = self.failures.get(kind, 0) + 1
         self.texts[kind] = text
 
 
-class PromisedNoise:
-    """Tests of each reply whether the noise that its client promised is in it.
+@dataclasses.dataclass(frozen=True)
+class LocalEpsilon:
+    """ε of two opposite updates in all replies of a client, by the noise in these.
 
-    Memory does not grow with the model: some numbers for each node and array, and 2,048 entries of
-    each of the last 256 replies.
+    Attributes:
+        epsilon: the estimate.
+        low: lower end of its 95% interval, which holds for updates of any norm up to C.
+        high: upper end of the interval.
+        replies: number of replies.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    replies: int
+
+
+class PromisedNoise:
+    """Tests whether each reply contains the noise that its client promised.
+
+    Memory does not grow with the size of the model's arrays: it holds some numbers for each node
+    and array, and 2,048 entries of each of the last 256 replies.
 
     Args:
-        promise: of all clients.
+        promise: the promise of all clients.
         sizes: numbers of entries of the model's arrays by name, in order.
-        seed: of the entries that are compared; nobody who is tested may know it.
-        level: probability that clients who keep the promise are accused, at most.
+        seed: seed of the choice of compared entries, which clients must not know.
+        level: largest probability that any client who keeps the promise is accused.
     """
 
     def __init__(
@@ -176,61 +196,72 @@ class PromisedNoise:
         self._level = level
         self._arrays = SketchLayout(sizes)
         self._dim = int(self._arrays.sizes.sum())
-        entries = min(_SKETCH, self._dim)
-        rng = generator(seed, _ENTRIES)
+        entries = min(_SKETCH_SIZE, self._dim)
+        rng = generator(seed, _SEED_STREAM)
         self._chosen = np.sort(rng.choice(self._dim, entries, replace=False))
         self._replies = 0
         self._nodes: dict[int | None, _Node] = {}
-        self._directions = np.zeros((_COMPARED, entries), np.float32)
-        self._senders: list[int | None] = []  # of these rows
+        self._directions = np.zeros((_COMPARED_REPLIES, entries), np.float32)
+        self._senders: list[int | None] = []  # the nodes of these rows
 
     def add(self, node: int | None, update: Vector, count: int = 1) -> None:
         """Test a reply, or a sum of replies.
 
         Args:
-            node: who sent it; ``None`` for a sum under secure aggregation, where no node is named.
+            node: the sender; ``None`` for a sum under secure aggregation, which has no one sender.
             update: the reply less the model that was sent, shape ``(dim,)``; finite.
-            count: of replies in the sum.
+            count: number of replies in the sum.
         """
         self._replies += 1
         std = self.promise.std * math.sqrt(count)
-        longest = self.promise.clip_norm * count / std
-        amounts = self._amounts(update) / std**2
+        largest_norm = self.promise.clip_norm * count / std
+        squares = self._sums_of_squares(update) / std**2
         sketch = np.asarray(update[self._chosen] / std, np.float32)
-        history = self._nodes.setdefault(node, _Node(np.zeros(len(amounts))))
+        history = self._nodes.setdefault(node, _Node(np.zeros(len(squares))))
         history.replies += 1
-        history.amounts += amounts
-        history.clipped += longest**2
-        level = self._level / (self._replies * (self._replies + 1) * _FAMILIES)
+        history.squares += squares
+        history.signal += largest_norm**2
+        looks = self._replies * (self._replies + 1)
+        level = self._level / (looks * _TESTS_PER_REPLY)
         tests = {
-            "little": self._too_little(history, amounts, longest, level),
-            "much": self._too_much(float(amounts[-1]), longest, level),
+            "little": self._too_little(history, squares, largest_norm, level),
+            "much": self._too_much(float(squares[-1]), largest_norm, level),
             "shape": _not_gaussian(sketch, level),
         }
         for kind, text in tests.items():
             if text:
                 history.fail(kind, text)
                 break
-        text = self._copied(node, sketch, longest, level)
+        text = self._find_copy(node, sketch, largest_norm, level)
         if text:
             history.fail("copy", text)
+        self._remember(node, sketch)
 
-    def _amounts(self, update: Vector) -> Floats:
+    def _sums_of_squares(self, update: Vector) -> Floats:
         """Sums of squares of each array and of all, ``(A + 1,)``."""
         parts = np.split(update, self._arrays.starts[1:])
         squares = [np.dot(part, part) for part in parts]
         return np.array([*squares, math.fsum(squares)])
 
     def _too_little(
-        self, history: _Node, amounts: Floats, longest: float, level: float
+        self,
+        history: _Node,
+        squares: Floats,
+        largest_norm: float,
+        level: float,
     ) -> str:
-        """The amount of each array and of all, in this reply and in all of the node's (χ²)."""
-        counts = np.append(self._arrays.sizes, self._dim)
-        counts = np.array([counts, counts * history.replies])
-        scales = np.sqrt(np.array([amounts, history.amounts]) / counts)
-        fails = _LAW.below(counts, scales + ROUNDING) < level / counts.size
+        """Returns a message if there is less noise than promised (χ² test).
+
+        The sums of squares of each array and of all are tested, of this reply and of all replies
+        of the node together. The result is an empty string if all of them pass.
+        """
+        counts_of_reply = np.append(self._arrays.sizes, self._dim)
+        counts = np.array([counts_of_reply, counts_of_reply * history.replies])
+        scales = np.sqrt(np.array([squares, history.squares]) / counts)
+        p_values = _LAW.scale_cdf(counts, scales + ROUNDING)
+        fails = p_values < level / counts.size
         if fails[:, -1].any():
-            if amounts[-1] <= longest**2 * (1 + ROUNDING):
+            if squares[-1] <= largest_norm**2 * (1 + ROUNDING):
                 return "no noise"
             return (
                 f"noise of at most {scales[0, -1]:.2g} times the promised size"
@@ -241,54 +272,70 @@ class PromisedNoise:
             return f"too little noise in {', '.join(names)}"
         return ""
 
-    def _too_much(self, amount: float, longest: float, level: float) -> str:
-        """The amount of all, beside the longest update (Birgé 2001, for noncentral χ²)."""
-        signal = longest**2
-        excess = amount / (1 + ROUNDING) ** 2 - self._dim - signal
+    def _too_much(
+        self, squared_norm: float, largest_norm: float, level: float
+    ) -> str:
+        """Returns a message if the reply has more noise than promised, or a larger update.
+
+        Its squared norm is compared with that of the noise and of an update of the largest norm
+        (Birgé 2001, for noncentral χ²). The result is an empty string if the test passes.
+        """
+        signal = largest_norm**2
+        excess = squared_norm / (1 + ROUNDING) ** 2 - self._dim - signal
         spread = self._dim + 2 * signal
-        # The x for which excess = 2√(spread·x) + 2x; larger ones have a chance of at most exp(−x).
+        # √x, where excess = 2√(spread·x) + 2x, which is exceeded with probability at most exp(−x).
         root = (
             math.sqrt(spread + 2 * max(excess, 0.0)) - math.sqrt(spread)
         ) / 2
         if root**2 < -math.log(level):
             return ""
-        scale = math.sqrt(amount / self._dim)
+        scale = math.sqrt(squared_norm / self._dim)
         return f"{scale:.2g} times the promised noise, or an update that is not clipped"
 
-    def _copied(
-        self, node: int | None, sketch: Floats32, longest: float, level: float
+    def _find_copy(
+        self,
+        node: int | None,
+        sketch: Floats32,
+        largest_norm: float,
+        level: float,
     ) -> str:
-        """The length of this reply along each of the last ones, to find the one that it copies.
+        """Returns a message if the reply has the noise of one of the last replies.
 
-        The noise of this reply is independent of those, so that its part along each is N(0, 1), and
-        the update's is at most its norm.
+        If its noise is independent of theirs, its component along each of them is N(0, 1), and that
+        of the update is at most the update's norm. The result is an empty string if chance explains
+        the largest component.
         """
-        rows = max(1, len(self._senders))  # one row of zeros at first
-        along = np.abs(self._directions[:rows] @ sketch) / (1 + ROUNDING)
-        likest = int(along.argmax())
-        chance = 2 * scipy.special.ndtr(longest - along[likest])
-        sender = self._senders[likest] if self._senders else None
-        row = (self._replies - 1) % _COMPARED
-        self._senders[row : row + 1] = [node]
-        self._directions[row] = sketch / max(
-            float(np.linalg.norm(sketch)), _SHORTEST
-        )
-        if chance >= level / _COMPARED:
+        if not self._senders:
             return ""
+        earlier = self._directions[: len(self._senders)]
+        components = np.abs(earlier @ sketch) / (1 + ROUNDING)
+        most_similar = int(components.argmax())
+        distance = largest_norm - components[most_similar]
+        p_value = 2 * scipy.special.ndtr(distance)
+        if p_value >= level / _COMPARED_REPLIES:
+            return ""
+        sender = self._senders[most_similar]
         if sender == node:
             return "the same noise as in another of its replies"
         return f"the same noise as node {sender}"
 
+    def _remember(self, node: int | None, sketch: Floats32) -> None:
+        """Save the reply's direction, in place of the oldest one if there are 256."""
+        row = (self._replies - 1) % _COMPARED_REPLIES
+        norm = max(float(np.linalg.norm(sketch)), _MIN_NORM)
+        self._senders[row : row + 1] = [node]
+        self._directions[row] = sketch / norm
+
     @property
     def faults(self) -> dict[int | None, str]:
-        """The description of each node that does not keep its promise."""
+        """A description of each node that does not keep its promise, by node."""
         faults = {}
         for node, history in self._nodes.items():
-            if not history.failed:
+            if not history.failures:
                 continue
             texts = [
-                f"{history.texts[kind]} in {times} of {history.replies} replies"
-                for kind, times in history.failed.items()
+                f"{history.texts[kind]} in {count} of {history.replies} replies"
+                for kind, count in history.failures.items()
             ]
             if node is None:
                 sender = "the sum of the replies"
@@ -297,59 +344,65 @@ class PromisedNoise:
             faults[node] = f"{sender}: {', '.join(texts)}"
         return faults
 
-    def epsilon(self) -> tuple[float, float, float, int] | None:
-        """ε of the client whose replies have the median noise; ``None`` without replies of nodes.
-
-        Returns:
-            ε of two opposite updates in all its replies, the ends of its interval, and how many
-            replies those are. The interval holds for updates of any norm up to C.
-        """
+    def epsilon(self) -> LocalEpsilon | None:
+        """ε of the client with the median noise; ``None`` without replies of nodes."""
         clients = [
-            record for node, record in self._nodes.items() if node is not None
+            history for node, history in self._nodes.items() if node is not None
         ]
         if not clients:
             return None
         clients.sort(
-            key=lambda client: float(client.amounts[-1]) / client.replies
+            key=lambda client: float(client.squares[-1]) / client.replies
         )
         median = clients[(len(clients) - 1) // 2]
-        high, middle, low = [
-            self.promise.epsilon_of(scale * self.promise.std, median.replies)
-            for scale in self._scales(median)
-        ]
-        return middle, low, high, median.replies
+        low_std, std, high_std = self._noise_stds(median)
+        # More noise means a smaller ε.
+        return LocalEpsilon(
+            epsilon=self.promise.epsilon_of(std, median.replies),
+            low=self.promise.epsilon_of(high_std, median.replies),
+            high=self.promise.epsilon_of(low_std, median.replies),
+            replies=median.replies,
+        )
 
-    def _scales(self, client: _Node) -> list[float]:
-        """Lower end, estimate and upper end of a client's noise over the promise."""
-        amount = float(client.amounts[-1])
+    def _noise_stds(self, client: _Node) -> tuple[float, float, float]:
+        """Lower end, estimate and upper end of the standard deviation of a client's noise."""
+        sum_of_squares = float(client.squares[-1])
         count = self._dim * client.replies
-        signal = client.clipped
-        exponent = -math.log(_OUTSIDE)
+        signal = client.signal
+        exponent = -math.log(_TAIL_PROBABILITY)
 
         def surplus(variance: float) -> float:
-            """An amount that noise of this variance hardly exceeds, less the measured one."""
+            """An upper bound of the sum of squares with this variance, less the measured one."""
             spread = math.sqrt(
                 exponent * variance * (count * variance + 2 * signal)
             )
             return (
-                variance * (count + 2 * exponent) + signal + 2 * spread - amount
+                variance * (count + 2 * exponent)
+                + signal
+                + 2 * spread
+                - sum_of_squares
             )
 
-        high = amount / (
-            2 * float(scipy.special.gammaincinv(count / 2, _OUTSIDE))
-        )
+        quantile = scipy.special.gammaincinv(count / 2, _TAIL_PROBABILITY)
+        high = sum_of_squares / (2 * float(quantile))
         low = 0.0
         if surplus(0.0) < 0:
             low = float(scipy.optimize.brentq(surplus, 0.0, high))
-        middle = min(max((amount - signal / 2) / count, low), high)
-        return [math.sqrt(low), math.sqrt(middle), math.sqrt(high)]
+        middle = min(max((sum_of_squares - signal / 2) / count, low), high)
+        std = self.promise.std
+        return (
+            math.sqrt(low) * std,
+            math.sqrt(middle) * std,
+            math.sqrt(high) * std,
+        )
 
     def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What replies show, in sentences, and what is wrong with nodes, the first ten by name."""
+        """The result in sentences, and the faults of nodes, of which the first ten are named."""
         faults = tuple(self.faults.values())
-        if len(faults) > _NAMED:
-            more = f"{len(faults) - _NAMED} more nodes do not add the noise that they promise"
-            faults = (*faults[:_NAMED], more)
+        if len(faults) > _MAX_REPORTED_NODES:
+            more = len(faults) - _MAX_REPORTED_NODES
+            text = f"{more} more nodes do not add the noise that they promise"
+            faults = (*faults[:_MAX_REPORTED_NODES], text)
         outcome = "not as" if faults else "as"
         sentence = f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
         measured = self.measured()
@@ -357,28 +410,31 @@ class PromisedNoise:
             return (sentence,), faults
         return (
             sentence,
-            f"{measured}. That updates are clipped is not seen.",
+            f"{measured}. Whether updates are clipped was not tested.",
         ), faults
 
     def measured(self) -> str:
-        """ε of a client whose noise is the median, as a clause; "" without replies of nodes."""
-        estimate = self.epsilon()
-        if estimate is None:
+        """`epsilon` as a clause; empty without replies of nodes."""
+        client = self.epsilon()
+        if client is None:
             return ""
-        epsilon, low, high, replies = estimate
         return (
-            f"ε of a client by the noise in its {replies} replies:"
-            f" {epsilon:.3g} ({low:.3g} – {high:.3g}) for opposite updates of norm"
-            f" {self.promise.clip_norm:.3g} at δ = {self.promise.delta:g}"
+            f"ε of a client by the noise in its {client.replies} replies:"
+            f" {client.epsilon:.3g} ({client.low:.3g} – {client.high:.3g}) for opposite"
+            f" updates of norm {self.promise.clip_norm:.3g} at δ = {self.promise.delta:g}"
         )
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
         nodes = [
-            [node, *vars(history).values()]
+            {"node": node, **dataclasses.asdict(history)}
             for node, history in self._nodes.items()
         ]
-        state = [self._replies, nodes, self._senders]
+        state = {
+            "replies": self._replies,
+            "nodes": nodes,
+            "senders": self._senders,
+        }
         return {
             "kept": np.array(json.dumps(state, default=np.ndarray.tolist)),
             "directions": self._directions[: len(self._senders)],
@@ -386,23 +442,27 @@ class PromisedNoise:
 
     def restore(self, state: NamedArrays) -> None:
         """Go on from what `state` returned."""
-        self._replies, nodes, self._senders = json.loads(str(state["kept"]))
-        self._nodes = {
-            node: _Node(np.array(amounts), *history)
-            for node, amounts, *history in nodes
-        }
+        values = json.loads(str(state["kept"]))
+        self._replies = values["replies"]
+        self._senders = values["senders"]
+        self._nodes = {}
+        for fields in values["nodes"]:
+            node = fields.pop("node")
+            squares = np.array(fields.pop("squares"))
+            self._nodes[node] = _Node(squares, **fields)
         self._directions[: len(self._senders)] = state["directions"]
 
 
 def _not_gaussian(sketch: Floats32, level: float) -> str:
-    """The largest excess of small values (Massart 1990).
+    """Returns a message if the noise is not Gaussian, by its excess of small values (Massart 1990).
 
-    An update makes the size of a Gaussian value stochastically larger only, so that there are never
-    more small ones than in noise alone. Noise of the same variance and another shape has more.
+    An update can only make the magnitude of a Gaussian value stochastically larger, so that small
+    values are at most as frequent as in noise alone. Other noise of the same variance has more of
+    them. The result is an empty string if the test passes.
     """
-    sizes = np.sort(np.abs(sketch))
-    count = len(sizes)
-    expected = 2 * scipy.special.ndtr(sizes + ROUNDING) - 1
+    magnitudes = np.sort(np.abs(sketch))
+    count = len(magnitudes)
+    expected = 2 * scipy.special.ndtr(magnitudes + ROUNDING) - 1
     excess = (np.arange(1, count + 1) / count - expected).max()
     if 2 * count * excess**2 < -math.log(level):
         return ""

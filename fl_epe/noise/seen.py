@@ -93,7 +93,7 @@ class NoiseSummary:
 
     Attributes:
         rounds: number of rounds so far.
-        amounts: sum of `Law.amounts` of each array in all rounds, ``(A,)``.
+        amounts: sum of `Law.moment_terms` of each array in all rounds, ``(A,)``.
         largest: largest absolute value of each array, ``(A,)``.
         worst: the least likely small scale of an array in a round.
         still: numbers of the entries without any noise so far.
@@ -160,7 +160,7 @@ class NoiseSummary:
         np.maximum(self.largest, largest, out=self.largest)
         counts = np.append(sizes, sizes.sum())
         scales = self.law.scales(np.append(amounts, amounts.sum()), counts)
-        chances = self.law.below(counts, scales + ROUNDING)
+        chances = self.law.scale_cdf(counts, scales + ROUNDING)
         array = int(chances.argmin())
         if chances[array] < self.worst.chance:
             self.worst = LeastLikelyScale(
@@ -177,9 +177,9 @@ class NoiseSummary:
         largest = 0.0
         for start in range(0, len(part), _BLOCK):
             block = np.asarray(part[start : start + _BLOCK], np.float64)
-            amount += float(self.law.amounts(block).sum())
+            amount += float(self.law.moment_terms(block).sum())
             largest = max(largest, float(block.max()), -float(block.min()))
-        unit = claim**2 if self.law.root else claim
+        unit = claim**2 if self.law.uses_squares else claim
         return amount / unit, largest / claim
 
     def _follow_still(self, parts: Sequence[np.ndarray]) -> None:

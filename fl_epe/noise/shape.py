@@ -126,8 +126,8 @@ def scaled_values(noise: NoiseSummary) -> Floats:
 
 def _over_scale(noise: NoiseSummary, rows: Floats) -> Floats:
     law = noise.law
-    scales = law.scales(law.amounts(rows).sum(axis=1), rows.shape[1])
-    below = law.below(rows.shape[1], scales)
+    scales = law.scales(law.moment_terms(rows).sum(axis=1), rows.shape[1])
+    below = law.scale_cdf(rows.shape[1], scales)
     unlikely = np.minimum(below, 1 - below) < _UNLIKELY_SCALE
     units = np.where(unlikely & (scales > 0), scales, 1.0)
     return np.asarray(rows / units[:, None])
@@ -151,7 +151,7 @@ def distribution(noise: NoiseSummary, level: float) -> Check:
     log_chance = math.log(2) - 2 * count * difference**2
     measured = f"the distribution function of {count:,} values is up to {difference:.2g} off"
     beyond = int(np.sum(np.abs(values) > _TAIL))
-    share = float(law.beyond(np.array(_TAIL + step / 2 + ROUNDING)))
+    share = float(law.tail_probability(np.array(_TAIL + step / 2 + ROUNDING)))
     log_chance_of_tail = float(scipy.stats.binom.logcdf(beyond, count, share))
     if log_chance_of_tail < log_chance:
         log_chance = log_chance_of_tail
@@ -178,7 +178,7 @@ def tails(noise: NoiseSummary, level: float) -> Check:
     scales = np.clip(
         noise.law.scales(amounts, np.maximum(counts, 1)), 1e-9, 1.0
     )
-    beyond = noise.law.beyond(
+    beyond = noise.law.tail_probability(
         largest / scales + ROUNDING + on_a_grid(noise).step
     )
     log_inside = counts * np.log1p(-np.minimum(beyond, 1 - 1e-16))

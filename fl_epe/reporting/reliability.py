@@ -1,4 +1,4 @@
-"""Warnings: reasons why an answer is unreliable or has to be read differently, by their rank.
+"""Warnings: reasons why an answer is unreliable or needs an explanation, in order of importance.
 
 Examples:
     >>> ReportWarning("load", "canaries are 40% of a round's weight").status
@@ -17,6 +17,7 @@ from fl_epe.auditing import (
     Answer,
     AuditRecord,
     Evidence,
+    LadderTest,
     divergence,
     evidence_against_theory,
     ladder_fit,
@@ -36,7 +37,7 @@ SEES = {"final": "the final model", "all": "every round's model"}
 
 
 def what_is_seen(answer: Answer, record: AuditRecord | None) -> str:
-    """As `SEES`, for a record after which there may be more rounds."""
+    """What the adversary sees, in words; the last recorded model if the run was not finished."""
     sees = answer.adversary.sees
     if sees == "all":
         return SEES[sees]
@@ -66,12 +67,17 @@ CODES: dict[str, Status] = {
 """Kinds of warnings, the most important first, with the status of a report that has one."""
 
 LEAST_PARAMETERS = 100
-"""With fewer, random directions overlap, so that scores need not follow their law."""
+"""With fewer parameters random directions overlap, and scores need not follow their model."""
 
-_TOO_FEW_PARAMETERS = (
-    20  # 95% intervals of every round hold in 80% of runs with 12
+# With 12 parameters the 95% intervals of every round cover in only 80% of the runs.
+_TOO_FEW_PARAMETERS = 20
+_TOO_FEW_PARAMETERS_TEXT = (
+    "the model has {} parameters, in which random directions overlap more than "
+    "scores assume"
 )
-_OF_LAW = (
+
+# Warnings that scores do not follow their model.
+_SCORE_MODEL_CODES = (
     "doubts",
     "contradicted",
     "null",
@@ -80,24 +86,28 @@ _OF_LAW = (
     "time",
     "strength",
 )
-_FEW = "the model has {} parameters, in which random directions overlap more than scores assume"
 
 # Confidence of a result that says an implementation is wrong, as of `assert_private`.
 _CONFIDENCE = 0.99
-_CONFIDENCE_UNCLAIMED = (
-    0.999  # the same for an adversary for whom nothing is claimed
-)
-_FAR = 1.5  # of κ or its inverse: more than training takes back in sound runs of small models
+
+# The same for an adversary for whom the accounting makes no claim.
+_CONFIDENCE_UNCLAIMED = 0.999
+
+# Training partly reverses a client's contribution. In correct runs of small models κ and its
+# inverse stay below this ratio.
+_MAX_SCALE_RATIO = 1.5
 _CAUSES = (
     "the server's learning rate decays or its momentum or optimizer is another one than the audit "
     "was told, or updates are clipped again after averaging"
 )
-_TAKEN_BACK = (
+_COUNTERACTION_TEXT = (
     "training takes back a part of what a client adds, "
     "most of all in a small model, or where"
 )
-_NEXT = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
-_LEVEL = 0.01  # of the tests of κ of a report together
+_REMEDY = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
+
+# Joint level of all tests of κ in a report.
+_LEVEL = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +116,7 @@ class ReportWarning:
 
     Attributes:
         code: its kind, one of `CODES`.
-        text: what is wrong, as a clause without its full stop.
+        text: what is wrong, as a clause without a full stop.
     """
 
     code: str
@@ -145,12 +155,13 @@ def warnings_of(
         warnings += _of_strength(answer)
     warnings += _of_tests(record, answers)
     warnings += _of_run(record, diverged=bool(diverged))
-    is_off = any(warning.code in _OF_LAW for warning in warnings)
+    misfits = any(warning.code in _SCORE_MODEL_CODES for warning in warnings)
     is_measured = any(answer.estimate is not None for answer in answers)
-    if (is_off and record.dim < LEAST_PARAMETERS) or (
+    if (misfits and record.dim < LEAST_PARAMETERS) or (
         is_measured and record.dim < _TOO_FEW_PARAMETERS
     ):
-        warnings.append(ReportWarning("size", _FEW.format(record.dim)))
+        text = _TOO_FEW_PARAMETERS_TEXT.format(record.dim)
+        warnings.append(ReportWarning("size", text))
     order = list(CODES)
     unique = dict.fromkeys(warnings)
     return tuple(sorted(unique, key=lambda warning: order.index(warning.code)))
@@ -161,7 +172,8 @@ def canary_share(record: AuditRecord) -> float | None:
     canaries = float(record.shares().sum())
     total = record.rounds * record.mechanism.cohort_size
     if record.mechanism.participation.unit == "example":
-        total += canaries  # a batch is counted without them
+        # The cohort size of a batch does not include its canaries.
+        total += canaries
     offsets = record.clients.offsets
     if offsets is not None and offsets[-1]:
         total = canaries + float(offsets[-1])
@@ -177,13 +189,12 @@ def _of_proof(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
     view = what_is_seen(answer, record)
     limit = number(answer.analytical.epsilon)
     proved = f"the least ε that is proved of {view} ({number(answer.proved)})"
-    level = _CONFIDENCE
+    confidence = _CONFIDENCE
     if answer.adversary.sees_final:
-        level = (
-            _CONFIDENCE_UNCLAIMED  # the accounting is for every round's model
-        )
+        # The accounting is for every round's model.
+        confidence = _CONFIDENCE_UNCLAIMED
     evidence = evidence_against_theory(
-        record, answer.adversary, estimate.delta, level
+        record, answer.adversary, estimate.delta, confidence
     )
     if evidence is not None and evidence.violated:
         yield ReportWarning(
@@ -233,9 +244,10 @@ def _of_scores(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
 
 
 def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
-    """κ's interval excludes 1: canaries do not show up as strongly as what they added.
+    """A warning if κ's interval excludes 1, so that scores differ from what canaries added.
 
-    The final model is left out, as training that forgets has that effect without any mistake.
+    The final model is not tested, because training that forgets has the same effect in correct
+    implementations.
     """
     view = answer.view
     if view is None or answer.adversary.sees_final or not view.sizes.known:
@@ -247,47 +259,69 @@ def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
         f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly in {SEES['all']} as what "
         f"they added should ({fit.low:.2f} – {fit.high:.2f}), as where "
     )
-    if 1 / _FAR <= fit.scale <= _FAR:
-        yield ReportWarning("caveat", f"{text}{_TAKEN_BACK} {_CAUSES}")
+    if 1 / _MAX_SCALE_RATIO <= fit.scale <= _MAX_SCALE_RATIO:
+        yield ReportWarning("caveat", f"{text}{_COUNTERACTION_TEXT} {_CAUSES}")
     else:
         yield ReportWarning("strength", f"{text}{_CAUSES}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _FitTest:
+    """A test of whether one κ fits all canaries, and the warning if it does not.
+
+    Attributes:
+        code: of the warning.
+        test: the test.
+        text: what it finds, as a clause.
+        ratio: `LadderFit.ratio` if the answer's ε already includes the effect; otherwise 1.
+    """
+
+    code: str
+    test: LadderTest
+    text: str
+    ratio: float = 1.0
+
+
+def _fit_tests(
+    record: AuditRecord, answers: Sequence[Answer]
+) -> Iterator[_FitTest]:
+    for answer in answers:
+        fit = answer.fit
+        if fit is None:
+            continue
+        scores = f"scores against {what_is_seen(answer, record)}"
+        if fit.number is not None:
+            text = f"{scores} do not grow with the number of participations as is assumed"
+            yield _FitTest("number", fit.number, text, fit.ratio)
+        if fit.time is not None:
+            text = f"{scores} depend on when canaries took part"
+            yield _FitTest("time", fit.time, text)
 
 
 def _of_tests(
     record: AuditRecord, answers: Sequence[Answer]
 ) -> Iterator[ReportWarning]:
-    """The tests of κ, which have their level together.
+    """The tests of κ, at a joint level of 1%.
 
-    Where scores do not grow as assumed and the answer has followed canaries that took part as often
-    as its client (`LadderFit.ratio`), its interval is right, and this is a caveat.
+    If scores do not grow as assumed, but ε is based on canaries that took part as often as the
+    client (`LadderFit.ratio`), the interval of ε is valid, and the warning is a caveat.
     """
-    tests = []
-    for answer in answers:
-        fit = answer.fit
-        if fit is not None:
-            view = what_is_seen(answer, record)
-            growth = f"{view} do not grow with the number of participations as is assumed"
-            tests.append(("number", fit.number, growth, fit.ratio))
-            tests.append(
-                (
-                    "time",
-                    fit.time,
-                    f"{view} depend on when canaries took part",
-                    1.0,
-                )
-            )
-    level = _LEVEL / max(sum(test is not None for _, test, _, _ in tests), 1)
-    for code, test, fault, ratio in tests:
-        if test is None or not test.found(level):
+    tests = list(_fit_tests(record, answers))
+    level = _LEVEL / max(len(tests), 1)
+    for fit_test in tests:
+        test = fit_test.test
+        if not test.is_significant(level):
             continue
-        text = f"scores against {fault} (by chance with probability {test.p_value:.1g})"
-        if ratio == 1:
-            yield ReportWarning(code, f"{text}; {_NEXT}")
+        text = (
+            f"{fit_test.text} (by chance with probability {test.p_value:.1g})"
+        )
+        if fit_test.ratio == 1:
+            yield ReportWarning(fit_test.code, f"{text}; {_REMEDY}")
         else:
             yield ReportWarning(
                 "caveat",
-                f"{text}: canaries that took part as often as a client show up {ratio:.2f} times "
-                "as strongly as all, and ε follows them",
+                f"{text}: canaries that took part as often as a client show up "
+                f"{fit_test.ratio:.2f} times as strongly as all, and ε follows them",
             )
 
 

@@ -1,4 +1,4 @@
-"""Images of one data set that are split over clients: handwritten digits, and Fashion-MNIST.
+"""Image data sets that are partitioned among clients: handwritten digits, and Fashion-MNIST.
 
 The digits come with scikit-learn and need no download; Fashion-MNIST is read from IDX files.
 """
@@ -39,10 +39,18 @@ _FILES = (
 )
 _CLASSES = 10
 
+_GZIP_MAGIC = b"\x1f\x8b"
+
+# Largest size of an unpacked IDX file in bytes. Those of Fashion-MNIST have up to 47 million.
+_MAX_FILE_SIZE = 256 << 20
+
+# Keeps every available label drawable, whose share may be 0 in floats.
+_MIN_WEIGHT = 1e-12
+
 
 @dataclasses.dataclass(frozen=True)
 class SplitImages(Classes, Task, abc.ABC):
-    """Images for the EMNIST CNN, split over clients with different label shares and sizes.
+    """Images for the EMNIST CNN, partitioned among clients with unequal label shares and sizes.
 
     Attributes:
         num_clients: number of clients, among which the training examples are partitioned.
@@ -50,7 +58,7 @@ class SplitImages(Classes, Task, abc.ABC):
         data_seed: seed of the split.
     """
 
-    _fewest: ClassVar[int]  # examples of a client
+    _min_examples: ClassVar[int]  # of each client
     num_clients: int = 1
     alpha: float = 0.5
     data_seed: int = 0
@@ -84,7 +92,12 @@ class SplitImages(Classes, Task, abc.ABC):
         return np.array([len(parts[client]) for client in client_ids], np.int64)
 
     def held_out(self) -> ClientData:
-        """The images that no client has; errors as of `client`."""
+        """The held-out images and labels.
+
+        Raises:
+            FileNotFoundError: as `client`.
+            ValueError: as `client`.
+        """
         _, (images, labels), _ = _load(self)
         return _client_data(images, labels)
 
@@ -99,7 +112,7 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
         labels,
         task.num_clients,
         alpha=task.alpha,
-        minimum=task._fewest,
+        minimum=task._min_examples,
         random=random,
     )
     return training, held_out, parts
@@ -117,7 +130,7 @@ def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
 class Digits(SplitImages):
     """UCI digits (1,797 images 8×8 of 10 classes, Alpaydin & Kaynak 1998) for the EMNIST CNN.
 
-    A fifth of each class is held out; the rest is split over the clients with different label
+    A fifth of each class is held out; the rest is partitioned among the clients with unequal label
     shares and sizes, at least 4 examples each. Images are scaled to 28×28 with values in [0, 1].
 
     Attributes:
@@ -127,7 +140,7 @@ class Digits(SplitImages):
     """
 
     name: ClassVar[str] = "digits"
-    _fewest: ClassVar[int] = 4
+    _min_examples: ClassVar[int] = 4
     num_clients: int = 120
 
     def _examples(
@@ -147,20 +160,20 @@ class Digits(SplitImages):
 
 @dataclasses.dataclass(frozen=True)
 class FashionMnist(SplitImages):
-    """Fashion-MNIST (60,000 + 10,000 images 28×28 of 10 classes, Xiao et al. 2017), EMNIST CNN.
+    """Fashion-MNIST (70,000 images 28×28 of 10 classes, Xiao et al. 2017) for the EMNIST CNN.
 
-    The training images are split over the clients with different label shares and sizes, at
-    least 16 examples each; the test images are held out. Values are in [0, 1].
+    The 60,000 training images are partitioned among the clients with unequal label shares and
+    sizes, at least 16 examples each; the 10,000 test images are held out. Values are in [0, 1].
 
     Attributes:
         num_clients: number of clients.
         alpha: concentration of the clients' label shares (Dirichlet).
         data_seed: seed of the split.
-        data_dir: the folder of the four IDX files, each with or without ``.gz``.
+        data_dir: folder of the four IDX files, each with or without ``.gz``.
     """
 
     name: ClassVar[str] = "fashion-mnist"
-    _fewest: ClassVar[int] = 16
+    _min_examples: ClassVar[int] = 16
     num_clients: int = 500
     data_dir: str = _DEBIAN_DIR
 
@@ -172,7 +185,9 @@ class FashionMnist(SplitImages):
         self, random: np.random.Generator
     ) -> tuple[Examples, Examples]:
         arrays = [read_idx(_find(self.data_dir, file)) for file in _FILES]
-        return self._checked(*arrays[:2]), self._checked(*arrays[2:])
+        train_images, train_labels, test_images, test_labels = arrays
+        training = self._checked(train_images, train_labels)
+        return training, self._checked(test_images, test_labels)
 
     def _checked(self, images: np.ndarray, labels: np.ndarray) -> Examples:
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
@@ -188,25 +203,20 @@ class FashionMnist(SplitImages):
         return images[:, None], labels
 
 
-_LARGEST = (
-    256 << 20
-)  # bytes of an IDX file; those of the task have up to 47 million
-
-
 def read_idx(path: pathlib.Path) -> np.ndarray:
-    """The array in an IDX file of unsigned bytes, packed with gzip or not.
+    """The array in an IDX file of unsigned bytes, with or without gzip compression.
 
-    The format: two zero bytes, the type (8: unsigned byte), the number of axes, the length of
-    each axis as a big-endian 32-bit integer, then the entries (LeCun et al., the MNIST page).
+    The format is two zero bytes, the type (8: unsigned byte), the number of axes, the length of
+    each axis as a big-endian 32-bit integer, and then the entries (LeCun et al., the MNIST page).
 
     Raises:
         ValueError: for another format, or a size that differs from the header.
     """
     try:
         raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
+        if raw[:2] == _GZIP_MAGIC:
             with gzip.open(path) as packed:
-                raw = packed.read(_LARGEST)
+                raw = packed.read(_MAX_FILE_SIZE)
         if raw[:3] != b"\0\0\x08":
             raise ValueError(f"it begins with {raw[:4].hex()!r}")
         start = 4 + 4 * raw[3]
@@ -240,16 +250,18 @@ def dirichlet_partition(
     minimum: int,
     random: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Assign every example to exactly one client, with different label shares and sizes.
+    """Assign every example to exactly one client, with unequal label shares and sizes.
 
-    Each client draws its size (``minimum`` plus a share of the others ~ Dirichlet(2)) and its label
-    shares ~ Dirichlet(alpha), as Hsu et al. (2019) do, then takes from the remaining examples.
+    A client's size is ``minimum`` plus a Dirichlet(2) share of the remaining examples. Its label
+    shares are drawn from Dirichlet(alpha), as in Hsu et al. (2019). The clients then draw one after
+    another from the examples that are left.
 
     Args:
         labels: int of shape (examples,).
         num_clients: number of parts.
-        alpha: concentration: if small, a client has few labels, if large, all have equal shares.
-        minimum: fewest examples of a client.
+        alpha: concentration. If it is small, a client has few labels; if it is large, all labels
+            have nearly equal shares.
+        minimum: smallest number of examples of a client.
         random: the source of all randomness.
 
     Returns:
@@ -265,20 +277,18 @@ def dirichlet_partition(
         raise_invalid("num_clients", num_clients, wanted)
     size_shares = random.dirichlet(np.full(num_clients, 2.0))
     sizes = minimum + random.multinomial(spare, size_shares)
-    stock = _shuffled_by_label(labels, random)
+    remaining = _shuffled_by_label(labels, random)
     parts = []
     for size in sizes:
-        shares = random.dirichlet(np.full(len(stock), alpha))
-        available = np.array([len(rows) for rows in stock])
-        counts = _take(int(size), shares, available, random)
-        drawn = [
-            rows[:count] for rows, count in zip(stock, counts, strict=True)
-        ]
-        stock = [
-            rows[count:] for rows, count in zip(stock, counts, strict=True)
-        ]
+        shares = random.dirichlet(np.full(len(remaining), alpha))
+        available = np.array([len(rows) for rows in remaining])
+        counts = _draw_counts(int(size), shares, available, random)
+        drawn = []
+        for label, count in enumerate(counts):
+            drawn.append(remaining[label][:count])
+            remaining[label] = remaining[label][count:]
         parts.append(np.sort(np.concatenate(drawn)))
-    # The last clients took the remaining examples: spread them over the ids.
+    # The last clients got the labels that were left, so the order of clients is shuffled.
     return [parts[i] for i in random.permutation(num_clients)]
 
 
@@ -295,16 +305,17 @@ def _shuffled_by_label(
 def stratified_split(
     labels: np.ndarray, share: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of a training and a held-out part with ``share`` of every label in the second."""
-    held_out = [
+    """Indices of a training and a held-out part, with ``share`` of every label held out."""
+    held_out_by_label = [
         rows[: round(share * len(rows))]
         for rows in _shuffled_by_label(labels, random)
     ]
-    second = np.sort(np.concatenate(held_out))
-    return np.setdiff1d(np.arange(len(labels)), second), second
+    held_out = np.sort(np.concatenate(held_out_by_label))
+    training = np.setdiff1d(np.arange(len(labels)), held_out)
+    return training, held_out
 
 
-def _take(
+def _draw_counts(
     size: int,
     shares: np.ndarray,
     available: np.ndarray,
@@ -313,7 +324,7 @@ def _take(
     """The number of examples of each label: multinomial, redrawn where a label runs out."""
     counts = np.zeros(len(available), np.int64)
     while counts.sum() < size:
-        weights = np.where(counts < available, shares + 1e-12, 0)
+        weights = np.where(counts < available, shares + _MIN_WEIGHT, 0)
         missing = size - counts.sum()
         counts += random.multinomial(missing, weights / weights.sum())
         counts = np.minimum(counts, available)

@@ -185,7 +185,7 @@ def power(task: tuple[Cell, int]) -> list[float]:
             powers += (
                 [math.nan, math.nan]
                 if test is None
-                else [test.found(), test.power]
+                else [test.is_significant(), test.power]
             )
     return powers
 

@@ -189,8 +189,11 @@ def holds(epsilon: float, seed: int) -> bool:
             noise.add(
                 node, update + np.float32(promise.std) * normal(rng, SMALL)
             )
-    _, low, high, replies = noise.epsilon() or (0.0, 0.0, 0.0, 0)
-    return low <= promise.epsilon_of(replies=replies) <= high
+    client = noise.epsilon()
+    if client is None:
+        return False
+    exact = promise.epsilon_of(replies=client.replies)
+    return client.low <= exact <= client.high
 
 
 def intervals(runs: int) -> None:

@@ -58,15 +58,15 @@ def test_intervals_cover_and_tests_keep_their_level():
     inside = np.mean([fit.low < 1 < fit.high for fit in fits])
     assert abs(inside - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 400)
     for name in ("number", "time"):
-        found = sum(getattr(fit, name).found() for fit in fits)
-        assert (
-            found <= 12
-        )  # 4 expected; a Poisson count above 12 has a chance of 0.03%
+        rejected = sum(getattr(fit, name).is_significant() for fit in fits)
+        # 4 expected; a Poisson count above 12 has a chance of 0.03%.
+        assert rejected <= 12
 
 
 def test_power_is_what_the_tests_find():
-    """Scores grow half as much from one participation to many: as often found as said."""
-    found, said = 0, list[float]()
+    """Scores grow half as much from one participation to many; the power is the rejection rate."""
+    rejected = 0
+    powers = list[float]()
     for seed in range(200):
         record = record_of(seed, places=60, participations=30)
         view = seen_by(record, EVERY_ROUND)
@@ -76,9 +76,10 @@ def test_power_is_what_the_tests_find():
             scores, observed=scores.observed - sizes + mean
         )
         fit = fit_of(record, scores)
-        found, said = found + fit.number.found(), [*said, fit.number.power]
-    assert found / 200 == pytest.approx(
-        np.mean(said), abs=3 * np.sqrt(0.25 / 200) + 0.05
+        rejected += fit.number.is_significant()
+        powers.append(fit.number.power)
+    assert rejected / 200 == pytest.approx(
+        np.mean(powers), abs=3 * np.sqrt(0.25 / 200) + 0.05
     )
 
 

@@ -67,9 +67,10 @@ def test_clients_who_keep_the_promise_are_not_named_and_have_an_epsilon():
     assert any("ε of a client by the noise" in text for text in findings.noise)
     promised = audit._run.recording.client_noise.promised
     assert promised is not None
-    _, low, high, replies = promised.epsilon() or (0, 0, 0, 0)
-    assert replies == 6
-    assert low <= PROMISE.epsilon_of(replies=6) <= high
+    client = promised.epsilon()
+    assert client is not None
+    assert client.replies == 6
+    assert client.low <= PROMISE.epsilon_of(replies=6) <= client.high
 
 
 def test_a_node_without_the_noise_of_all_others_is_named_without_a_promise():

@@ -173,10 +173,11 @@ def test_epsilon_of_a_client_is_within_its_interval(epsilon, norm):
         found = PromisedNoise(promise, SIZES)
         for _ in range(2):
             found.add(0, update_of(rng, norm) + rng.normal(0, promise.std, DIM))
-        middle, low, high, replies = found.epsilon() or (0, 0, 0, 0)
-        assert replies == 2
-        assert low <= middle <= high
-        inside += low <= exact <= high
+        client = found.epsilon()
+        assert client is not None
+        assert client.replies == 2
+        assert client.low <= client.epsilon <= client.high
+        inside += client.low <= exact <= client.high
     assert inside >= scipy.stats.binom.ppf(1e-3, runs, 0.95)
 
 

@@ -21,7 +21,7 @@ from fl_epe.auditing.answer.estimators import (
     epsilon_of,
     epsilon_of_thresholds,
 )
-from fl_epe.auditing.answer.ladder_fit import LadderFit, ladder_fit
+from fl_epe.auditing.answer.ladder_fit import LadderFit, LadderTest, ladder_fit
 from fl_epe.auditing.answer.silos import (
     RECORDS,
     SEEN_OF_SILOS,
@@ -42,6 +42,7 @@ __all__ = [
     "EpsilonSoFar",
     "FederationFacts",
     "LadderFit",
+    "LadderTest",
     "SiloAdversary",
     "SiloAnswer",
     "SiloLine",

@@ -1,10 +1,10 @@
 """κ in ``score = κ · expected score + N(0, 1)``, and two tests of whether one κ fits all canaries.
 
-Expected scores need be known only in proportion. One κ may fail in two ways: scores may not grow
-with the number of participations as they should, or they may depend on when a canary took part (a
-final model that forgets). Each test is of one regressor, orthogonal to the expected scores, at
-level 1%. What it can find depends on the run's canaries, so that each has a power:
-simulations/studies/answer_truth.py.
+Expected scores need to be known only up to a common factor. A single κ may fail to fit in two ways:
+scores may not grow with the number of participations as expected, or they may depend on the time of
+participation (a final model that forgets). Each test is of one regressor, orthogonal to the
+expected scores, at level 1%. Its power depends on the run's canaries and is reported with it; a
+simulation of both is in simulations/studies/answer_truth.py.
 """
 
 import dataclasses
@@ -29,30 +29,48 @@ from fl_epe.checks import Floats
 LEVEL = 0.01
 """The level of each test."""
 
-_LEAST = 1e-9
+# Denominators are at least this large.
+_TINY = 1e-9
 
-# Share of the effect of a test that matters.
-_MATTERS = 0.2
+# Smallest share of the effect that a test's power is for at which the test is significant.
+_RELEVANT_SHARE = 0.2
 
-# Relative error of a client's expected score where it follows from a reaction. The second, if that
-# was fitted, is times the client's share of a round: a client of few is a part of the residual, and
-# of the clients that react.
-_EXTRAPOLATED = 0.04
-_CROWDED = 0.25
+# Relative error of a client's expected score if it follows from a reaction of the other clients.
+_EXTRAPOLATION_ERROR = 0.04
 
-# Standard errors of κ above 0 from which on a reaction can be fitted, and rates tried otherwise.
-_CLEARLY = 4.0
+# If the reaction was fitted, the error grows with the client's share of a round, because the client
+# is itself part of the residual.
+_ERROR_PER_CLIENT_SHARE = 0.25
+
+# κ must be this many standard errors above 0 for a reaction to be fitted.
+_MIN_Z_FOR_REACTION = 4.0
+
+# Otherwise the interval covers this many rates.
 _RATES_TRIED = 6
 
-# Level at which κ is taken to change with the expected score: at 1% intervals of 95% would hold in
-# 86% of small models that take back a quarter of what a frequent client adds, at 5% in 93%.
+# Level of the test whether κ depends on the expected score. In simulated runs that reverse a
+# quarter of a frequent client's contribution, 95% intervals cover in 93% of the runs at level 5%
+# (docs/notes/answer.md), and in 86% at level 1%.
 _LEVEL_OF_CHANGE = 0.05
 
-# Times the largest expected score of a canary up to which a line may be followed.
-_REACHED = 1.1
+# Largest expected score, relative to the canaries', to which the line is extrapolated.
+_MAX_EXTRAPOLATION = 1.1
 
-# Share of the scores by which they may vary more than assumed.
-_ROUGH = 0.1
+# Tolerated deviation of the scores, as a share of their root mean square.
+_TOLERATED_EXCESS_WIDTH = 0.1
+
+# Level of the test whether scores deviate by more than N(0, 1) from their expected values.
+_WIDTH_LEVEL = 0.001
+
+# Growth is tested if expected scores differ by more than this share of the largest.
+_MIN_RELATIVE_RANGE = 0.01
+
+# A regressor with a smaller relative part orthogonal to the expected scores is collinear to them.
+_COLLINEAR = 1e-6
+
+# Slope over κ of scores that grow linearly with time, from half to all of the last round's, around
+# a mean of κ: (1 − 1/2) / (3/4).
+_FORGETTING_EFFECT = 2 / 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +79,12 @@ class LadderTest:
 
     Attributes:
         p_value: probability of as large an effect, or a larger one, by chance.
-        share: of the effect that the power is for; a small one hardly moves ε, however sure it is.
-        power: probability of finding it at level 1% if scores grew half as much from one
-            participation to many, or if the first round left half of what the last one does.
-        slope: coefficient of the regressor, beside κ's.
-        error: its standard error.
+        share: the measured effect over the one that the power is for; a small one hardly changes ε,
+            however significant it is.
+        power: probability that the test rejects at level 1% if scores grew half as much with the
+            number of participations, or if the first round's were half of the last round's.
+        slope: coefficient of the regressor, which is fitted besides κ.
+        error: standard error of ``slope``.
         along: coefficient of the expected scores in the regressor, which is projected out.
     """
 
@@ -76,25 +95,27 @@ class LadderTest:
     error: float
     along: float
 
-    def found(self, level: float = LEVEL) -> bool:
-        """Whether one κ does not fit, by so much that it matters."""
-        return self.p_value < level and self.share > _MATTERS
+    def is_significant(self, level: float = LEVEL) -> bool:
+        """Whether the test rejects a single κ and the effect is large enough to change ε."""
+        return self.p_value < level and self.share > _RELEVANT_SHARE
 
 
 @dataclasses.dataclass(frozen=True)
 class LadderFit:
-    """κ with its interval, and what speaks against it.
+    """Estimate of κ with its confidence interval, and the tests of the model's fit.
 
     Attributes:
         scale: κ.
         low: lower end of κ's interval.
         high: upper end of κ's interval.
-        width: deviation of the scores about their expected ones, where 1 is expected; about a line
-            with an intercept where `number` finds that one κ does not fit.
-        wide: whether it is certainly larger than 1, and by more than a tenth of the scores.
+        width: standard deviation of the scores about the fitted ones, where 1 is expected. If
+            `number` rejects a single κ, the fit is a line with an intercept.
+        wide: whether ``width`` is significantly larger than 1, and larger than a tenth of the
+            scores.
         number: test against the number of participations; ``None`` if all have the same.
-        time: test against the time of participation.
-        ratio: of the client's κ to that of all canaries, where `number` finds that they differ.
+        time: test against the time of participation; ``None`` if all have the same.
+        ratio: ratio of the client's κ to that of all canaries if `number` rejects a single κ;
+            otherwise 1.
     """
 
     scale: float
@@ -112,53 +133,57 @@ def ladder_fit(
 ) -> LadderFit:
     """Fit κ to the scores of a view.
 
-    By least squares (of deviates, for cosines). The interval is wider where canaries overlap
-    (`Scores.spread`), has the error of the scores' unit, and is as wide as the scores where these
-    are certainly wider than N(0, 1).
+    The fit is by least squares (of deviates, for cosines). The interval includes the correlation of
+    overlapping canaries (`Scores.spread`), the error of the scores' unit, and the width of the
+    scores if that is significantly larger than N(0, 1)'s.
 
     Args:
-        view: of an adversary who knows the rounds.
-        scores: its own ones, by default.
-        confidence: of the interval.
+        view: the view of an adversary who knows the rounds.
+        scores: the scores; by default those of the view.
+        confidence: confidence level of the interval.
     """
     scores = scores or scores_of(view)
-    sizes = view.sizes.observed
-    energy = max(float(np.sum(sizes**2)), _LEAST)
-    scale = scores.shift(0.0, sizes)
-    residual = scores.deviates(scale * sizes)
-    freedom = max(len(sizes) - 1, 1)
+    expected_scores = view.sizes.observed
+    num_canaries = len(expected_scores)
+    energy = max(float(np.sum(expected_scores**2)), _TINY)
+    scale = scores.shift(0.0, expected_scores)
+    residual = scores.deviates(scale * expected_scores)
+    freedom = max(num_canaries - 1, 1)
     number = None
-    if np.ptp(sizes) > 0.01 * float(sizes.max(initial=0.0)):
-        smallest = float(np.min(sizes[sizes > 0], initial=np.inf))
-        typical = max(float(np.sum(sizes**3)) / energy, _LEAST)
+    largest = float(expected_scores.max(initial=0.0))
+    if np.ptp(expected_scores) > _MIN_RELATIVE_RANGE * largest:
+        positive = expected_scores[expected_scores > 0]
+        smallest = float(np.min(positive, initial=np.inf))
+        typical = max(float(np.sum(expected_scores**3)) / energy, _TINY)
         growth = scale * smallest / (1 + smallest / typical)
-        took_part = np.where(sizes > 0, 1.0, 0.0)
-        number = _test(took_part, sizes, residual, growth)
-        if number is not None and number.found(_LEVEL_OF_CHANGE):
-            residual = residual - number.slope * (
-                took_part - number.along * sizes
-            )
+        took_part = np.where(expected_scores > 0, 1.0, 0.0)
+        number = _test(took_part, expected_scores, residual, growth)
+        if number is not None and number.is_significant(_LEVEL_OF_CHANGE):
+            regressor = took_part - number.along * expected_scores
+            residual = residual - number.slope * regressor
             freedom = max(freedom - 1, 1)
     parts = view.sizes.parts
     times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
-    time = _test(times @ parts, sizes, residual, 2 / 3 * scale)
+    forgetting = _FORGETTING_EFFECT * scale
+    time = _test(times @ parts, expected_scores, residual, forgetting)
     variance = float(np.sum(residual**2)) / freedom
     width = float(np.sqrt(variance))
-    is_wide = scipy.stats.chi2.sf(variance * freedom, freedom) < 0.001
-    # All scores share the random norm of the residual, which moves κ as it moves their mean.
-    common = max(scores.spread**2 - 1, 0.0) / (
-        len(sizes) * float(sizes.mean()) ** 2
+    is_wide = scipy.stats.chi2.sf(variance * freedom, freedom) < _WIDTH_LEVEL
+    # All scores share the random norm of the residual, so κ has the error of their mean.
+    common_variance = max(scores.spread**2 - 1, 0.0) / (
+        num_canaries * float(expected_scores.mean()) ** 2
     )
-    own_width = width if is_wide else min(scores.spread, 1.0)
-    deviation = np.sqrt(own_width**2 / energy + common)
+    score_width = width if is_wide else min(scores.spread, 1.0)
+    deviation = np.sqrt(score_width**2 / energy + common_variance)
     half = half_width(confidence) * deviation
-    root_mean_square = math.sqrt(energy / len(sizes))
+    root_mean_square = math.sqrt(energy / num_canaries)
+    tolerated = _TOLERATED_EXCESS_WIDTH * scale * root_mean_square
     fit = LadderFit(
         scale=scale,
-        low=scores.shift(half, sizes),
-        high=scores.shift(-half, sizes),
+        low=scores.shift(half, expected_scores),
+        high=scores.shift(-half, expected_scores),
         width=width,
-        wide=bool(is_wide and width > _ROUGH * scale * root_mean_square),
+        wide=bool(is_wide and width > tolerated),
         number=number,
         time=time,
     )
@@ -170,54 +195,54 @@ def client_fit(
 ) -> LadderFit:
     """The fit whose interval, times the client's expected score, is that of the client's score.
 
-    The interval of a record with fewer rounds than planned holds after every round at once, whoever
-    or whatever ended the run (`fl_epe.auditing.estimate.confidence_sequence`).
+    If the record has fewer rounds than planned, the interval holds simultaneously after every
+    round, whatever ended the run (`fl_epe.auditing.estimate.confidence_sequence`).
 
-    Where the fit depends on how the other clients react to canaries
-    (`fl_epe.auditing.scoring.reaction`), the reaction has an error of its own. If it was fitted, κ
-    and the client's expected score depend on it together. Scores that hardly tell whether κ is
-    above 0 cannot tell the reaction: ρ is then fitted to their noise, and the interval is that of
-    any ρ.
+    If the fit depends on the reaction of the other clients to canaries
+    (`fl_epe.auditing.scoring.reaction`), the interval includes the error of the reaction. If the
+    reaction was fitted, κ and the client's expected score both depend on it. If κ is not clearly
+    above 0, the fitted reaction follows the noise, and the interval covers all reactions.
 
     Args:
-        view: of the client, see `AuditedClient.view`.
+        view: the client's view, see `AuditedClient.view`.
         client: the client.
-        confidence: of the interval.
+        confidence: confidence level of the interval.
 
     Raises:
-        NotMeasured: if that error is larger than the score.
+        NotMeasured: if the error of the reaction is larger than the score.
     """
     fit = _fit_at_any_end(view, confidence)
     if client.secret is not None:
         error = client.error_of_secret_rounds(view)
         return _widened(fit, error * fit.scale, confidence)
-    size = client.size(view)
+    expected_score = client.size(view)
     reaction = view.reaction
     if reaction is None:
-        return _at_size(fit, view, size, confidence)
+        return _at_expected_score(fit, view, expected_score, confidence)
     if reaction.rate is None:
-        fit = _at_size(fit, view, size, confidence)
-        return _widened(fit, _EXTRAPOLATED * fit.scale, confidence)
+        fit = _at_expected_score(fit, view, expected_score, confidence)
+        return _widened(fit, _EXTRAPOLATION_ERROR * fit.scale, confidence)
     moved = seen_by(
         view.record, view.adversary, Reaction(reaction.rate + reaction.error)
     )
     moved_fit = ladder_fit(moved, None, confidence)
-    shift = moved_fit.scale * client.size(moved) - fit.scale * size
-    if not abs(shift) < abs(fit.scale) * size:
+    moved_score = moved_fit.scale * client.size(moved)
+    shift = moved_score - fit.scale * expected_score
+    if not abs(shift) < abs(fit.scale) * expected_score:
         raise NotMeasured(
             "canaries took part in fewer rounds than a client, too few to tell how the others react"
             " to one"
         )
-    if fit.scale < _CLEARLY / half_width(confidence) * (fit.scale - fit.low):
+    min_half_widths = _MIN_Z_FOR_REACTION / half_width(confidence)
+    if fit.scale < min_half_widths * (fit.scale - fit.low):
         return _at_any_rate(fit, view, client, confidence)
-    error = _EXTRAPOLATED + _CROWDED * view.client_share
-    return _widened(
-        fit, math.hypot(shift / size, error * fit.scale), confidence
-    )
+    error = _EXTRAPOLATION_ERROR + _ERROR_PER_CLIENT_SHARE * view.client_share
+    deviation = math.hypot(shift / expected_score, error * fit.scale)
+    return _widened(fit, deviation, confidence)
 
 
 def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
-    """`ladder_fit`, for an unfinished run with the interval that holds whenever it ended."""
+    """`ladder_fit`; for an unfinished run, with an interval that holds whenever the run ends."""
     fit = ladder_fit(view, None, confidence)
     share = view.record.share_done
     if share >= 1:
@@ -228,20 +253,20 @@ def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
     return dataclasses.replace(fit, low=low, high=high)
 
 
-def _at_size(
-    fit: LadderFit, view: View, size: float, confidence: float
+def _at_expected_score(
+    fit: LadderFit, view: View, expected_score: float, confidence: float
 ) -> LadderFit:
-    """The fit at a client's expected score, where κ is found to change with it.
+    """The fit at a client's expected score, if κ depends significantly on it.
 
-    Training takes back more of a client that takes part often. Scores are then fitted by a line
-    with an intercept, which is not followed beyond the canary with the largest expected score.
+    Training reverses a larger part of a frequent client's contribution. Scores are then fitted by a
+    line with an intercept, which is hardly extrapolated beyond the canaries' expected scores.
     """
     test = fit.number
-    if test is None or not test.found(_LEVEL_OF_CHANGE):
+    if test is None or not test.is_significant(_LEVEL_OF_CHANGE):
         return fit
-    if size > _REACHED * view.sizes.observed.max():
+    if expected_score > _MAX_EXTRAPOLATION * view.sizes.observed.max():
         return fit
-    regressor = 1 / size - test.along
+    regressor = 1 / expected_score - test.along
     shift = test.slope * regressor
     moved = dataclasses.replace(
         fit,
@@ -257,21 +282,21 @@ def _at_size(
 def _at_any_rate(
     fit: LadderFit, view: View, client: AuditedClient, confidence: float
 ) -> LadderFit:
-    """The fit with the interval that holds whatever share of a contribution is taken back."""
-    size = client.size(view)
+    """The fit with an interval that holds whatever share of a contribution is reversed."""
+    expected_score = client.size(view)
     low = fit.low
     high = fit.high
     for rate in np.linspace(*RATES, _RATES_TRIED):
         moved = seen_by(view.record, view.adversary, Reaction(float(rate)))
         moved_fit = _fit_at_any_end(moved, confidence)
-        relative = client.size(moved) / size
+        relative = client.size(moved) / expected_score
         low = min(low, moved_fit.low * relative)
         high = max(high, moved_fit.high * relative)
     return dataclasses.replace(fit, low=low, high=high)
 
 
 def _widened(fit: LadderFit, deviation: float, confidence: float) -> LadderFit:
-    """The fit with the interval that it has if κ has an error of this deviation besides."""
+    """The fit with its interval widened by an independent error of κ with this deviation."""
     error = half_width(confidence) * deviation
     low = fit.scale - math.hypot(fit.scale - fit.low, error)
     high = fit.scale + math.hypot(fit.high - fit.scale, error)
@@ -279,23 +304,27 @@ def _widened(fit: LadderFit, deviation: float, confidence: float) -> LadderFit:
 
 
 def _test(
-    regressor: Floats, sizes: Floats, residual: Floats, effect: float
+    regressor: Floats,
+    expected_scores: Floats,
+    residual: Floats,
+    effect: float,
 ) -> LadderTest | None:
     """A test of residuals against a regressor.
 
     Args:
         regressor: one value for each canary.
-        sizes: expected scores, which are projected out of the regressor.
+        expected_scores: one for each canary; they are projected out of the regressor.
         residual: scores less the fitted ones.
-        effect: the coefficient of the regressor that the power is for.
+        effect: coefficient of the regressor for which the power is computed.
 
     Returns:
-        ``None`` if the regressor is in proportion to the expected scores.
+        ``None`` if the regressor is proportional to the expected scores.
     """
-    along = float(regressor @ sizes) / max(float(sizes @ sizes), _LEAST)
-    orthogonal = regressor - along * sizes
+    energy = max(float(expected_scores @ expected_scores), _TINY)
+    along = float(regressor @ expected_scores) / energy
+    orthogonal = regressor - along * expected_scores
     length = float(np.linalg.norm(orthogonal))
-    if length < 1e-6 * max(float(np.linalg.norm(regressor)), _LEAST):
+    if length < _COLLINEAR * max(float(np.linalg.norm(regressor)), _TINY):
         return None
     z = float(orthogonal @ residual) / length
     limit = float(-scipy.special.ndtri(LEVEL / 2))
@@ -303,7 +332,7 @@ def _test(
     shift = effect * length
     return LadderTest(
         p_value=float(2 * ndtr(-abs(z))),
-        share=float(abs(z) / max(abs(shift), _LEAST)),
+        share=float(abs(z) / max(abs(shift), _TINY)),
         power=float(ndtr(shift - limit) + ndtr(-shift - limit)),
         slope=z / length,
         error=1 / length,

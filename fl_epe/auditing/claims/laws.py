@@ -177,7 +177,7 @@ def laws_of_record(
     sampling_p = None
     objection = _not_gaussian(groups, p_value, LEAST_OF_A_RECORD)
     fails_ladder = any(
-        test is not None and test.found(_MODEL_LEVEL)
+        test is not None and test.is_significant(_MODEL_LEVEL)
         for test in (fit.number, fit.time)
     )
     if fit.wide or null_misfit(scores) or fails_ladder:

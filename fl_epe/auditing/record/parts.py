@@ -1,6 +1,7 @@
 """The parts of an `AuditRecord`, each a small frozen dataclass.
 
-Shapes: T rounds; k canaries of one side, observed or unobserved.
+In shapes T is the number of rounds, and k the number of canaries of one side, observed or
+unobserved.
 """
 
 import contextlib
@@ -23,17 +24,17 @@ class CanaryCosines:
     """Cosines of one side's canaries with every vector that an adversary sees, in [-1, 1].
 
     Attributes:
-        means: ``(T, k)`` with the released mean of each round, the server's momentum undone.
-        final: ``(k,)`` with the final model θ_T.
-        displacement: ``(k,)`` with θ_T − θ_0.
-        deltas: ``(T, k)`` with the model deltas θ_t − θ_{t−1}, where they do not follow from the
+        means: ``(T, k)``, with the released mean of each round, without the server's momentum.
+        final: ``(k,)``, with the final model θ_T.
+        displacement: ``(k,)``, with θ_T − θ_0.
+        deltas: ``(T, k)``, with the model updates θ_t − θ_{t−1}, if they do not follow from the
             means (an optimizer that is not linear).
-        residuals: ``(T, k)`` with the released mean less the real clients' part, where that is
+        residuals: ``(T, k)``, with the released mean without the real clients' part, if that is
             known.
-        sums: ``(T, k)`` with the sum of the directions of the round's canaries; 0 for observed
-            canaries in rounds without them, and in rounds of which ``Norms.sums`` is 0.
-        part: ``(k,)`` with the expected sum of all canaries' parts of θ_T − θ_0.
-        ids: ``(k,)`` numbers of the canaries in their `CanarySet`.
+        sums: ``(T, k)``, with the sum of the directions of the round's canaries; 0 for observed
+            canaries in rounds without them, and in rounds whose ``Norms.sums`` is 0.
+        part: ``(k,)``, with the canaries' expected part of θ_T − θ_0.
+        ids: ``(k,)``, numbers of the canaries in their `CanarySet`.
     """
 
     means: Floats
@@ -53,17 +54,17 @@ class CanaryCosines:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norms:
-    """Norms of the vectors that `CanaryCosines` are taken with.
+    """Norms of the vectors of `CanaryCosines`.
 
     Attributes:
-        means: ``(T,)`` of the released means.
-        deltas: ``(T,)`` of the model deltas.
-        final: of the final model.
-        displacement: of θ_T − θ_0.
-        residuals: ``(T,)`` of the released means less the real clients' part.
-        sums: ``(T,)`` of the sum of the directions of each round's canaries; 0 where the other
-            canaries are too small a part of the mean to mask one, and ``residuals`` unknown.
-        part: of the canaries' expected part of θ_T − θ_0; 0 where it is too small to mask one.
+        means: ``(T,)``, of the released means.
+        deltas: ``(T,)``, of the model updates.
+        final: norm of the final model.
+        displacement: norm of θ_T − θ_0.
+        residuals: ``(T,)``, of the released means without the real clients' part.
+        sums: ``(T,)``, of the sum of the directions of each round's canaries; 0 if the other
+            canaries are too small a part of the mean to mask one, and ``residuals`` is unknown.
+        part: norm of the canaries' expected part of θ_T − θ_0; 0 if it is too small to mask one.
     """
 
     means: Floats
@@ -80,9 +81,9 @@ class ServerStep:
     """How the server turns the released means into models.
 
     Attributes:
-        name: "sgd", the only one whose model is a weighted sum of the means, or any other.
-        learning_rates: ``(T,)`` step size of every round; ``None`` if it is not known.
-        momentum: of SGD.
+        name: name of the optimizer. Only with "sgd" the model is a weighted sum of the means.
+        learning_rates: ``(T,)``, step size of every round; ``None`` if it is not known.
+        momentum: momentum of SGD.
     """
 
     name: str
@@ -91,33 +92,35 @@ class ServerStep:
 
     @property
     def linear(self) -> bool:
-        """Whether the final model is a weighted sum of the means, whose weights are known."""
+        """Whether the final model is a weighted sum of the means with known weights."""
         return self.name == "sgd"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mechanism:
-    """How updates become a model: who takes part how often, clipping, noise, the server's step.
+    """How updates become a model: participation, clipping, noise, and the server's step.
 
     Attributes:
-        cohort_size: expected cohort size n, the denominator of the mean; a deployment's is its mean
-            number of replies, with canaries.
-        noise_multiplier: z of the run, ``None`` if unknown.
-        sum_noise_multiplier: z of the clients' sum alone, ``None`` if unknown.
-        participation: how a client takes part; where its rounds are hidden, so does a canary.
-        canary_participations: expected participations of an observed canary.
+        cohort_size: expected cohort size n, the denominator of the mean; in a deployment the mean
+            number of replies, canaries included.
+        noise_multiplier: z of the run; ``None`` if unknown.
+        sum_noise_multiplier: z of the sum of updates, without a noisy count; ``None`` if unknown.
+        participation: participation schedule of a client. If its rounds are secret, canaries
+            follow the same schedule.
+        canary_participations: expected number of participations of an observed canary.
         server: how the means become models.
-        clip_norms: ``(T,)``; NaN where nothing was clipped.
-        contributions: ``(T,)`` norm of what a client of median weight that takes part adds to the
+        clip_norms: ``(T,)``; NaN in rounds without clipping.
+        contributions: ``(T,)``, norm of the contribution of a client of median weight to the
             released mean, whether or not a canary took part in that round;
-            ``clip_norms / cohort_size`` by default, NaN where it is not known.
-        inclusion: "fixed", or "coin" if each canary took part by an independent fair coin.
-        canary_weights: ``(T, k)`` how many times the round's contribution each observed canary
-            added; ``None`` if each added it once.
-        strategy: ``(T, T)`` lower triangular strategy matrix C of correlated noise: the noise of
+            ``clip_norms / cohort_size`` by default, NaN if it is not known.
+        inclusion: "coin" if an independent fair coin decided whether a canary took part; otherwise
+            "fixed".
+        canary_weights: ``(T, k)``, each observed canary's contribution over the round's;
+            ``None`` if they are equal.
+        strategy: ``(T, T)``, lower triangular strategy matrix C of correlated noise: the noise of
             the rounds is ``C⁻¹Z``; ``None`` for independent noise.
-        noise_is_for: the number of clients that the noise was calibrated for; ``None`` if those
-            that took part.
+        noise_is_for: number of clients for which the noise was calibrated; ``None`` if it is the
+            number of clients that took part.
     """
 
     cohort_size: float
@@ -135,7 +138,7 @@ class Mechanism:
 
     @property
     def added(self) -> Floats:
-        """``contributions``, or their default, ``(T,)``."""
+        """``contributions`` or their default, ``(T,)``."""
         if self.contributions is None:
             return self.clip_norms / self.cohort_size
         return self.contributions
@@ -146,21 +149,21 @@ class Design:
     """What was decided before the run; ``None`` if it is not known.
 
     Attributes:
-        task: what was trained.
+        task: name of the task that was trained.
         num_clients: number of real clients.
-        num_rounds: planned rounds; a run may stop early.
+        num_rounds: planned number of rounds; a run may stop early.
         clients_per_round: expected number of real clients in a round.
         schedule: participation schedule of clients and canaries, with its options.
-        num_canaries: observed canaries, some of which may have been drawn for no round.
+        num_canaries: number of observed canaries, some of which may have been drawn for no round.
         canaries_vote: whether canaries vote on an adaptive clip norm.
         stop_when: the rule for an early stop.
-        also_known: what an adversary who sees every round knows besides, in words.
-        metric: what "eval_accuracy" is.
-        chance_accuracy: accuracy of a guess.
+        also_known: further knowledge of an adversary who sees every round's model, in words.
+        metric: name of the metric "eval_accuracy".
+        chance_accuracy: accuracy of a random guess.
         chance_loss: loss of the best constant prediction.
-        canaries_come_from: "server" or "clients", where canaries join a deployment.
+        canaries_come_from: "server" or "clients": where canaries join a deployment.
         caveat: what the analytical guarantee does not cover, in words.
-        settings: all other settings by name, to be shown.
+        settings: all other settings by name, which reports show.
     """
 
     task: str | None = None
@@ -181,7 +184,10 @@ class Design:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """From settings by the names that they have where they are set."""
+        """Builds a design from the settings of a run, under the names of `RunConfig`.
+
+        Unknown names go to ``settings``.
+        """
         further = {
             _FIELDS.get(name, name): value for name, value in settings.items()
         }
@@ -190,7 +196,7 @@ class Design:
         return cls(**fields, settings=further)
 
     def to_settings(self) -> dict[str, Any]:
-        """The inverse of `of`, without what is not known."""
+        """The inverse of `of`, without unknown values."""
         names = {field: name for name, field in _FIELDS.items()}
         settings = {
             names.get(field, field): value
@@ -201,7 +207,7 @@ class Design:
         return settings | further
 
 
-# Names of fields where settings have other ones.
+# Setting name to field name, where they differ.
 _FIELDS = {
     "clients": "num_clients",
     "rounds": "num_rounds",
@@ -214,8 +220,8 @@ class EarlyStop:
     """The end of a run by a stopping rule.
 
     Attributes:
-        after: rounds done.
-        estimate: ε after them.
+        after: the round after which the run ended.
+        estimate: ε after this round.
     """
 
     after: int
@@ -228,20 +234,21 @@ class Findings:
 
     Attributes:
         plan: how the canaries change the run, in sentences.
-        doubts: why its numbers may be wrong, in sentences.
+        doubts: why the run's numbers may be wrong, in sentences.
         not_measured: why fewer canaries took part than were planned.
         unbounded: why ε of every round is infinite.
-        step_faults: what is wrong with the rounds' clipping, sampling or noise.
-        unseen: what privacy accounting assumes of the rounds, and was not checked.
+        step_faults: faults of the rounds' clipping, sampling or noise.
+        unseen: assumptions of privacy accounting about the rounds that were not checked.
         noise: results of the checks of the noise, in sentences.
-        last_model_is_finite: whether the last model of the strategy was finite; the record has the
-            last finite one.
+        last_model_is_finite: whether the strategy's last model was finite; otherwise the record has
+            its last finite one.
         last_model_is_final: whether no rounds follow those of the record.
         clients_add_noise: whether clients add noise themselves, and canaries do not.
-        client_participations: mean number of rounds of a real client, as counted.
-        arrays_left_out: arrays of the model without canaries.
+        client_participations: counted mean number of rounds of a real client.
+        arrays_left_out: arrays of the model to which no canary is added.
         resumed_after: rounds after which the audit was resumed.
-        stopped: by which rule the run ended early.
+        stopped: the round after which a stopping rule ended the run, and its estimate; the rule is
+            `Design.stop_when`.
     """
 
     plan: tuple[str, ...] = ()
@@ -251,7 +258,7 @@ class Findings:
     step_faults: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     noise: tuple[str, ...] = (
-        "Noise: cannot be told, as only sums or models with it were seen.",
+        "Noise: cannot be told, because only sums or models with noise were observed.",
     )
     last_model_is_finite: bool = True
     last_model_is_final: bool = True
@@ -269,9 +276,9 @@ class ClientLog:
     Attributes:
         ids: clients of all rounds, one round after another.
         offsets: ``(T + 1,)``; the clients of round t are ``ids[offsets[t]:offsets[t + 1]]``.
-        absent: ``(T,)`` how many clients' and canaries' updates were lost.
-        weights: how many times the round's contribution each of ``ids`` added, of the same shape;
-            ``None`` if each added it once, or it is not known.
+        absent: ``(T,)``, number of lost updates of clients and canaries.
+        weights: contribution of each entry of ``ids`` over the round's contribution, of the same
+            shape; ``None`` if they are equal or not known.
     """
 
     ids: Integers | None = None
@@ -287,20 +294,20 @@ class ClientLog:
             power: 1 or 2.
 
         Raises:
-            ValueError: if it is not known which client took part when.
+            ValueError: if the participation pattern is not known.
         """
         ids, rounds, weights = self.rows()
         terms = (by_round[rounds] * weights) ** power
         return np.bincount(ids, terms).astype(np.float64)
 
     def shares_of(self, clients: Integers) -> Floats:
-        """What clients added in each round, in units of its contribution, ``(T, m)``.
+        """Clients' contributions in each round, over the round's contribution, ``(T, m)``.
 
         Args:
-            clients: their numbers, ``(m,)``.
+            clients: numbers of the clients, ``(m,)``.
 
         Raises:
-            ValueError: if it is not known which client took part when.
+            ValueError: if the participation pattern is not known.
         """
         ids, rounds, weights = self.rows()
         columns_by_id = np.full(int(ids.max(initial=-1)) + 1, -1)
@@ -332,13 +339,13 @@ class Provenance:
 
     Attributes:
         seeds: seeds by name; the noise seed only if the user chose it.
-        canary_kind: how the canaries were made, see `CanarySet`.
-        versions: versions of the packages that decide a result, see `installed_versions`.
+        canary_kind: kind of the canaries' directions, see `CanarySet`.
+        versions: versions of the packages that affect a result, see `installed_versions`.
         faults: the first messages about lost updates.
-        fault_counts: how often each kind of fault happened, see `FaultKind`.
-        started: when a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
-        ended: when it was done.
-        commands: what was typed, without seeds.
+        fault_counts: number of faults of each kind, see `FaultKind`.
+        started: time at which a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
+        ended: time at which the run ended, in the same format.
+        commands: the commands as typed, without seeds.
         seconds: mean time of the audit in a round; ``None`` if it was not measured.
         canary_bytes: the largest memory for the canaries of a round.
     """
@@ -360,9 +367,9 @@ class RunningScores:
     """Scores after each round of a run whose ε was estimated during it, see `epsilon_by_round`.
 
     Attributes:
-        scores: ``(T, k)`` scores of the observed canaries, whitened (`RoundCorrelation.whiten`).
-        signals: ``(T, k)`` what each added to them by its rounds, whitened.
-        planned: participations of all canaries together that were planned; ``None`` without a plan.
+        scores: ``(T, k)``, whitened scores of the observed canaries (`RoundCorrelation.whiten`).
+        signals: ``(T, k)``, whitened expected scores by the rounds so far.
+        planned: planned number of participations of all canaries together; ``None`` without a plan.
         of_law: whether the client takes part by `Mechanism.participation`, which was known before
             the run; otherwise it takes part as often as the median canary, in known rounds.
     """
@@ -373,11 +380,12 @@ class RunningScores:
     of_law: bool = False
 
 
-_version = functools.cache(importlib.metadata.version)  # it reads files
+# Cached, because each call reads files.
+_version = functools.cache(importlib.metadata.version)
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that decide a run's result, as far as they are installed."""
+    """Versions of the installed packages that affect a run's result."""
     names = (
         "fl-epe",
         "flwr",
@@ -395,5 +403,5 @@ def installed_versions() -> dict[str, str]:
 
 
 def quotients(parts: Floats, wholes: Floats) -> Floats:
-    """``parts / wholes``, in the shape of ``parts``; 0 where a whole is not above 0."""
+    """``parts / wholes``, in the shape of ``parts``; 0 where ``wholes`` is not above 0."""
     return np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0)
