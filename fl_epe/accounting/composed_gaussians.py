@@ -97,7 +97,8 @@ def poisson_epsilon(
     changes by less than 1%. A grid of a tenth of the step has an error of 1/25 to 1/100, so the
     result is never below the exact ε, and above it by about 1% at most. If the ε without sampling
     exceeds 10⁸, the ε without sampling is returned. With δ below 10⁻¹¹ losses are composed by their
-    moments, and the result is up to a third above the exact ε. Adjacency: add-or-remove, or replace-one.
+    moments, and the result is up to a third above the exact ε. Adjacency: add-or-remove, or
+    replace-one.
 
     Args:
         noise_multiplier: z ≥ 0.

@@ -60,7 +60,7 @@ class SecretRounds:
     def losses(
         self, draws: int, rng: np.random.Generator
     ) -> tuple[Floats, Floats]:
-        """Draws privacy losses of the dominating pair, with and without the client, ``(draws,)``."""
+        """Draws losses of the dominating pair, with and without the client, ``(draws,)`` each."""
         with_client = np.empty(draws)
         without_client = np.empty(draws)
         for first in range(0, draws, _AT_ONCE):
@@ -232,8 +232,9 @@ def drawn_epsilon(
         confidence: probability over the draws that the bound is at least the exact ε, in (0, 1).
 
     Returns:
-        The bound, or ``None`` where the client's rounds do not have such a law: its coins depend on other
-        clients or a cap, or more than two of its rounds may be within the strategy's bands.
+        The bound, or ``None`` where the client's rounds do not have such a law: its coins depend
+        on other clients or a cap, or more than two of its rounds may be within the strategy's
+        bands.
 
     Raises:
         ValueError: for an argument out of range, or with too few draws for this δ.

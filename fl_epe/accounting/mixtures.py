@@ -81,8 +81,8 @@ def unknown_expected_score_epsilon(
 ) -> float:
     """ε of an average-case client whose expected score the adversary does not know.
 
-    It is the exact ε between Σ w_i N(m_i, 1) and N(0, 1), the larger one of the two directions. Arguments
-    and errors are as in `known_expected_score_epsilon`.
+    It is the exact ε between Σ w_i N(m_i, 1) and N(0, 1), the larger one of the two directions.
+    Arguments and errors are as in `known_expected_score_epsilon`.
     """
     return _epsilon(_solve_unknown, expected_scores, delta, weights)
 

@@ -7,7 +7,8 @@ round count as members.
 The null of likelihood ratios at secret rounds has no closed form but can be simulated: whitened
 scores of a direction that took no part are independent N(0, 1). The tail of a large ratio L is
 computed from draws of members, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, however small it is, and the tail
-of other ratios from draws of the null. So ratios are turned into scores whose null is N(0, 1), and no unobserved canary is needed.
+of other ratios from draws of the null. So ratios are turned into scores whose
+null is N(0, 1), and no unobserved canary is needed.
 """
 
 import dataclasses

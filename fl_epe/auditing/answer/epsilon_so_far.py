@@ -155,7 +155,8 @@ class EpsilonSoFar:
     def extrapolates(self) -> bool:
         """Whether ε may be far off, as all canaries took part much less often than the client.
 
-        It is not far off if noise dominates the score of a client (`fl_epe.auditing.scoring.reaction`).
+        It is not far off if noise dominates the score of a client
+        (`fl_epe.auditing.scoring.reaction`).
         """
         most = self._participations.max(initial=0)
         return bool(most < AS_OFTEN * self.participations)
