@@ -232,7 +232,7 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
 def _add(
     masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats
 ) -> None:
-    """Adds ``lower`` to every ``finer``-th point of ``masses``, and ``upper`` to the next points."""
+    """Adds ``lower`` to every ``finer``-th point of ``masses``, ``upper`` to the next points."""
     end = begin + (lower.shape[1] - 1) * finer + 1
     masses[:, begin:end:finer] += lower
     masses[:, begin + 1 : end + 1 : finer] += upper

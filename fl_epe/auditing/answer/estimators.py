@@ -131,9 +131,9 @@ def epsilon_of_thresholds(
     """ε of the best threshold on the scores, whatever their law.
 
     It is the largest of ln((P[S ≥ t] − δ)/Q[S ≥ t]) and ln((Q[S < t] − δ)/P[S < t]) over all
-    thresholds t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh, Viswanath 2015). It
-    is ε of the scores where their likelihood ratio rises with the score, and less elsewhere. The
-    interval is computed from limits of both rates that hold at all thresholds simultaneously, so it
+    thresholds t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh, Viswanath
+    2015). It is ε of the scores if their likelihood ratio rises with the score, and less otherwise.
+    The interval is computed from limits of both rates that hold at all thresholds simultaneously, so it
     covers for every law. Coverage and width: ``simulations/studies/any_law.py``.
 
     Raises:

@@ -273,13 +273,13 @@ def _two_groups(sample: Sample) -> float:
     """Weighted guesses of the labels of canaries, from two independent groups of scores.
 
     Two groups of k and u scores are treated as k + u canaries, each included by a coin with
-    probability k/(k + u), conditioned on k inclusions. By the coins, a guess "in" is right with odds of at most e^ε·k/u,
-    and "out" with e^ε·u/k. Tied scores share the mean weight of their ranks, so that weights depend
+    probability k/(k + u), conditioned on k inclusions. By the coins, a guess "in" is right with
+    odds of at most e^ε·k/u, and a guess "out" with odds of at most e^ε·u/k. Tied scores share the mean weight of their ranks, so that weights depend
     on scores alone. The weight of the right guesses is at most a sum of independent variables, plus
     the largest weight for each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
 
-    The condition_chance of k inclusions has the probability P[k]. Given the labels with a weight, its
-    probability is at most M, as the other labels are coins as well. So the condition_chance makes every
+    The condition of k inclusions has the probability P[k]. Given the labels with a weight, its
+    probability is at most M, as the other labels are coins as well. So the condition makes every
     event of the coins at most M/P[k] times as likely.
     """
     sizes, members = tied_groups(sample)

@@ -226,8 +226,8 @@ def _fit(selection: Sample, evaluation: Sample) -> _Fit:
 def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """Upper limits of a rate at any number of thresholds, which hold simultaneously.
 
-    They are Clopper–Pearson limits at one corrected level η (an "equal local levels" band, Aldor-Noiman et
-    al. 2013).
+    They are Clopper–Pearson limits at one corrected level η (an "equal local levels" band,
+    Aldor-Noiman et al. 2013).
 
     Args:
         errors: number of scores beyond each threshold, any shape, integers in [0, total].

@@ -59,8 +59,9 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
 
     Args:
         path: a file whose name ends with .csv, .tsv or .jsonl, which may be followed by .gz, or
-            with .npz, .npy (observed scores alone), .json or .parquet; see `LAYOUT`. The shorter of two columns may
-            end in empty cells; no other cell may be empty. Scores may be infinite, but not NaN.
+            with .npz, .npy (observed scores alone), .json or .parquet; see `LAYOUT`. The shorter of
+            two columns may end in empty cells; no other cell may be empty. Scores may be infinite,
+            but not NaN.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -48,8 +48,9 @@ def epsilon_difference(
 
     For independent runs the distances from the estimates to the ends of their intervals are added
     as squares (Zou and Donner 2008), which preserves the skewness of each. An interval that ends at
-    0, as no ε is smaller, counts as extending at least as far below the estimate as above. For runs that may
-    depend on each other, the interval reaches from one run's lower end to the other's upper end.
+    0, as no ε is smaller, counts as extending at least as far below the estimate as above. For runs
+    that may depend on each other, the interval reaches from one run's lower end to the other's
+    upper end.
 
     Args:
         first: the estimate of one run.

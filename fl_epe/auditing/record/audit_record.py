@@ -265,7 +265,7 @@ class AuditRecord:
     def save(
         self, path: str | os.PathLike[str], *, private: bool = True
     ) -> Path:
-        """Write the record to ``path``, a NumPy archive without pickles, which is replaced atomically.
+        """Write the record to a NumPy archive without pickles, which is replaced atomically.
 
         Args:
             path: the path of the file.

@@ -250,7 +250,7 @@ def _has_r_square(record: AuditRecord) -> bool:
 
 
 def _late(record: AuditRecord, name: str, count: int) -> Floats:
-    """The last ``count`` values of an evaluation after the early rounds; empty if there are fewer."""
+    """The last ``count`` values of an evaluation after the early rounds; empty if too few."""
     values = _series(record, name)
     is_late = _series(record, "eval_round") >= _EARLY
     if len(values) != len(is_late) or is_late.sum() < count:

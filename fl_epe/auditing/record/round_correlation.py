@@ -340,8 +340,8 @@ class Precision:
     def unit_error(self, pairs: float, by_round: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
 
-        A cosine of two rounds has the variance 1/parts. The sum of all ``fᵀG⁻¹f`` depends on it with
-        the factor g gᵀ of each canary's whitened signals g.
+        A cosine of two rounds has the variance 1/parts. The sum of all ``fᵀG⁻¹f`` depends on it
+        with the factor g gᵀ of each canary's whitened signals g.
 
         Args:
             pairs: `energy_of_pairs` of the whitened signals of all canaries.
