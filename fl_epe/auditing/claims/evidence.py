@@ -495,7 +495,7 @@ def evidence_against_theory(
 
 
 def _check_measured(scores: Scores, method: str) -> None:
-    """Raise for observed scores without spread, unless the bound needs no law and they are larger."""
+    """Raise for observed scores without spread, unless they are larger and no law is assumed."""
     if not all_equal(scores.observed):
         return
     score = scores.observed[0]

@@ -3,13 +3,15 @@
 The residuals of a run's rounds are correlated: real updates have similar directions, and momentum
 and correlated noise carry over from one round to the next. For a random direction c that took no
 part, the scores of all rounds are jointly N(0, G), where G holds the cosines of the residuals. With
-the factor ``G = L·Lᵀ`` the values ``L⁻¹·s`` are independent and N(0, 1), and a canary's contribution
-to the rounds becomes ``L⁻¹·f``. The best filter is their inner product, ``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows
-by a row a round (Gram-Schmidt), so that estimates during a run and after it are the same.
+the factor ``G = L·Lᵀ`` the values ``L⁻¹·s`` are independent and N(0, 1), and a canary's
+contribution to the rounds becomes ``L⁻¹·f``. The best filter is their inner product,
+``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows by one row with each round (Gram-Schmidt), so that estimates during a
+run and after it are equal.
 
 Only a sketch of each round is stored: every coordinate gets a random sign, and groups of
 coordinates are summed up. Inner products of M sums estimate G as M random directions would, and
-exactly in M dimensions or fewer. The loss is known (Reed, Mallett and Brennan 1974) and small: `Precision`.
+exactly in M dimensions or fewer. The loss is known (Reed, Mallett and Brennan 1974) and small, see
+`Precision`.
 Derivation and measurements: docs/notes/whitening.md.
 
 Examples:
@@ -45,8 +47,8 @@ _PARTS_A_ROUND = 20
 # The same where more than `WINDOW` rounds are known to be correlated.
 _LEAST_PARTS = 7
 
-# A round's new part is at least this share of its residual. A smaller new part is mostly rounding in
-# float32, or within two errors (1/√d each) of projecting the canaries out of the residual.
+# A round's new part is at least this share of its residual. A smaller new part is mostly rounding
+# in float32, or within two errors (1/√d each) of projecting the canaries out of the residual.
 _LEAST_NEW = 0.01
 _ERRORS = 2.0
 
@@ -246,7 +248,7 @@ class RoundCorrelation:
         """Whether the rounds are no more correlated than independent noise in ``dim`` dimensions.
 
         They are not if all eigenvalues of G are in the range of a Wishart matrix: within the edges
-        of Marchenko and Pastur (1967), and a margin of four scales of Johnstone (2001, equation
+        of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001, equation
         1.3).
         """
         if self.factor is None or self.window == 1:

@@ -59,8 +59,8 @@ from fl_epe.schedules import ParticipationLaw
 class RunAuditor:
     """Scores canaries against the released vectors of every round, and collects an `AuditRecord`.
 
-    Canaries 0 … ``num_canaries`` − 1 may take part; the ``unobserved`` canaries after them never do.
-    Models are flat vectors of shape ``(dim,)``; the first one's length is the canaries' dimension.
+    Canaries 0 … ``num_canaries`` − 1 may take part; the ``unobserved`` canaries after them never
+    do. Models are flat vectors of shape ``(dim,)``; the first one's length is the canaries' dimension.
 
     Args:
         num_canaries: number of canaries that may take part, at least 2.

@@ -2,8 +2,8 @@
 
 A released mean contains all canaries of its round. They are known, so an adversary who looks for
 one of them subtracts the others; if they stay in, ε falls as canaries are added. `measure_others`
-computes the necessary cosines when a record is made, and `leave_one_out` projects the canaries out. Derivation and
-measurements: docs/notes/other-canaries.md.
+computes the necessary cosines when a record is made, and `leave_one_out` projects the canaries out.
+Derivation and measurements: docs/notes/other-canaries.md.
 
 Examples:
     >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # of a vector 3u + 3v + 2w, orthogonal
@@ -303,7 +303,8 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
         or unobserved.part is None
     ):
         return record
-    # A canary's inner product with the sum is its own weight plus, by chance, a part 1/√d of others.
+    # A canary's inner product with the sum is its own weight plus, by chance, a part of the other
+    # weights over √d.
     by_chance = float(np.sum((observed.part * norms.part - weights) ** 2))
     error = by_chance * record.dim / float(weights @ weights)
     if error > scipy.special.chdtri(len(weights), _BY_CHANCE):
