@@ -157,8 +157,8 @@ def write_archive(
         schema: version of the members' meaning, see `read_archive`.
         compress: whether to deflate the members.
         private: whether only the owner may read the file (mode 0600).
-        previous: a path for the file that is replaced, see `whole_file`; by default that file is
-            lost.
+        previous: a path for the file that is replaced, see `whole_file`; by default that file
+            is lost.
     """
     packing = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with (
@@ -247,9 +247,9 @@ def read_archive(
     Args:
         path: the file.
         what: the expected content, for messages: "a record written by …".
-        schema: the schema that was given to `write_archive`; a file with another schema, or without
-            one, is refused. By default any file is read, and its checksums are checked if it has
-            them.
+        schema: the schema that was given to `write_archive`; a file with another schema, or
+            without one, is refused. By default any file is read, and its checksums are checked
+            if it has them.
         texts: names of the members that are JSON objects, all of which are required.
 
     Raises:

@@ -40,8 +40,8 @@ LARGEST = 2**63 - 1
 class ArgumentError(ValueError):
     """An argument has an invalid value.
 
-    The error stores names and values separately from the text, so that the command line can write
-    ``--clip-norm`` instead of ``clip_norm``:
+    The error stores names and values separately from the text, so that the command line can
+    write ``--clip-norm`` instead of ``clip_norm``:
 
         >>> error = ArgumentError("Expected {low} < {high}.", low=3, high=2)
         >>> str(error)
@@ -164,8 +164,8 @@ def checked_type(
 ) -> Any:
     """``value`` if it is of this type; a whole number becomes an ``int`` where that is the type.
 
-    It checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may be in a union with
-    ``float`` or ``None``; values of other types are returned unchanged.
+    It checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may be in a union
+    with ``float`` or ``None``; values of other types are returned unchanged.
 
     Raises:
         ArgumentError: for another type, a number that is not finite, or an integer whose absolute

@@ -65,8 +65,8 @@ def random_participations_epsilon(
     """ε of a client whose number of participations is random, in rounds the adversary knows.
 
     A client who takes part R times has √R/z-GDP. The rounds do not depend on the data, so δ(ε) is
-    the mean over R of the δ(ε) that belongs to `gaussian_epsilon`. The result is exact up to tails
-    of probability below δ/1000, which are added to δ. Adjacency: zero-out.
+    the mean over R of the δ(ε) that belongs to `gaussian_epsilon`. The result is exact up to
+    tails of probability below δ/1000, which are added to δ. Adjacency: zero-out.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -95,10 +95,10 @@ def poisson_epsilon(
 
     The distribution is rounded up (Doroshenko et al. 2022) on a grid that is refined until ε
     changes by less than 1%. A grid of a tenth of the step has an error of 1/25 to 1/100, so the
-    result is never below the exact ε, and above it by about 1% at most. If the ε without sampling
-    exceeds 10⁸, the ε without sampling is returned. With δ below 10⁻¹¹ losses are composed by their
-    moments, and the result is up to a third above the exact ε. Adjacency: add-or-remove, or
-    replace-one.
+    result is never below the exact ε, and above it by about 1% at most. If the ε without
+    sampling exceeds 10⁸, the ε without sampling is returned. With δ below 10⁻¹¹ losses are
+    composed by their moments, and the result is up to a third above the exact ε. Adjacency:
+    add-or-remove, or replace-one.
 
     Args:
         noise_multiplier: z ≥ 0.

@@ -43,12 +43,12 @@ class SecretRounds:
 
     Attributes:
         chances: the probability of taking part in each round, for a client who may, ``(T,)``.
-        barred_from: for each round, the first round that bars: a client whose last participation
-            is that round or a later one may not take part, ``(T,)``.
+        barred_from: for each round, the first round that bars: a client whose last
+            participation is that round or a later one may not take part, ``(T,)``.
         bands: the distance of rounds from which on they share no noise.
         root: the matrix whose rows have the inner products ``signals``, ``(T, T)``, sparse.
-        signals: CᵀC/z² of the absolute values of C, whose columns are scaled to a norm of at least
-            1, ``(T, T)``, sparse.
+        signals: CᵀC/z² of the absolute values of C, whose columns are scaled to a norm of at
+            least 1, ``(T, T)``, sparse.
     """
 
     chances: Floats
@@ -96,8 +96,8 @@ class SecretRounds:
         (``free``).
 
         Args:
-            scores: for each round, the inner product of its column with the released values, over
-                z², ``(T, draws)``.
+            scores: for each round, the inner product of its column with the released values,
+                over z², ``(T, draws)``.
         """
         squares = self.signals.diagonal()
         # For each last round, the first round from which on it bars no other.
@@ -216,10 +216,10 @@ def drawn_epsilon(
 ) -> float | None:
     """An upper confidence bound for ε of a client whose rounds the adversary is not told.
 
-    The adversary sees every round's model, and chooses adaptively what the client and all others
-    send. δ is a mean over the draws of the schedule. Both directions of the dominating pair are
-    drawn; the mean of each is bounded by Chernoff's bound for variables in [0, 1] (Hoeffding 1963,
-    theorem 1).
+    The adversary sees every round's model, and chooses adaptively what the client and all
+    others send. δ is a mean over the draws of the schedule. Both directions of the dominating
+    pair are drawn; the mean of each is bounded by Chernoff's bound for variables in [0, 1]
+    (Hoeffding 1963, theorem 1).
 
     Args:
         law: the law of a client's participations.
@@ -229,12 +229,13 @@ def drawn_epsilon(
         draws: number of draws of each direction; with 100/δ of them the bound is a few percent
             above the estimate.
         seed: the seed of the draws.
-        confidence: probability over the draws that the bound is at least the exact ε, in (0, 1).
+        confidence: probability over the draws that the bound is not below the exact ε, in
+            (0, 1).
 
     Returns:
-        The bound, or ``None`` where the client's rounds do not have such a law: its coins depend
-        on other clients or a cap, or more than two of its rounds may be within the strategy's
-        bands.
+        The bound, or ``None`` where the client's rounds do not have such a law: its coins
+        depend on other clients or a cap, or more than two of its rounds may be within the
+        strategy's bands.
 
     Raises:
         ValueError: for an argument out of range, or with too few draws for this δ.

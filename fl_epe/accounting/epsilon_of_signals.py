@@ -25,13 +25,13 @@ def epsilon_of_signals(
 ) -> float:
     """ε of a client whose score moves by ``signals`` where it takes part, in units of the noise.
 
-    If the rounds are known, it is ε of two Gaussians that are √Σ a_t² apart (Andrew et al. 2024,
-    Algorithm 3, at the expected scores). If they are hidden, it is ε of the mixture over all rounds
-    that the client may have.
+    If the rounds are known, it is ε of two Gaussians that are √Σ a_t² apart (Andrew et al.
+    2024, Algorithm 3, at the expected scores). If they are hidden, it is ε of the mixture over
+    all rounds that the client may have.
 
     Args:
-        signals: a_t of each of the client's rounds if they are known, else of each round that the
-            client may have, ``(T,)``.
+        signals: a_t of each of the client's rounds if they are known, else of each round that
+            the client may have, ``(T,)``.
         delta: target δ in (0, 1).
         events: how the client draws its rounds, if the adversary does not know them.
 

@@ -1,10 +1,11 @@
 """The law of one client's expected score under a schedule, and the largest of many clients.
 
-An expected score is the sum Σ w_t over a client's rounds for an adversary who sees the final model,
-and √Σ w_t for an adversary who sees every round's model. Where a schedule states the law of one
-client's rounds (`fl_epe.schedules.Events`), the law of the sum is computed by convolution on a
-lattice. Weights are rounded up to the lattice, by 0.05% of a mean participation on average, so
-that expected scores are never too small. Derivation: docs/notes/unknown-rounds.md.
+An expected score is the sum Σ w_t over a client's rounds for an adversary who sees the final
+model, and √Σ w_t for an adversary who sees every round's model. Where a schedule states the law
+of one client's rounds (`fl_epe.schedules.Events`), the law of the sum is computed by
+convolution on a lattice. Weights are rounded up to the lattice, by 0.05% of a mean
+participation on average, so that expected scores are never too small. Derivation:
+docs/notes/unknown-rounds.md.
 
 Examples:
     >>> from fl_epe.schedules import Poisson
@@ -91,8 +92,8 @@ class ExpectedScoreLaw:
         depend on each other.
 
         Returns:
-            The expected score. If clients were drawn, it is the largest of theirs, or ``None`` if
-            they were not whole populations.
+            The expected score. If clients were drawn, it is the largest of theirs, or ``None``
+            if they were not whole populations.
         """
         if self.drawn:
             if self.whole:
@@ -220,16 +221,16 @@ def clients_law(
 ) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over a client's rounds.
 
-    It is computed if possible. Else all clients of several populations are drawn, or 10,000 clients
-    of each if all of them would take too long.
+    It is computed if possible. Else all clients of several populations are drawn, or 10,000
+    clients of each if all of them would take too long.
 
     Args:
         schedule: the participation schedule.
         weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
         clients: the number of clients.
-        confidence: p. The number of populations that are drawn is such that, with probability p,
-            the largest expected score of all of them is above the p-quantile of one population's
-            largest expected score; 59 populations for 95%.
+        confidence: p. The number of populations that are drawn is such that, with probability
+            p, the largest expected score of all of them is above the p-quantile of one
+            population's largest expected score; 59 populations for 95%.
         seed: the seed of the draws, the same for all weights.
 
     Returns:
@@ -322,8 +323,8 @@ def _step(scores: Floats, chances: Floats) -> float:
 def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     """The probability of each lattice point after all events, and of the tail that was cut off.
 
-    In the last rounds of a run momentum has not yet added up, so weights are smaller. Before these
-    rounds only the points that are multiples of the largest weight are needed.
+    In the last rounds of a run momentum has not yet added up, so weights are smaller. Before
+    these rounds only the points that are multiples of the largest weight are needed.
 
     Args:
         events: the events of one type of clients.
@@ -336,7 +337,7 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()
     lost = 0.0
-    last_row = int(
+    capped_rows = int(
         rows > 1
     )  # clients in the last of several rows take part no more
     # In an event without rows nothing happens.
@@ -354,12 +355,12 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
         moved = np.zeros((rows, 1))
         if len(steps):
             kernel = np.bincount(steps // scale, events.chances[start:end])
-            able = free[: rows - last_row]
-            chances = np.full((rows - last_row, 1), kernel.sum())
+            able = free[: rows - capped_rows]
+            chances = np.full((rows - capped_rows, 1), kernel.sum())
             if events.exactly is not None:
                 # Each client takes part in exactly so many of the remaining events.
                 remaining = events.exactly - np.arange(
-                    rows - last_row, dtype=np.float64
+                    rows - capped_rows, dtype=np.float64
                 )
                 chances = np.minimum(remaining / (events.among - number), 1.0)[
                     :, None
@@ -370,7 +371,7 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
             )
             if events.keep < 1:
                 participating[:, : able.shape[1]] += (1 - events.keep) * leaving
-            moved = np.pad(participating, ((last_row, 0), (0, 0)))
+            moved = np.pad(participating, ((capped_rows, 0), (0, 0)))
             absent = 1 - chances
             # Probabilities below 1e-12 are rounding errors.
             able *= np.where(absent > 1e-12, absent, 0.0)

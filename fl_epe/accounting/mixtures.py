@@ -55,12 +55,13 @@ def known_expected_score_epsilon(
     Args:
         expected_scores: m_i ≥ 0, any shape; infinity is allowed.
         delta: target δ in (0, 1).
-        weights: the weight of each expected score, ≥ 0, in their shape; by default all are equal.
+        weights: the weight of each expected score, ≥ 0, in their shape; by default all are
+            equal.
 
     Returns:
         The smallest ε ≥ 0, rounded up; infinite if expected scores above 1e140 weigh more than δ.
-        If there are more than 50,000 distinct expected scores, each is first rounded up, by at most
-        a factor of 1.00005.
+        If there are more than 50,000 distinct expected scores, each is first rounded up, by at
+        most a factor of 1.00005.
 
     Raises:
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a

@@ -1,7 +1,7 @@
 """Bounds for sums of independent privacy losses, by their exponential moments.
 
-A Fourier transform gives a tighter bound, but its rounding errors hide probabilities below about
-10⁻¹⁵. The logarithms of moments add up, and are precise however small δ is.
+A Fourier transform gives a tighter bound, but its rounding errors hide probabilities below
+about 10⁻¹⁵. The logarithms of moments add up, and are precise however small δ is.
 
 Examples:
     >>> import numpy as np
@@ -46,8 +46,8 @@ def largest_sum(terms: Terms, tail: float) -> float:
     It is Chernoff's bound.
 
     Args:
-        terms: for each distribution its values, ``(n,)``, their probabilities, ``(n,)``, and the
-            number of terms with this distribution.
+        terms: for each distribution its values, ``(n,)``, their probabilities, ``(n,)``, and
+            the number of terms with this distribution.
         tail: the probability.
     """
 
@@ -66,8 +66,8 @@ def largest_sum(terms: Terms, tail: float) -> float:
 def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
     """An ε ≥ 0 of a sum of independent privacy losses, by their Rényi divergences.
 
-    It is never below the exact ε, and up to a third above it (Canonne, Kamath, Steinke 2020, "The
-    Discrete Gaussian for Differential Privacy", Proposition 12).
+    It is never below the exact ε, and up to a third above it (Canonne, Kamath, Steinke 2020,
+    "The Discrete Gaussian for Differential Privacy", Proposition 12).
 
     Args:
         terms: see `largest_sum`; the values are losses of the distribution that has the given

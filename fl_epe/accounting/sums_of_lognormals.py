@@ -1,9 +1,9 @@
 """The distribution of a sum of independent lognormals of mean 1, on a logarithmic grid.
 
 A value between two points of a grid is split between them so that its probability and its mean
-do not change. That spreads the sum, so the mean of every convex function of it, such as δ at any ε,
-is rounded up, by an amount that falls with the square of the grid's step. Only positive numbers are
-added, so that small probabilities keep their relative precision.
+do not change. That spreads the sum, so the mean of every convex function of it, such as δ at
+any ε, is rounded up, by an amount that falls with the square of the grid's step. Only positive
+numbers are added, so that small probabilities keep their relative precision.
 """
 
 import dataclasses
@@ -178,8 +178,8 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     """The law of the sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
-    alone, so all pairs at one distance are added at once. Pairs so far apart that this amount is
-    less than a step of the new grid are added at once for all distances.
+    alone, so all pairs at one distance are added at once. Pairs so far apart that this amount
+    is less than a step of the new grid are added at once for all distances.
     """
     n = len(x)
     m = len(y)
@@ -250,8 +250,9 @@ def _of_far_pairs(
         up: for each distance, the shares that go to the next point, see `_upward`.
 
     Returns:
-        The first value with such pairs; the masses that fall on it and the values after it; and the
-        masses that fall on the points of the new grid after each of them, shapes ``(2, values)``.
+        The first value with such pairs; the masses that fall on it and the values after it; and
+        the masses that fall on the points of the new grid after each of them. The masses have
+        the shape ``(2, values)``.
     """
     offset = larger.first - smaller.first
     nearest = max(far, offset - len(smaller) + 1)

@@ -68,14 +68,14 @@ def hidden_rounds_epsilon(
     """ε of a client against an adversary who sees every round's model, not the client's rounds.
 
     Events are independent, so the distributions of their privacy losses are convolved on one grid.
-    If all rounds of an event have the same signal, the result is never below the exact ε, as every
-    rounding is upwards and tails outside the grids are added to δ; only the largest signal is
-    rounded to eight digits. It was at most 0.15% above the exact ε in all cases of
-    docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less than 0.5%
-    there, either way. With δ below 10⁻¹¹ losses are composed by their moments, and the result is up
-    to a third larger. It never exceeds ε of an adversary who knows the rounds and the largest
-    signals. Where coins of one probability decide on rounds of one signal, it is at most that of
-    `poisson_epsilon`.
+    If all rounds of an event have the same signal, the result is never below the exact ε, as
+    every rounding is upwards and tails outside the grids are added to δ; only the largest
+    signal is rounded to eight digits. It was at most 0.15% above the exact ε in all cases of
+    docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less than
+    0.5% there, either way. With δ below 10⁻¹¹ losses are composed by their moments, and the
+    result is up to a third larger. It never exceeds ε of an adversary who knows the rounds and
+    the largest signals. Where coins of one probability decide on rounds of one signal, it is at
+    most that of `poisson_epsilon`.
 
     Args:
         events: how the client draws its rounds, see `Events.independent`.
@@ -83,8 +83,8 @@ def hidden_rounds_epsilon(
         delta: target δ in (0, 1).
 
     Raises:
-        ValueError: if there is no event, events depend on each other, a signal is not positive and
-            finite, or δ is out of range.
+        ValueError: if there is no event, events depend on each other, a signal is not positive
+            and finite, or δ is out of range.
     """
     check_probability("delta", delta)
     if not events.independent:
@@ -161,8 +161,8 @@ def fixed_size_epsilon(
     """ε if every round draws a fresh cohort of fixed size that the adversary does not know.
 
     Adjacency: zero-out. The result holds for all updates of the other clients, also for updates
-    that the adversary chooses. It is never below the exact ε, as every rounding is upwards. Proof:
-    docs/notes/fixed-size.md.
+    that the adversary chooses. It is never below the exact ε, as every rounding is upwards.
+    Proof: docs/notes/fixed-size.md.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -200,8 +200,8 @@ def partly_known_epsilon(
     The result is never below the exact ε, as every rounding is upwards.
 
     Args:
-        blocks: for each block, the number of rounds that may be the client's if the adversary does
-            not learn which, and the probability that the adversary learns it.
+        blocks: for each block, the number of rounds that may be the client's if the adversary
+            does not learn which, and the probability that the adversary learns it.
         signal: expected score of each of these rounds, > 0.
         known: expected score of a round that the adversary learns, at least ``signal``.
         delta: target δ in (0, 1).
@@ -458,8 +458,8 @@ def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
 
     With probability q the client is in the cohort; else another client is in its place. The
     client's update moves the mean by a, the other client's by b·a, |b| ≤ 1. The worst case is
-    b = −1 for losses above 0, and b = 1 for losses below 0 (docs/notes/fixed-size.md). The loss is
-    0 at a score of half the signal.
+    b = −1 for losses above 0, and b = 1 for losses below 0 (docs/notes/fixed-size.md). The loss
+    is 0 at a score of half the signal.
     """
     far = -float(scipy.special.ndtri(tail))
     end = min(far + signal, _LARGEST_SCORE)

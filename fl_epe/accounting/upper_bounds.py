@@ -59,10 +59,10 @@ def upper_bounds(
 ) -> tuple[UpperBound, ...]:
     """Every analytical ε that follows from a participation law.
 
-    If the rounds are known, a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019), and
-    m·√R/z-GDP for a unit of m records; for a client drawn at random δ is the mean over its number
-    of participations. If the rounds are unknown, cohorts of fixed size give `fixed_size_epsilon`,
-    and coins and uniform rounds of blocks give `amplified_bounds`.
+    If the rounds are known, a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019),
+    and m·√R/z-GDP for a unit of m records; for a client drawn at random δ is the mean over its
+    number of participations. If the rounds are unknown, cohorts of fixed size give
+    `fixed_size_epsilon`, and coins and uniform rounds of blocks give `amplified_bounds`.
 
     Args:
         law: the law of a client's participations.
@@ -120,14 +120,14 @@ def amplified_bounds(
       `poisson_epsilon` of as many rounds (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
       Factorization", Theorem 4).
     - Independent coins draw each record of a unit into steps, see `LocalSteps`. A step has a
-      binomial number of the unit's records, which gives a mixture of Gaussians (Ganesh 2024, "Tight
-      Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms").
-      All steps are composed.
+      binomial number of the unit's records, which gives a mixture of Gaussians (Ganesh 2024,
+      "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians
+      Mechanisms"). All steps are composed.
     - Independent events are known whose privacy loss is at least as large (``law.dominating``).
       These events are composed.
     - The client has one uniform round in each block (Chua et al. 2024, "Balls-and-Bins Sampling for
-      DP-SGD"). With correlated noise the adversary is assumed to know the round's remainder modulo
-      ``bands``, and the round itself if its noise reaches another block.
+      DP-SGD"). With correlated noise the adversary is assumed to know the round's remainder
+      modulo ``bands``, and the round itself if its noise reaches another block.
 
     Args:
         law: the law of a client's participations.
@@ -183,8 +183,8 @@ def _hidden_rounds(
 ) -> list[tuple[int, float]]:
     """The possible rounds of each block, and the probability that the adversary learns the round.
 
-    The adversary learns a round if its column shares rows with a column of a neighbouring block.
-    The list is empty if some block has no possible round, or no block has two.
+    The adversary learns a round if its column shares rows with a column of a neighbouring
+    block. The list is empty if some block has no possible round, or no block has two.
     """
     last = len(law.blocks) - 1
     blocks = []

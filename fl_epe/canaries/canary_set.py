@@ -47,19 +47,20 @@ _FEW = 8  # up to this number, rotated canaries are summed one by one
 class CanarySet:
     """``count`` random directions on the unit sphere of R^``dim``.
 
-    Canary ``i`` depends on ``(seed, i)``, ``dim`` and ``kind`` only. So a set is not stored: every
-    process that needs it computes the same bits. A canary's cosine with any independent vector
-    has mean 0 and variance ``1 / dim``, and its law is that of Andrew et al. (2024), Theorem 3.1.
+    Canary ``i`` depends on ``(seed, i)``, ``dim`` and ``kind`` only. So a set is not stored:
+    every process that needs it computes the same bits. A canary's cosine with any independent
+    vector has mean 0 and variance ``1 / dim``, and its law is that of Andrew et al. (2024),
+    Theorem 3.1.
 
     Args:
         dim: dimension of the model, at least 1.
         count: number of canaries, at least 1.
         seed: a non-negative integer; keep it secret until training has ended.
         kind: "rotation" for rows of a random rotation, all of which are scored by two fast
-            transforms, or "sphere" for independent normal draws as in the paper, each of which is
-            regenerated for every score. "rotation" falls back to "sphere" in fewer than 64
-            dimensions, where sums of signs are too coarse, and for more canaries than a rotation
-            has rows (65,536 or more). See docs/notes/rotation.md.
+            transforms, or "sphere" for independent normal draws as in the paper, each of which
+            is regenerated for every score. "rotation" falls back to "sphere" in fewer than 64
+            dimensions, where sums of signs are too coarse, and for more canaries than a
+            rotation has rows (65,536 or more). See docs/notes/rotation.md.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -179,8 +180,8 @@ class CanarySet:
             threads: number of threads; the result does not depend on it.
 
         Returns:
-            float64 array of shape ``(count,)`` or ``(m, count)``, or with ``len(numbers)`` columns.
-            The error of "rotation" is about 1e-5 of ``‖x‖ / √dim``.
+            float64 array of shape ``(count,)`` or ``(m, count)``, or with ``len(numbers)``
+            columns. The error of "rotation" is about 1e-5 of ``‖x‖ / √dim``.
 
         Raises:
             ValueError: if the last axis of ``x`` is not ``dim`` long.
@@ -263,7 +264,8 @@ class CanaryScorer:
         """Append ``vector − less`` to a series; it is scored at once, or once enough vectors wait.
 
         Returns:
-            The vector's inner product with every canary, shape ``(count,)``; ``None`` if it waits.
+            The vector's inner product with every canary, shape ``(count,)``; ``None`` if it
+            waits.
 
         Raises:
             ValueError: if the vector has the wrong shape or an entry that is not finite.

@@ -4,8 +4,8 @@ Rotation: with H the Walsh–Hadamard matrix of size D, a power of two, and two 
 signs s and t, the rows of ``H·diag(s)·H·diag(t)``, cut to the first d entries and scaled to length
 1, are canaries, and two fast transforms score all of them at once. As the product of two rows of H
 is another row, row r has the entries ``t_j · g[j xor r]`` with ``g = H·s``: every canary is a
-shuffled copy of the same vector, with new signs. A comparison with independent directions, those of
-the paper: docs/notes/rotation.md.
+shuffled copy of the same vector, with new signs. A comparison with independent directions,
+those of the paper: docs/notes/rotation.md.
 
 Examples:
     >>> transform(np.array([1, 0, 0, 2], np.float32))
@@ -79,8 +79,8 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 def transform(x: Floats32, *, threads: int | None = None) -> Floats32:
     """The Walsh–Hadamard transform of ``x``, in place, by three products with small matrices.
 
-    ``y_i = Σ_j (−1)^popcount(i & j) · x_j`` is its own inverse up to the factor D. It is exact for
-    whole numbers below 2^24, and has an error of about 1e-6 of the spread for others.
+    ``y_i = Σ_j (−1)^popcount(i & j) · x_j`` is its own inverse up to the factor D. It is exact
+    for whole numbers below 2^24, and has an error of about 1e-6 of the spread for others.
 
     Args:
         x: a contiguous float32 vector, shape ``(2^b,)``.
@@ -345,7 +345,7 @@ class Sphere:
         return np.ascontiguousarray(out.T)
 
     def _dot_together(self, canaries: Rows, rows: Reals) -> Floats:
-        """Inner products with a few canaries, in float32 in `BLOCK` coordinates, summed in float64."""
+        """Inner products with a few canaries, in float32 within blocks, summed in float64."""
         generators = [generator(self.seed, int(i)) for i in canaries]
         squares = np.zeros(len(canaries))
         total = np.zeros((len(canaries), len(rows)))

@@ -6,12 +6,12 @@ and the analytical ε. The client is an `AuditedClient`: it takes part as often 
 client. The adversary knows the client's rounds, unless a privacy claim rests on hiding them
 (Poisson sampling, cohorts of fixed size, balls-in-bins).
 
-If the rounds are known, κ of ``score = κ · expected score + N(0, 1)`` is fitted over all canaries
-(`fl_epe.auditing.answer.ladder_fit`), and ε is that of two Gaussians κ times the client's
-expected score apart. If they are secret, the same κ is used in the mixture over all
-rounds that the client may have; the number of rounds of a canary is never used. The proof compares
-canaries that took part at most as often as the client with the exact null, by a method fixed
-beforehand.
+If the rounds are known, κ of ``score = κ · expected score + N(0, 1)`` is fitted over all
+canaries (`fl_epe.auditing.answer.ladder_fit`), and ε is that of two Gaussians κ times the
+client's expected score apart. If they are secret, the same κ is used in the mixture over all
+rounds that the client may have; the number of rounds of a canary is never used. The proof
+compares canaries that took part at most as often as the client with the exact null, by a method
+fixed beforehand.
 
 Examples:
     >>> from fl_epe.limit import limit_record
@@ -213,8 +213,8 @@ def client_epsilon(
     rounds that the client may have.
 
     Raises:
-        NotMeasured: if the law of the secret rounds is not known, or the residuals of rounds are
-            correlated.
+        NotMeasured: if the law of the secret rounds is not known, or the residuals of rounds
+            are correlated.
     """
     secret = client.secret
     weights = view.sizes.weights

@@ -1,12 +1,13 @@
 """The client whose ε is the answer, and the adversary of a privacy claim.
 
-It is the median client by its contribution to the run. The contribution is the number of its rounds
-or, if clients differ in weight, the sum of its squared weights over its rounds. With equal weights
-it takes part as often as the median client.
+It is the median client by its contribution to the run. The contribution is the number of its
+rounds or, if clients differ in weight, the sum of its squared weights over its rounds. With
+equal weights it takes part as often as the median client.
 
 The norm of its update is the clip norm. Clients that take part less often, or have smaller
-updates, leak less. If its rounds are known it takes part at least once: a client that takes part in
-three of a hundred runs, in one round each, leaks in those three as much as one round leaks.
+updates, leak less. If its rounds are known it takes part at least once: a client that takes
+part in three of a hundred runs, in one round each, leaks in those three as much as one round
+leaks.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _MOST_PATTERNS = 100
 # Share of a client's rounds below which a canary takes part clearly less often.
 AS_OFTEN = 0.75
 
-# The client's score is extrapolated if canaries that take part clearly less often than the client
-# have more than this share of all canaries' participations.
+# The client's score is extrapolated if canaries that take part clearly less often than the
+# client have more than this share of all canaries' participations.
 _LESS_OFTEN = 0.2
 
 # Relative difference of weights that are equal but for rounding.
@@ -145,7 +146,8 @@ class AuditedClient:
     def error_of_secret_rounds(self, view: View) -> float:
         """Relative error of the signals in secret rounds, which are assumed to be independent.
 
-        It is the error for a client with so many rounds that more have a probability of about δ.
+        It is the error for a client with so many rounds that more have a probability of about
+        δ.
         """
         record = view.record
         if self.secret is None or view.adversary.sees == "final":

@@ -6,9 +6,9 @@ round count as members.
 
 The null of likelihood ratios at secret rounds has no closed form but can be simulated: whitened
 scores of a direction that took no part are independent N(0, 1). The tail of a large ratio L is
-computed from draws of members, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, however small it is, and the tail
-of other ratios from draws of the null. So ratios are turned into scores whose
-null is N(0, 1), and no unobserved canary is needed.
+computed from draws of members, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, however small it is, and the
+tail of other ratios from draws of the null. So ratios are turned into scores whose null is
+N(0, 1), and no unobserved canary is needed.
 """
 
 import dataclasses
@@ -39,7 +39,8 @@ from fl_epe.wording import how_often
 # Largest expected score of a canary, over the client's expected score.
 _LARGEST_SIZE = 1.1
 
-# If at least `_ENOUGH` canaries have at least this share of the client's rounds, only they count.
+# If at least `_ENOUGH` canaries have at least this share of the client's rounds, only they
+# count.
 _LEAST_SHARE = 0.5
 _ENOUGH = 4
 
@@ -132,8 +133,8 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
 def _ratios(view: View, events: Events) -> Scores:
     """Likelihood ratios at secret rounds, as scores that are N(0, 1) for non-members.
 
-    The ratios assume independent rounds: of a round that is correlated with earlier ones only its
-    innovation counts.
+    The ratios assume independent rounds: of a round that is correlated with earlier ones only
+    its innovation counts.
     """
     record = view.record
     correlation = record.correlation

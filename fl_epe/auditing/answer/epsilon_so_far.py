@@ -1,10 +1,10 @@
 """ε after each round of a run, for an adversary who sees every round's model.
 
-It is ε of a client that has taken part as often as planned so far; the client's score is κ of all
-canaries so far times its expected score. `EpsilonSoFar` is the only implementation. A
-`RunAuditor` adds each round's scores to it during the run and keeps them in the record, from which
-`epsilon_by_round` computes the same numbers again. After the last round ε is the answer of the run
-(`fl_epe.auditing.answer.answer`), whose interval holds for this round alone.
+It is ε of a client that has taken part as often as planned so far; the client's score is κ of
+all canaries so far times its expected score. `EpsilonSoFar` is the only implementation. A
+`RunAuditor` adds each round's scores to it during the run and keeps them in the record, from
+which `epsilon_by_round` computes the same numbers again. After the last round ε is the answer
+of the run (`fl_epe.auditing.answer.answer`), whose interval holds for this round alone.
 
 Its intervals are a confidence sequence (`fl_epe.auditing.estimate.confidence_sequence`): a run may
 be stopped when they are narrow enough.
@@ -62,16 +62,17 @@ _LEAST_SIGNAL = 1e-9
 class EpsilonSoFar:
     """ε of a client that has taken part as often as planned so far.
 
-    The scores are those of the matched filter of `epsilon_from_record`: each canary's score is κ
-    times its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`. One
-    participation of the client adds the canaries' mean so far to its squared expected score. ε is
-    that of two Gaussians. If the client's rounds are secret, it is that of the mixture over all
-    rounds that the client may have. The mixture takes seconds and is computed after 8, 16, 32, …
-    rounds alone, as if rounds were independent (`client_epsilon` checks whether they are).
+    The scores are those of the matched filter of `epsilon_from_record`: each canary's score is
+    κ times its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`.
+    One participation of the client adds the canaries' mean so far to its squared expected
+    score. ε is that of two Gaussians. If the client's rounds are secret, it is that of the
+    mixture over all rounds that the client may have. The mixture takes seconds and is computed
+    after 8, 16, 32, … rounds alone, as if rounds were independent (`client_epsilon` checks
+    whether they are).
 
-    The intervals are a confidence sequence: with the stated probability those of *all* rounds hold.
-    They are intervals for κ or, if κ changes, for its mean over the participations so far. See
-    docs/notes/watching.md.
+    The intervals are a confidence sequence: with the stated probability those of *all* rounds
+    hold. They are intervals for κ or, if κ changes, for its mean over the participations so
+    far. See docs/notes/watching.md.
 
     Args:
         dim: dimension d of the model.
@@ -273,8 +274,8 @@ class RoundEstimate:
 
     Attributes:
         round: the round, counted from 1.
-        estimate: ε, whose interval belongs to a confidence sequence; after the last round it is the
-            answer of the run, whose interval holds for this round alone.
+        estimate: ε, whose interval belongs to a confidence sequence; after the last round it is
+            the answer of the run, whose interval holds for this round alone.
         participations: the client's participations so far.
     """
 
@@ -299,12 +300,12 @@ def epsilon_by_round(
         record: the audit record of a run.
         delta: target δ; the record's by default.
         confidence: confidence of all intervals together, and of the answer's interval.
-        most: largest number of rounds to return; in a longer run they are evenly spread and include
-            the last one.
+        most: largest number of rounds to return; in a longer run they are evenly spread and
+            include the last one.
 
     Returns:
-        The estimates in the order of the rounds, from the first round after which two canaries had
-        taken part; empty if nothing was measured.
+        The estimates in the order of the rounds, from the first round after which two canaries
+        had taken part; empty if nothing was measured.
 
     Raises:
         ValueError: if an argument is out of range.

@@ -1,8 +1,8 @@
 """Estimates of an empirical ε with an interval, from scores.
 
 Every result here is an *estimate*: the ε that this canary attack achieves, not a bound for all
-attacks. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched filter
-are the defaults: docs/notes/estimates.md.
+attacks. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched
+filter are the defaults: docs/notes/estimates.md.
 
 Examples:
     >>> estimate = epsilon_from_cosines([0.01, 0.02, 0.03], dim=10_000, delta=1e-5)
@@ -73,10 +73,10 @@ def epsilon_from_cosines(
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
     The cosines' exact law is used, a noncentral t distribution
-    (`fl_epe.auditing.scoring.scores`), whether the canaries are in independent Gaussian vectors or
-    in a common one. The interval covers at every ε for ``dim`` ≥ 10, and a χ² test refuses cosines
-    with a larger variance (`check_known_variance`). ``benchmarks/estimators.py --dims`` prints
-    bias, coverage and refusals.
+    (`fl_epe.auditing.scoring.scores`), whether the canaries are in independent Gaussian vectors
+    or in a common one. The interval covers at every ε for ``dim`` ≥ 10, and a χ² test refuses
+    cosines with a larger variance (`check_known_variance`). ``benchmarks/estimators.py --dims``
+    prints bias, coverage and refusals.
 
     Args:
         cosines: shape ``(k,)``, the cosine of each observed canary with the released vector.
@@ -131,15 +131,16 @@ def epsilon_of_thresholds(
     """ε of the best threshold on the scores, whatever their law.
 
     It is the largest of ln((P[S ≥ t] − δ)/Q[S ≥ t]) and ln((Q[S < t] − δ)/P[S < t]) over all
-    thresholds t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh, Viswanath
-    2015). It is ε of the scores if their likelihood ratio rises with the score, and less otherwise.
-    The interval is computed from limits of both rates that hold at all thresholds simultaneously, so it
-    covers for every law. Coverage and width: ``simulations/studies/any_law.py``.
+    thresholds t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh,
+    Viswanath 2015). It is ε of the scores if their likelihood ratio rises with the score, and
+    less otherwise. The interval is computed from limits of both rates that hold at all
+    thresholds simultaneously, so it covers for every law. Coverage and width:
+    ``simulations/studies/any_law.py``.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are missing.
-        NotMeasured: a `ValueError`, for too few scores: an event that was never observed may have
-            a probability above δ, so that ε may be infinite.
+        NotMeasured: a `ValueError`, for too few scores: an event that was never observed may
+            have a probability above δ, so that ε may be infinite.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
@@ -200,8 +201,8 @@ def epsilon_from_record(
         record: the audit record of the run.
         delta: target δ; the record's by default.
         adversary: what the adversary sees and knows. By default it is the adversary of a named
-            statistic, or else that of privacy accounting, who sees every round's model and knows
-            the rounds of a client unless sampling hides them.
+            statistic, or else that of privacy accounting, who sees every round's model and
+            knows the rounds of a client unless sampling hides them.
         statistic: "displacement" is the cosine with θ_T − θ_0, as the initial model is public, and
             "model" is the paper's, the cosine with θ_T. The others use every round's model:
             "matched-filter" needs known rounds; "full-knowledge" is for an adversary who also knows
@@ -248,10 +249,10 @@ def epsilon_of(
     """ε from scores: against N(0, 1) if that is their null, else between two fitted Gaussians.
 
     The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
-    N(0, 1). For scores that are `wider_than_known` the estimate is that of the fitted variance, and
-    its interval has no upper end; with ``refuse=True`` they are an error. With ``refuse=True``
-    scores that are not Gaussian have no estimate by fitted Gaussians, but that of
-    `epsilon_of_thresholds` if there are enough of them.
+    N(0, 1). For scores that are `wider_than_known` the estimate is that of the fitted variance,
+    and its interval has no upper end; with ``refuse=True`` they are an error. With
+    ``refuse=True`` scores that are not Gaussian have no estimate by fitted Gaussians, but that
+    of `epsilon_of_thresholds` if there are enough of them.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.

@@ -4,9 +4,9 @@
 
 Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. For each
 adversary there is a `SiloLine`: the measured ε of a record, the proved lower bound, the analytical
-ε, and the linear limit. The analytical ε is the privacy accountant's for all steps, and holds for
-everything that is computed from the steps. The linear limit is exact if gradients do not depend on
-the model, and no bound otherwise (docs/notes/silos.md).
+ε, and the linear limit. The analytical ε is the privacy accountant's for all steps, and holds
+for everything that is computed from the steps. The linear limit is exact if gradients do not
+depend on the model, and no bound otherwise (docs/notes/silos.md).
 
 An answer leaves a silo as text, and nothing else leaves it.
 
@@ -64,13 +64,14 @@ class SiloLine:
         low: lower end of the interval of ε.
         high: upper end of the interval of ε.
         scale: κ, the part of a canary's contribution that reaches the adversary's view.
-        proved: a lower bound on the record's ε; ``None`` without one. A bound above theory holds at
-            99.99% confidence in place of the stated one, as it accuses the silo.
+        proved: a lower bound on the record's ε; ``None`` without one. A bound above theory
+            holds at 99.99% confidence in place of the stated one, as it accuses the silo.
         theory: the accountant's ε of every step, in nats; infinite without noise, ``None`` if no
             theorem is known to apply.
-        linear_limit: ε by the claimed noise if gradients did not depend on the model, which is not
-            a bound; ``None`` if it is not known.
-        releases: the number of releases in the adversary's view that the numbers above are from.
+        linear_limit: ε by the claimed noise if gradients did not depend on the model, which is
+            not a bound; ``None`` if it is not known.
+        releases: the number of releases in the adversary's view that the numbers above are
+            from.
         reason: why ε was not measured, as a sentence without its full stop; empty if it was.
         doubts: reasons why ε is unreliable or must be read differently, as such sentences.
     """
@@ -103,8 +104,8 @@ class SiloAnswer:
         delta: target δ of every ε.
         confidence: confidence of the intervals (two-sided) and of the lower bounds (one-sided).
         rounds: number of rounds in which the silo has trained.
-        canaries: number of canary records (or persons) that took part; ``None`` if it would reveal
-            how many records the silo has, see `to_leave`.
+        canaries: number of canary records (or persons) that took part; ``None`` if it would
+            reveal how many records the silo has, see `to_leave`.
         lines: the line of each adversary, in the order of `SEEN_OF_SILOS`.
         faults: deviations of the silo's training from what its privacy accounting assumes, as
             sentences without a full stop.
@@ -191,12 +192,13 @@ class FederationFacts:
 
     Attributes:
         rounds: number of the federation's rounds that released a model.
-        taken: the numbers, from 1, of the rounds among these in which the silo's upload arrived.
+        taken: the numbers, from 1, of the rounds among these in which the silo's upload
+            arrived.
         silos: the number of silos that took part; ``None`` if it is not known.
         others: for each round of ``taken`` the share of the energy of the other silos' weighted
             uploads that remains without those of a partner and its allies, in [0, 1]; empty if
-            nobody can see uploads. A partner is then measured only if the silo was configured for
-            silos that are all alike.
+            nobody can see uploads. A partner is then measured only if the silo was configured
+            for silos that are all alike.
         allies: number of silos that collude, a partner included.
         server: "sgd" if the average moves the model, with ``momentum``; else the name of the
             server's optimizer.

@@ -2,10 +2,10 @@
 
 If the adversary knows the client's rounds, it is ε of a Gaussian mechanism with that client's
 rounds and share of the mean: μ-GDP with ``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``. C is the
-strategy of correlated noise (the identity for independent noise), and r the client's share over the
-share that the noise is calibrated to (Dong, Roth, Su 2019; Denisov et al. 2022). If sampling hides
-the rounds, it is ε by the schedule's theorem (`fl_epe.accounting.upper_bounds`). Both hold for
-every round's model, and so for the final one, by post-processing.
+strategy of correlated noise (the identity for independent noise), and r the client's share over
+the share that the noise is calibrated to (Dong, Roth, Su 2019; Denisov et al. 2022). If
+sampling hides the rounds, it is ε by the schedule's theorem (`fl_epe.accounting.upper_bounds`).
+Both hold for every round's model, and so for the final one, by post-processing.
 """
 
 import dataclasses

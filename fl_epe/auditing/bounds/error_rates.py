@@ -92,8 +92,8 @@ class Sample:
         """A random generator that differs from data set to data set.
 
         A generator with a fixed seed would choose the same ranks among sorted scores in every data
-        set of the same size. This one is seeded with a hash of the cosines in float32, or of the
-        order of the two groups' scores, which does not depend on their unit.
+        set of the same size. This one is seeded with a hash of the cosines in float32, or of
+        the order of the two groups' scores, which does not depend on their unit.
         """
         if self.unobserved is None:
             data = self.observed.astype("<f4")
@@ -116,10 +116,11 @@ class Errors:
     """Errors of the attack at each of ``j`` thresholds.
 
     Attributes:
-        missed: number of observed canaries below the threshold, shape (j,); it may be fractional.
+        missed: number of observed canaries below the threshold, shape (j,); it may be
+            fractional.
         observed: number of observed canaries.
-        false_alarms: number of unobserved canaries at or above the threshold, shape (j,); ``None``
-            with the exact null.
+        false_alarms: number of unobserved canaries at or above the threshold, shape (j,);
+            ``None`` with the exact null.
         unobserved: number of unobserved canaries; 0 with the exact null.
         log_fpr: the known log FPR, shape (j,); used only with the exact null.
     """

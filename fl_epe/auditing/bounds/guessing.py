@@ -2,16 +2,17 @@
 
 "weighted" is a test for each ε, without a model of the scores. It is the sharpest bound for up to
 about 0.05 / δ canaries. It is weak for more of them against unobserved scores, and for fewer than
-about 16 canaries. The weight of a canary's score is the excess of the log-odds that it gives to the
-canary's label, if scores were Gaussian, over the tested ε. Derivation: docs/notes/lower-bounds.md.
+about 16 canaries. The weight of a canary's score is the excess of the log-odds that it gives to
+the canary's label, if scores were Gaussian, over the tested ε. Derivation:
+docs/notes/lower-bounds.md.
 
 The other two bounds allow scores that depend on each other.
 
 "lifted" counts a run as one trial, as only runs are certainly independent, where other bounds count
 k canaries as k independent trials (Pillutla et al. 2023, arXiv 2305.18447). It assumes that the
-score of a canary that did not take part is distributed like the scores of the unobserved canaries
-of the same run, or as the exact null of a cosine. Random canaries satisfy this by construction.
-Proof, and the cost of correlation: docs/notes/lifted.md.
+score of a canary that did not take part is distributed like the scores of the unobserved
+canaries of the same run, or as the exact null of a cosine. Random canaries satisfy this by
+construction. Proof, and the cost of correlation: docs/notes/lifted.md.
 
 "one-run" is for canaries that were included by independent fair coins. The attack guesses "in" for
 the canaries with the highest scores, "out" for as many with the lowest, and abstains on the others
@@ -40,15 +41,15 @@ _LARGEST_EPSILON = 1e6  # the search for a bound ends here
 # Values of ε in one cell share a test. This is a cell's width; above 2 it is a twentieth of ε.
 _CELL = 0.1
 
-# "lifted" tests three shares of the canaries, each at a third of the level. The largest share is a
-# half; at the smallest, the limit is four times δ.
+# "lifted" tests three shares of the canaries, each at a third of the level. The largest share
+# is a half; at the smallest, the limit is four times δ.
 _SHARES = 3
 _LARGEST_SHARE = 0.5
 _LIMIT_OVER_DELTA = 4.0
 
 # Weights of guesses are integers of up to 16. Weights below 3 are set to 0, as labels without a
-# weight lower the cost of the condition in `_two_groups`. Tied groups of at least a tenth of all
-# scores keep their weight.
+# weight lower the cost of the condition in `_two_groups`. Tied groups of at least a tenth of
+# all scores keep their weight.
 _LARGEST_WEIGHT = 16
 _LEAST_WEIGHT = 3
 _LARGE_GROUP = 0.1
@@ -59,8 +60,8 @@ _SHARE_FOR_LEAKS = 0.01
 # Upper bound on the rounding error of a probability from `_tail_of_sum`.
 _ROUNDING = 1e-11
 
-# A sum deviates from its mean by more than this many root sums of squared ranges with probability
-# below 10⁻¹².
+# A sum deviates from its mean by more than this many root sums of squared ranges with
+# probability below 10⁻¹².
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
 Law = tuple[Floats, int]
@@ -95,8 +96,8 @@ def steinke_p_value(
 ) -> float:
     """The largest probability of at least ``right`` right ``guesses`` under (ε, δ)-DP.
 
-    It is β + 2·m·δ·max_i P[v > B ≥ v − i]/i (Steinke et al. 2023) for m canaries, r guesses and v
-    right ones. B ~ Bin(r, q) is the number of right guesses at δ = 0, q = 1/(1 + e^−ε), and
+    It is β + 2·m·δ·max_i P[v > B ≥ v − i]/i (Steinke et al. 2023) for m canaries, r guesses and
+    v right ones. B ~ Bin(r, q) is the number of right guesses at δ = 0, q = 1/(1 + e^−ε), and
     β = P[B ≥ v]. It is near 1 unless 2·m·δ is small.
     """
     if right == 0:
@@ -111,8 +112,8 @@ def first_accepted(test_for: Callable[[float], Margin]) -> float:
     """The end of the range of rejected values that starts at 0.
 
     Args:
-        test_for: a function from a value to the test that is designed for it. Each cell of values
-            uses the test of its upper end.
+        test_for: a function from a value to the test that is designed for it. Each cell of
+            values uses the test of its upper end.
 
     Returns:
         The end, or infinity if all values up to 10⁶ are rejected: these scores rule out every
@@ -151,8 +152,9 @@ def guesses_on_groups(
     """The number of guesses, and of right ones.
 
     Half of the guesses are "in", for the highest scores, and half "out", for the lowest. Tied
-    scores get the same guess or none, so that guesses depend on the scores alone; with ties at an
-    end there are more guesses than ``wanted``. A group that is centred on the middle gets none.
+    scores get the same guess or none, so that guesses depend on the scores alone; with ties at
+    an end there are more guesses than ``wanted``. A group that is centred on the middle gets
+    none.
 
     Args:
         sizes: the sizes of `tied_groups`.
@@ -252,8 +254,8 @@ def lifted(sample: Sample) -> float:
 def log_p_values(sample: Sample) -> Floats:
     """The logarithm of each observed canary's p-value, sorted.
 
-    P₀[p ≤ x] ≤ x for a canary that did not take part. Against u unobserved scores, of which v are
-    not below the canary's score, it is (1 + v) / (u + 1).
+    P₀[p ≤ x] ≤ x for a canary that did not take part. Against u unobserved scores, of which v
+    are not below the canary's score, it is (1 + v) / (u + 1).
     """
     if sample.unobserved is None:
         return np.sort(log_null_tail(sample.observed, sample.dim))
@@ -274,13 +276,14 @@ def _two_groups(sample: Sample) -> float:
 
     Two groups of k and u scores are treated as k + u canaries, each included by a coin with
     probability k/(k + u), conditioned on k inclusions. By the coins, a guess "in" is right with
-    odds of at most e^ε·k/u, and a guess "out" with odds of at most e^ε·u/k. Tied scores share the mean weight of their ranks, so that weights depend
-    on scores alone. The weight of the right guesses is at most a sum of independent variables, plus
-    the largest weight for each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
+    odds of at most e^ε·k/u, and a guess "out" with odds of at most e^ε·u/k. Tied scores share
+    the mean weight of their ranks, so that weights depend on scores alone. The weight of the
+    right guesses is at most a sum of independent variables, plus the largest weight for each
+    label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
 
     The condition of k inclusions has the probability P[k]. Given the labels with a weight, its
-    probability is at most M, as the other labels are coins as well. So the condition makes every
-    event of the coins at most M/P[k] times as likely.
+    probability is at most M, as the other labels are coins as well. So the condition makes
+    every event of the coins at most M/P[k] times as likely.
     """
     sizes, members = tied_groups(sample)
     count = int(sizes.sum())
@@ -359,8 +362,8 @@ def _largest_probability(count: int, variance: float) -> float:
     Each coin has at least the variance ``variance``.
 
     The characteristic function of a coin has the square 1 − 2·p·(1 − p)·(1 − cos t), and no number
-    is more likely than the mean of the product's absolute value. The mean over this many angles is
-    exact.
+    is more likely than the mean of the product's absolute value. The mean over this many angles
+    is exact.
     """
     power = count // 2
     angles = 2 * np.pi * np.arange(power + 1) / (power + 1)

@@ -177,10 +177,10 @@ def epsilon_lower_bound(
     Args:
         observed: scores of the observed canaries, larger for "took part", shape (k,).
         unobserved: scores of unobserved canaries, shape (u,). Scores of both groups may then be
-            infinite, as only their order counts. ``None`` if ``dim`` is given: the scores are then
-            cosines in ``dim`` dimensions, whose null is known exactly.
-        delta: the δ of the ε that is bounded, in [0, 1); above 0 for methods that assume Gaussian
-            noise.
+            infinite, as only their order counts. ``None`` if ``dim`` is given: the scores are
+            then cosines in ``dim`` dimensions, whose null is known exactly.
+        delta: the δ of the ε that is bounded, in [0, 1); above 0 for methods that assume
+            Gaussian noise.
         dim: dimension of the canaries; not used if ``unobserved`` is given.
         confidence: the one-sided confidence.
         method: a key of `BOUNDS`, chosen before the scores are seen.
@@ -292,8 +292,8 @@ def method_by_design(
 ) -> str | None:
     """The primary bound of a report: the sharpest bound for scores of any distribution.
 
-    It is chosen by the design alone, so that it keeps its confidence. A comparison with the best
-    method of each design: docs/notes/lower-bounds.md.
+    It is chosen by the design alone, so that it keeps its confidence. A comparison with the
+    best method of each design: docs/notes/lower-bounds.md.
 
     Args:
         scores: the scores, of which only their numbers and their null are used.

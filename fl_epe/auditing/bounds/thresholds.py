@@ -2,9 +2,9 @@
 
 If a threshold is chosen on the same scores that estimate its error rates, these are biased
 downwards. "clopper-pearson" and "gdp" choose it on a tenth of the scores and estimate its error
-rates on the rest, "simultaneous" has limits that hold at all thresholds together, and "jeffreys",
-the paper's method, does not correct for the choice and is not valid. Reasons, measurements and the
-derivation of the confidence band: docs/notes/lower-bounds.md.
+rates on the rest, "simultaneous" has limits that hold at all thresholds together, and
+"jeffreys", the paper's method, does not correct for the choice and is not valid. Reasons,
+measurements and the derivation of the confidence band: docs/notes/lower-bounds.md.
 
 Examples:
     >>> 1e-4 < local_level(total=1000, alpha=0.05) < 0.01
@@ -135,8 +135,8 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
 
     Args:
         sample: all scores.
-        bound: the function from errors to bounds, element by element. The chosen threshold has the
-            largest mean bound over the errors that a Gaussian fit predicts.
+        bound: the function from errors to bounds, element by element. The chosen threshold has
+            the largest mean bound over the errors that a Gaussian fit predicts.
     """
     selection, evaluation = sample.split(_SHARE_FOR_CHOICE)
     # Infinite scores have no mean. Whether the evaluation has any must not influence the choice.

@@ -1,9 +1,9 @@
 """Two tests of a claim of (ε, δ)-DP by a run, with their assumptions and their power.
 
 `assert_private` tests a claim. It fails if the claim is refuted. The estimate refutes it, at half
-of the level 1 − confidence, if its interval is above the claim and the laws that it assumes hold in
-the run (`fl_epe.auditing.claims.laws`). A lower bound refutes it at the other half. A true
-claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
+of the level 1 − confidence, if its interval is above the claim and the laws that it assumes
+hold in the run (`fl_epe.auditing.claims.laws`). A lower bound refutes it at the other half. A
+true claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
 ``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it
 passes, and if the method is chosen in advance.
 
@@ -82,8 +82,8 @@ class Evidence:
         claimed: the claimed ε in nats.
         delta: δ of the claim.
         confidence: c. A true claim is called violated with probability at most 1 − c. The
-            estimate's interval (two-sided) has the confidence c, and its lower end tests the claim
-            at half of the level; the lower bound has the other half.
+            estimate's interval (two-sided) has the confidence c, and its lower end tests the
+            claim at half of the level; the lower bound has the other half.
         lower_bound: the lower bound on the true ε, under the assumption.
         method: the method of the lower bound.
         assumption: the assumption of the lower bound, besides independent scores.
@@ -99,7 +99,8 @@ class Evidence:
         faults: deviations of the run from what its privacy accounting assumes, for example from
             `fl_epe.dp_sgd.audit_dp_sgd`.
         unseen: assumptions of the accounting that were not observed.
-        adversary: the adversary of the claim, the bound and the estimate; ``None`` for bare scores.
+        adversary: the adversary of the claim, the bound and the estimate; ``None`` for bare
+            scores.
         participations: participations of the client that the claim covers; ``None`` for bare
             scores.
     """
@@ -323,10 +324,10 @@ def find_evidence(
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
         delta: the δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
         confidence: c; a true claim is called violated with probability at most 1 − c.
-        adversary: the adversary of a claim about a record; by default that of accounting, who sees
-            every round's model and knows a client's rounds, unless sampling hides them.
-        method: a valid method of `BOUNDS`, chosen before the scores are seen; by default that of
-            `method_by_design`, which suits the number of scores and δ.
+        adversary: the adversary of a claim about a record; by default that of accounting, who
+            sees every round's model and knows a client's rounds, unless sampling hides them.
+        method: a valid method of `BOUNDS`, chosen before the scores are seen; by default that
+            of `method_by_design`, which suits the number of scores and δ.
         power: whether to compute the test's power, which may take a second. Without it a claim
             that is not violated counts as undecided.
 
@@ -443,8 +444,8 @@ def assert_private(
 
     Raises:
         AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
-        Undecided: a `ValueError` with the evidence, if the claim is neither refuted nor tested, or
-            not judged; unless that is allowed.
+        Undecided: a `ValueError` with the evidence, if the claim is neither refuted nor tested,
+            or not judged; unless that is allowed.
         ValueError, TypeError: as `find_evidence`, and for an infinite claim.
     """
     evidence = find_evidence(
@@ -471,8 +472,8 @@ def evidence_against_theory(
 ) -> Evidence | None:
     """`find_evidence` about the analytical ε of the client that takes part most often.
 
-    A report only needs to know whether that ε is violated, for each adversary, so the power of the
-    test, which takes longest, is not computed. The result is ``None`` if there is no finite
+    A report only needs to know whether that ε is violated, for each adversary, so the power of
+    the test, which takes longest, is not computed. The result is ``None`` if there is no finite
     analytical ε, or if no claim about the record can be tested.
 
     Args:

@@ -1,11 +1,11 @@
 """The laws that an estimate assumes when it tests a claim, and the power of such tests.
 
-An estimate refutes a claim below its interval if scores are Gaussian and, if a client's rounds are
-secret, these are drawn by the recorded law. Both are tested in the same run. Scores of a record are
-inner products with random directions, which are Gaussian in any mechanism unless something is
-wrong. Bare scores may have any law, so that the test needs many of them. An estimate refutes
-nothing if its law was rejected, or if the scores are too few to reject it. Error rates and power:
-``simulations/studies/false_convictions.py``.
+An estimate refutes a claim below its interval if scores are Gaussian and, if a client's rounds
+are secret, these are drawn by the recorded law. Both are tested in the same run. Scores of a
+record are inner products with random directions, which are Gaussian in any mechanism unless
+something is wrong. Bare scores may have any law, so that the test needs many of them. An
+estimate refutes nothing if its law was rejected, or if the scores are too few to reject it.
+Error rates and power: ``simulations/studies/false_convictions.py``.
 
 Examples:
     >>> round(power_against_twice(lambda shift: 4 * shift, 2.0, reach=0.3, confidence=0.9973), 2)
@@ -49,16 +49,16 @@ LEAST_BARE = 2000
 """Least number of bare scores for that test, if the user does not assume the law.
 
 `LEAST_ASSUMED` is the number if the user assumes it. 200 scores of Laplace noise reject the
-Gaussian law in 93% of runs; 2,000 scores of logistic noise, the most similar noise that is in use,
-reject it in nearly all runs.
+Gaussian law in 93% of runs; 2,000 scores of logistic noise, the most similar noise that is in
+use, reject it in nearly all runs.
 """
 
 POWER = 0.8
 """With less power against twice the claimed ε, a claim that is not refuted is undecided."""
 
-# Level of the test of Gaussian scores, and so the rate at which a correct run is left undecided.
-# `assumptions.not_gaussian` tests at 0.1%, as a false alarm there costs the estimate. Here a false
-# alarm costs a refutation, and a miss is a false accusation.
+# Level of the test of Gaussian scores, and so the rate at which a correct run is left
+# undecided. `assumptions.not_gaussian` tests at 0.1%, as a false alarm there costs the
+# estimate. Here a false alarm costs a refutation, and a miss is a false accusation.
 _GAUSSIAN_LEVEL = 0.005
 
 # Level of the tests of the model of a fit, and of sampling.
@@ -77,8 +77,8 @@ class LawTest:
 
     Attributes:
         gaussian_p: p-value of the Anderson–Darling test; ``None`` for too few scores.
-        sampling_p: p-value of the test that participations follow their recorded law; ``None`` if
-            the adversary knows them.
+        sampling_p: p-value of the test that participations follow their recorded law; ``None``
+            if the adversary knows them.
         objection: why the estimate refutes no claim, as a clause; empty if it may.
     """
 
@@ -92,7 +92,8 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
 
     Args:
         scores: the scores, whose null is N(0, 1) or a group of unobserved scores.
-        method: the method of the lower bound; a user who names a Gaussian method assumes that law.
+        method: the method of the lower bound; a user who names a Gaussian method assumes that
+            law.
     """
     groups: tuple[Floats, ...]
     if compared_with(scores, method):
@@ -223,8 +224,8 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     """p-value of canaries' participations under the law of their secret rounds.
 
     It is 1 or 0 if only a dominating law is known. For coins there are three tests with a
-    Bonferroni correction: of the total number of participations, of its variance between canaries
-    (two-sided), and of its variance between rounds (one-sided).
+    Bonferroni correction: of the total number of participations, of its variance between
+    canaries (two-sided), and of its variance between rounds (one-sided).
     """
     presence = record.presence
     law = record.mechanism.participation
@@ -319,9 +320,9 @@ def power_of_bound(
 ) -> float:
     """Power of a lower bound against twice the claimed ε, in steps of 5%.
 
-    The noise is Gaussian, or Laplace noise at δ = 0. Scores at the quantiles of its law are shifted
-    by their sampling error at each power; the largest power at which the bound is above the claim
-    is returned.
+    The noise is Gaussian, or Laplace noise at δ = 0. Scores at the quantiles of its law are
+    shifted by their sampling error at each power; the largest power at which the bound is above
+    the claim is returned.
 
     Args:
         scores: the scores, of which only their numbers and their null are used.

@@ -59,9 +59,9 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
 
     Args:
         path: a file whose name ends with .csv, .tsv or .jsonl, which may be followed by .gz, or
-            with .npz, .npy (observed scores alone), .json or .parquet; see `LAYOUT`. The shorter of
-            two columns may end in empty cells; no other cell may be empty. Scores may be infinite,
-            but not NaN.
+            with .npz, .npy (observed scores alone), .json or .parquet; see `LAYOUT`. The
+            shorter of two columns may end in empty cells; no other cell may be empty. Scores
+            may be infinite, but not NaN.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -250,14 +250,16 @@ class ScoreSummary:
         confidence: confidence of the interval (two-sided) and of the lower bound (one-sided).
         dim: dimension of the cosines; ``None`` if the scores are not cosines.
         observed, unobserved: number of scores in each group.
-        estimates: every estimate that applies; the first is the answer's. It is empty if none does.
+        estimates: every estimate that applies; the first is the answer's. It is empty if none
+            does.
         proved: a lower bound on ε; ``None`` without one.
         proof: the method of the lower bound, chosen by the number of scores and δ alone.
         bounds: every lower bound that applies, by its method.
         gaussian: test of normality for each group with enough scores.
         evidence: the evidence about the claim; ``None`` if nothing is claimed.
-        overlap: ``m²·k/d`` for a mean score m: the share of k observed canaries in the energy of
-            the released vector, if all are in one vector; ``None`` if the scores are not cosines.
+        overlap: ``m²·k/d`` for a mean score m: the share of k observed canaries in the energy
+            of the released vector, if all are in one vector; ``None`` if the scores are not
+            cosines.
         refused: why the first estimate whose law the scores refute does not apply; ``None`` if
             there is none.
     """
@@ -306,8 +308,8 @@ def bare_scores(
 
     Raises:
         ValueError: for bad scores.
-        NotMeasured: a `ValueError`, for fewer than two scores of a group, or neither ``unobserved``
-            nor ``dim``.
+        NotMeasured: a `ValueError`, for fewer than two scores of a group, or neither
+            ``unobserved`` nor ``dim``.
     """
     groups: dict[str, ArrayLike | None] = {
         "took part": observed,

@@ -21,14 +21,14 @@ def assert_silos_private(
         answers: the answers by silo, such as `fl_epe.flower.RecordAudit.answers`.
         epsilon: the claim for one unit of a silo, in nats.
         delta: the δ of the claim, and of every answer.
-        allow_undecided: whether to pass if a silo measured nothing, or if its interval is above the
-            claim without a proof.
+        allow_undecided: whether to pass if a silo measured nothing, or if its interval is above
+            the claim without a proof.
 
     Raises:
         AssertionError: with the name of each silo that has faults, or a lower bound above
             ``epsilon`` against an adversary.
-        Undecided: a `ValueError`, if there is no such silo, but a silo that measured nothing, or
-            an interval above the claim.
+        Undecided: a `ValueError`, if there is no such silo, but a silo that measured nothing,
+            or an interval above the claim.
         ValueError: if an answer has another δ.
 
     Examples:

@@ -2,8 +2,8 @@
 
 A 95% interval that is computed after every round excludes the truth in some round far more often
 than in 5% of runs. A confidence sequence does so in at most 5% of runs, over all rounds together,
-so a run may be stopped by it. Scores must arrive one after the other and have variance 1; each has
-a conditional mean given the previous scores, so their sum minus its mean is a random walk.
+so a run may be stopped by it. Scores must arrive one after the other and have variance 1; each
+has a conditional mean given the previous scores, so their sum minus its mean is a random walk.
 `boundary` bounds that walk. Derivation and cost: docs/notes/watching.md.
 
 Examples:
@@ -45,8 +45,8 @@ def crossing_probability(
 ) -> float:
     """The probability that a Brownian motion is ever above ``height · t^Δ`` for t in (0, 1].
 
-    It is the solution of the integral equation of the first crossing's density (Buonocore, Nobile
-    and Ricciardi 1987) on a grid of times. A test shows that its relative error is below
+    It is the solution of the integral equation of the first crossing's density (Buonocore,
+    Nobile and Ricciardi 1987) on a grid of times. A test shows that its relative error is below
     `_INEXACT`.
 
     Args:
@@ -99,16 +99,17 @@ def boundary(
 ) -> Floats:
     """An upper bound for a sum of scores minus its mean, after ``information``.
 
-    The sum exceeds the boundary at any information > 0, with any number of looks, with probability
-    at most ``error``, whatever ``horizon`` is. The horizon determines where the boundary is tight,
-    and must be chosen before the scores are seen. The boundary is infinite without information.
+    The sum exceeds the boundary at any information > 0, with any number of looks, with
+    probability at most ``error``, whatever ``horizon`` is. The horizon determines where the
+    boundary is tight, and must be chosen before the scores are seen. The boundary is infinite
+    without information.
 
     Args:
         information: the number of scores so far, or the sum of squared weights.
         error: probability of an error, one-sided.
         horizon: information at the planned end, after which the boundary is wider.
-        planned: whether the end is planned; otherwise there is no end, and the boundary is tightest
-            at ``horizon``.
+        planned: whether the end is planned; otherwise there is no end, and the boundary is
+            tightest at ``horizon``.
     """
     check_probability("error", error)
     check_positive("horizon", horizon)

@@ -26,7 +26,8 @@ class EpsilonDifference:
         low: lower end of the interval.
         high: upper end of the interval.
         confidence: coverage of the interval.
-        independent: whether the interval assumes independent runs; otherwise it holds for any runs.
+        independent: whether the interval assumes independent runs; otherwise it holds for any
+            runs.
     """
 
     value: float
@@ -47,10 +48,10 @@ def epsilon_difference(
     """ε of ``first`` minus ε of ``second``, with an interval that shows whether it is chance.
 
     For independent runs the distances from the estimates to the ends of their intervals are added
-    as squares (Zou and Donner 2008), which preserves the skewness of each. An interval that ends at
-    0, as no ε is smaller, counts as extending at least as far below the estimate as above. For runs
-    that may depend on each other, the interval reaches from one run's lower end to the other's
-    upper end.
+    as squares (Zou and Donner 2008), which preserves the skewness of each. An interval that
+    ends at 0, as no ε is smaller, counts as extending at least as far below the estimate as
+    above. For runs that may depend on each other, the interval reaches from one run's lower end
+    to the other's upper end.
 
     Args:
         first: the estimate of one run.

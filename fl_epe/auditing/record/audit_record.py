@@ -45,8 +45,8 @@ from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
 
-# Names of arrays by their axes: T rounds, k observed and u unobserved canaries, and a window of W
-# rounds for correlations.
+# Names of arrays by their axes: T rounds, k observed and u unobserved canaries, and a window of
+# W rounds for correlations.
 _SHAPES = {
     "Tk": "presence mechanism.canary_weights running.scores running.signals observed.means "
     "observed.deltas observed.residuals observed.sums",
@@ -226,8 +226,8 @@ class AuditRecord:
         final model; pass such values to `RunAuditor.record` instead.
 
         Args:
-            values: the values, or parts, by name, or by the end of a name that no other value has:
-                ``delta``, ``noise_multiplier``, ``**{"norms.means": …}``.
+            values: the values, or parts, by name, or by the end of a name that no other value
+                has: ``delta``, ``noise_multiplier``, ``**{"norms.means": …}``.
 
         Raises:
             ArgumentError: for a name that is not that of exactly one value.
@@ -269,7 +269,8 @@ class AuditRecord:
 
         Args:
             path: the path of the file.
-            private: whether only the owner may read it (mode 0600), as a record holds the seeds.
+            private: whether only the owner may read it (mode 0600), as a record holds the
+                seeds.
         """
         write_values(Path(path), self.by_name(), private=private)
         return Path(path)

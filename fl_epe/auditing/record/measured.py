@@ -2,8 +2,9 @@
 
 An ε that was not measured is an error, never a number: `check_measured` raises `NotMeasured` with
 the reason in a sentence; every statistic of a record calls it first. `divergence` returns why
-training failed: a loss that is not finite, or a model no better than chance. `updates_lost` reports
-that most clients did not answer. If a record lacks the values to decide, they report nothing.
+training failed: a loss that is not finite, or a model no better than chance. `updates_lost`
+reports that most clients did not answer. If a record lacks the values to decide, they report
+nothing.
 
 Examples:
     >>> raise NotMeasured("no canary took part in 12 rounds")
@@ -199,8 +200,9 @@ def no_better_than_constant(
 ) -> str | None:
     """Why the model is no better than the best constant prediction; ``None`` if it is.
 
-    Its loss decides, or its metric if the loss of that prediction is not known. Accuracy alone is
-    not enough: if 95% of examples are of one class, a good model may never predict another class.
+    Its loss decides, or its metric if the loss of that prediction is not known. Accuracy alone
+    is not enough: if 95% of examples are of one class, a good model may never predict another
+    class.
 
     The chance levels are in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
     rounds do not count, so that nothing is reported of a short run. Arguments are those of
@@ -227,8 +229,8 @@ def no_better_than_constant(
 def tells_apart(record: AuditRecord, evaluations: int = 1) -> bool:
     """Whether the model distinguishes examples, by its accuracy, R² or ROC AUC.
 
-    It does if one of the last evaluations is at least a tenth of the way from chance to a perfect
-    model. Arguments are those of `at_chance`.
+    It does if one of the last evaluations is at least a tenth of the way from chance to a
+    perfect model. Arguments are those of `at_chance`.
     """
     for name, guess in (("eval_accuracy", _guess(record)), ("eval_auc", 0.5)):
         if guess is not None:

@@ -5,14 +5,13 @@ and correlated noise carry over from one round to the next. For a random directi
 part, the scores of all rounds are jointly N(0, G), where G holds the cosines of the residuals. With
 the factor ``G = L·Lᵀ`` the values ``L⁻¹·s`` are independent and N(0, 1), and a canary's
 contribution to the rounds becomes ``L⁻¹·f``. The best filter is their inner product,
-``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows by one row with each round (Gram-Schmidt), so that estimates during a
-run and after it are equal.
+``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows by one row with each round (Gram-Schmidt), so that estimates
+during a run and after it are equal.
 
 Only a sketch of each round is stored: every coordinate gets a random sign, and groups of
 coordinates are summed up. Inner products of M sums estimate G as M random directions would, and
-exactly in M dimensions or fewer. The loss is known (Reed, Mallett and Brennan 1974) and small, see
-`Precision`.
-Derivation and measurements: docs/notes/whitening.md.
+exactly in M dimensions or fewer. The loss is known (Reed, Mallett and Brennan 1974) and small,
+see `Precision`. Derivation and measurements: docs/notes/whitening.md.
 
 Examples:
     >>> whitener = Whitener(dim=40)
@@ -47,8 +46,9 @@ _PARTS_A_ROUND = 20
 # The same where more than `WINDOW` rounds are known to be correlated.
 _LEAST_PARTS = 7
 
-# A round's new part is at least this share of its residual. A smaller new part is mostly rounding
-# in float32, or within two errors (1/√d each) of projecting the canaries out of the residual.
+# A round's new part is at least this share of its residual. A smaller new part is mostly
+# rounding in float32, or within two errors (1/√d each) of projecting the canaries out of the
+# residual.
 _LEAST_NEW = 0.01
 _ERRORS = 2.0
 
@@ -105,8 +105,8 @@ class Whitener:
 
     Args:
         dim: dimension d of the rounds.
-        window: number of rounds over which a round's correlations are followed, itself included;
-            with 1, rounds are declared independent.
+        window: number of rounds over which a round's correlations are followed, itself
+            included; with 1, rounds are declared independent.
     """
 
     def __init__(self, dim: int, window: int = WINDOW) -> None:
@@ -201,9 +201,9 @@ class RoundCorrelation:
     """The correlation of the residuals of a run's rounds.
 
     Attributes:
-        factor: ``(T, W)``, the rows of `Whitener.add`: the coefficients of each round's residual,
-            of norm 1, for its new part, the previous round, …; ``None`` if rounds are declared
-            independent.
+        factor: ``(T, W)``, the rows of `Whitener.add`: the coefficients of each round's
+            residual, of norm 1, for its new part, the previous round, …; ``None`` if rounds are
+            declared independent.
         parts: number of parts of the sketches; 0 if the residuals themselves were used.
     """
 
@@ -247,9 +247,9 @@ class RoundCorrelation:
     def independent(self, dim: int) -> bool:
         """Whether the rounds are no more correlated than independent noise in ``dim`` dimensions.
 
-        They are not if all eigenvalues of G are in the range of a Wishart matrix: within the edges
-        of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001, equation
-        1.3).
+        They are not if all eigenvalues of G are in the range of a Wishart matrix: within the
+        edges of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001,
+        equation 1.3).
         """
         if self.factor is None or self.window == 1:
             return True
@@ -270,7 +270,7 @@ class RoundCorrelation:
         )
 
     def loss_by_pairs(self, signal: Floats, dim: int) -> float:
-        """The relative difference of ``fᵀG⁻¹f`` of a client in all rounds from ``Σ_t f_t²(G⁻¹)_tt``.
+        """Relative difference of ``fᵀG⁻¹f``, of a client in all rounds, from ``Σ_t f_t²(G⁻¹)_tt``.
 
         It is 0 if rounds are independent. For a client in a random part p of the rounds it is p
         times as large.
@@ -305,12 +305,14 @@ class Precision:
     """The effect on filtered scores of estimating the cosines G of the rounds.
 
     Attributes:
-        width: standard deviation of the scores of canaries that never took part, whose directions
-            are in G like all others.
-        own: standard deviation of the scores of canaries that took part, about their means. These
-            canaries are projected out of G, so their directions are independent of it.
-        unit: the mean of √(fᵀG⁻¹f) over that of the estimated G, which underestimates the noise.
-        parts: number of values whose mean is an estimated cosine; infinite if cosines are known.
+        width: standard deviation of the scores of canaries that never took part, whose
+            directions are in G like all others.
+        own: standard deviation of the scores of canaries that took part, about their means.
+            These canaries are projected out of G, so their directions are independent of it.
+        unit: the mean of √(fᵀG⁻¹f) over that of the estimated G, which underestimates the
+            noise.
+        parts: number of values whose mean is an estimated cosine; infinite if cosines are
+            known.
         sketched: whether the rounds' norms are estimated as well.
     """
 

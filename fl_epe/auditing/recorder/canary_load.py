@@ -70,14 +70,16 @@ class CanaryLoad:
     """Canaries beside a run's clients; make it with `canary_load`.
 
     Attributes:
-        clients: number of real clients beside the canaries; a fraction if canaries replace some.
+        clients: number of real clients beside the canaries; a fraction if canaries replace
+            some.
         rounds: number of rounds T.
         participations: participations of a client.
-        places: number of places that follow a client's schedule; 0 if fewer than two canaries fit.
+        places: number of places that follow a client's schedule; 0 if fewer than two canaries
+            fit.
         kept: share of its rounds in which the only place takes part; otherwise 1.
         secret: whether the schedule hides the rounds, so that each place is one canary.
-        momentum: momentum of the server's SGD, by which the last rounds have smaller weights in the
-            final model.
+        momentum: momentum of the server's SGD, by which the last rounds have smaller weights in
+            the final model.
         expected: the expected results; empty if the noise is not known, or there is no noise.
         advice: changes that would make a measurement possible, if there are no places.
     """

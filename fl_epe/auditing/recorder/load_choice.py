@@ -1,12 +1,12 @@
 """The number of canaries of an audit, and their precision, which are known before the run.
 
 The number of a `CanaryLoad`'s places is limited by a share of a round and by 1,000, and no more are
-taken than needed to estimate ε to ±10% or ±0.5. If not even one place fits, one place takes part in
-some of its rounds; if the noise is known and the share was not set, the number of these rounds
-grows until ε for an adversary who sees every round's model is estimated to ±55% or ±0.5. In a run
-in which clients take part less than once, each place takes part once, so that all of them are used.
-Neither is done if the schedule hides the rounds, as those canaries must follow its law. An ε needs
-two canaries; if they do not fit, there are none.
+taken than needed to estimate ε to ±10% or ±0.5. If not even one place fits, one place takes
+part in some of its rounds; if the noise is known and the share was not set, the number of these
+rounds grows until ε for an adversary who sees every round's model is estimated to ±55% or ±0.5.
+In a run in which clients take part less than once, each place takes part once, so that all of
+them are used. Neither is done if the schedule hides the rounds, as those canaries must follow
+its law. An ε needs two canaries; if they do not fit, there are none.
 
 For known rounds the standard error of κ is ``1/√(Σ expected score²)``, so that the error of a
 client's μ is about 1/√P, whatever the number of rounds and their noise.
@@ -87,8 +87,8 @@ def canary_load(
         share: largest share of a round's replies that are canaries', below 1.
         share_of_few: limit to which the share may grow if one place is too much and ε could not
             be estimated; by default it does not grow.
-        replies: largest number of clients and canaries together, in the unit of ``clients``; above
-            it a canary replaces a client.
+        replies: largest number of clients and canaries together, in the unit of ``clients``;
+            above it a canary replaces a client.
         share_name: name of the argument that sets the share, for advice.
         places: the number of places, if it is fixed whatever their share.
 

@@ -35,7 +35,8 @@ from fl_epe.schedules import ParticipationLaw
 # Name of the series of released means without canaries, in place of "mean".
 OTHERS = "others"
 
-# A model of at least this norm counts as infinite, as it overflows in float32 when it is scored.
+# A model of at least this norm counts as infinite, as it overflows in float32 when it is
+# scored.
 _LARGEST = 1e30
 
 # In a model of up to so many parameters, canaries are projected out however little they added.
@@ -51,8 +52,8 @@ class RoundFacts:
 
     Attributes:
         present: numbers of the canaries that took part.
-        contribution: norm of the contribution of a client of median weight to the released mean,
-            also in a round without canaries; NaN if it is not known.
+        contribution: norm of the contribution of a client of median weight to the released
+            mean, also in a round without canaries; NaN if it is not known.
         clip_norm: clip norm of the round; NaN if updates are not clipped.
         replies: number of updates in the mean, canaries included.
         absent: number of clients and canaries whose update was lost.
@@ -93,16 +94,18 @@ def score_round(
         dots: inner products of all canaries with the mean, if they are known.
         vectors: the canaries that are present, shape ``(K, dim)``, if they are in memory; otherwise
             they are regenerated.
-        has_canaries: whether the canaries are in the mean; otherwise each is scored as if it were.
-        everybody: whether to score absent canaries as well, because rounds are whitened. In a model
-            of few parameters, canaries are then projected out however little they added: a canary
-            that stayed in would be part of the estimated correlations, which lowers its score by
-            the ratio of rounds to dimensions.
+        has_canaries: whether the canaries are in the mean; otherwise each is scored as if it
+            were.
+        everybody: whether to score absent canaries as well, because rounds are whitened. In a
+            model of few parameters, canaries are then projected out however little they added:
+            a canary that stayed in would be part of the estimated correlations, which lowers
+            its score by the ratio of rounds to dimensions.
 
     Returns:
-        Three values. The scores of the canaries that may take part, ``(count,)``, are N(0, 1) but
-        for each canary's own part. Their means, ``(count,)``, are each canary's contribution, up to
-        a factor if it is not known. The residual is ``None`` if nothing was released.
+        Three values. The scores of the canaries that may take part, ``(count,)``, are N(0, 1)
+        but for each canary's own part. Their means, ``(count,)``, are each canary's
+        contribution, up to a factor if it is not known. The residual is ``None`` if nothing was
+        released.
     """
     length = norm(mean)
     square = length**2

@@ -59,28 +59,29 @@ from fl_epe.schedules import ParticipationLaw
 class RunAuditor:
     """Scores canaries against the released vectors of every round, and collects an `AuditRecord`.
 
-    Canaries 0 … ``num_canaries`` − 1 may take part; the ``unobserved`` canaries after them never
-    do. Models are flat vectors of shape ``(dim,)``; the first one's length is the canaries' dimension.
+    Canaries 0 … ``num_canaries`` − 1 may take part; the ``unobserved`` canaries after them
+    never do. Models are flat vectors of shape ``(dim,)``; the first one's length is the
+    canaries' dimension.
 
     Args:
         num_canaries: number of canaries that may take part, at least 2.
         unobserved: number of canaries that are only scored.
         seed: seed of the canaries.
         delta: target δ.
-        server: the server's step on the mean of the updates: SGD with a learning rate and momentum,
-            which the audit undoes, or the name of an optimizer that it cannot undo.
+        server: the server's step on the mean of the updates: SGD with a learning rate and
+            momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
         planned: see `EpsilonSoFar`.
         client: the law of a client's participations, if it is known before the run, see
             `EpsilonSoFar`.
         kind: kind of the canaries, see `CanarySet`.
         series: names of the vectors that `observe` gets, if more is known than the models. The
-            first is "mean", the released mean, or "others", that mean without the canaries. Next
-            may come "residual", the mean without real clients, and last "delta", the update by an
-            optimizer that is not linear.
+            first is "mean", the released mean, or "others", that mean without the canaries.
+            Next may come "residual", the mean without real clients, and last "delta", the
+            update by an optimizer that is not linear.
         follow: whether to estimate ε during the run. Independent canaries of a round are then
             regenerated in it.
-        window: number of rounds over which correlations are followed: 1 if rounds are known to be
-            independent, more than `WINDOW` if noise is known to be correlated over more.
+        window: number of rounds over which correlations are followed: 1 if rounds are known to
+            be independent, more than `WINDOW` if noise is known to be correlated over more.
             Independent canaries are scored as if rounds were independent.
         faults: the faults so far; by default none.
 
@@ -285,8 +286,8 @@ class RunAuditor:
         """ε of a client at the target δ after the rounds so far, see `EpsilonSoFar`.
 
         It is ``None`` before two canaries took part, and without ``follow``. The interval holds
-        after all rounds at once, so a run may be stopped by it. The results of a finished run are
-        `fl_epe.auditing.answers`.
+        after all rounds at once, so a run may be stopped by it. The results of a finished run
+        are `fl_epe.auditing.answers`.
         """
         if self._scorer is None:
             return None
@@ -304,8 +305,8 @@ class RunAuditor:
     ) -> dict[str, float]:
         """`epsilon_so_far`, and the analytical ε of independent noise at known rounds, by name.
 
-        They are NaN if not known. Without noise, ε so far is not known if canaries take part much
-        less often than a client.
+        They are NaN if not known. Without noise, ε so far is not known if canaries take part
+        much less often than a client.
 
         Args:
             z: noise multiplier; ``None`` if it is not known.
@@ -336,8 +337,8 @@ class RunAuditor:
         """Named arrays from which `restore` continues; the models are not among them.
 
         Args:
-            keep_waiting: whether to store vectors that wait to be scored, so that results after a
-                `restore` are equal to the last bit; otherwise these vectors are scored first.
+            keep_waiting: whether to store vectors that wait to be scored, so that results after
+                a `restore` are equal to the last bit; otherwise these vectors are scored first.
 
         Raises:
             ValueError: before `begin`.

@@ -1,7 +1,7 @@
 """Tests of the assumptions of estimates and bounds: scores are Gaussian, and not too wide.
 
-`check_known_variance` and `check_sign` raise for scores that no estimate fits. The Anderson–Darling
-test is that of appendix B of Andrew et al. (2024).
+`check_known_variance` and `check_sign` raise for scores that no estimate fits. The
+Anderson–Darling test is that of appendix B of Andrew et al. (2024).
 
 Examples:
     >>> gaussian_test(np.arange(20.0)).p_value > 0.05
@@ -54,7 +54,8 @@ def gaussian_test(scores: Floats) -> GaussianFit | None:
     mean and variance.
 
     Returns:
-        The result, or ``None`` for fewer than eight scores, infinite ones, or scores that are all equal.
+        The result, or ``None`` for fewer than eight scores, infinite scores, or scores that are
+        all equal.
     """
     count = len(scores)
     if count < _LEAST_FOR_TEST or any_infinite(scores) or all_equal(scores):
@@ -94,8 +95,8 @@ def wider_than_known(scores: Scores) -> str | None:
 
     Their mean then does not determine ε: canaries with different expected scores are a mixture,
     whose largest expected scores determine ε. If expected scores are known up to a factor
-    (`Scores.expected`), scores are too wide only if neither they nor equal ones explain them. The χ² test has the level 1 − 0.999. Its power:
-    ``benchmarks/estimators.py --dims``.
+    (`Scores.expected`), scores are too wide only if neither these nor equal ones explain them.
+    The χ² test has the level 1 − 0.999. Its power: ``benchmarks/estimators.py --dims``.
     """
     models = [np.ones_like(scores.observed)]
     if scores.expected is not None and np.square(scores.expected).any():
@@ -158,8 +159,8 @@ def not_gaussian(scores: Scores) -> str | None:
     """A sentence about scores that are certainly not Gaussian, if an estimate assumes that.
 
     Anderson–Darling tests of each group, and of both together in units of their standard
-    deviations, have the joint level 1 − 0.999. Unobserved scores that are N(0, 1) by design are not
-    tested, and neither are groups of fewer than eight scores. False alarms and power:
+    deviations, have the joint level 1 − 0.999. Unobserved scores that are N(0, 1) by design are
+    not tested, and neither are groups of fewer than eight scores. False alarms and power:
     ``simulations/studies/any_law.py``.
     """
     if scores.infinite:
@@ -171,7 +172,7 @@ def not_gaussian(scores: Scores) -> str | None:
     moderate = in_moderate_units(*tested)
     groups = [group for group in moderate if len(group) >= _LEAST_FOR_TEST]
     if any(map(all_equal, groups)):
-        return "these scores are not Gaussian (all of a group are equal)"
+        return "these scores are not Gaussian (all of a side are equal)"
     standard = [(group - group.mean()) / group.std(ddof=1) for group in groups]
     if len(groups) > 1:
         standard.append(np.concatenate(standard))

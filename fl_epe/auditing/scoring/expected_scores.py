@@ -39,8 +39,8 @@ class Sizes:
         """Expected scores of clients by their shares of the rounds' contributions.
 
         In a small cohort a client's updates are a large part of the measured residual of its
-        rounds. With a fitted reaction, its rounds are therefore redrawn at random, as many as it
-        has.
+        rounds. With a fitted reaction, its rounds are therefore redrawn at random, as many as
+        it has.
 
         Args:
             shares: shares of each client, ``(T, m)``.

@@ -1,9 +1,9 @@
 """The record of one canary among real clients: other canaries are projected out.
 
-A released mean contains all canaries of its round. They are known, so an adversary who looks for
-one of them subtracts the others; if they stay in, ε falls as canaries are added. `measure_others`
-computes the necessary cosines when a record is made, and `leave_one_out` projects the canaries out.
-Derivation and measurements: docs/notes/other-canaries.md.
+A released mean contains all canaries of its round. They are known, so an adversary who looks
+for one of them subtracts the others; if they stay in, ε falls as canaries are added.
+`measure_others` computes the necessary cosines when a record is made, and `leave_one_out`
+projects the canaries out. Derivation and measurements: docs/notes/other-canaries.md.
 
 Examples:
     >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # of a vector 3u + 3v + 2w, orthogonal
@@ -55,8 +55,8 @@ def leave_others_out(
 ) -> tuple[Floats, Floats, Floats | float]:
     """Projects the sum S of the canaries out of a vector m, and adds each canary's own part again.
 
-    The weight of S in m is measured, not assumed, so the residual is orthogonal to S. A canary that
-    took no part has the exact null of a cosine, as the residual does not depend on it.
+    The weight of S in m is measured, not assumed, so the residual is orthogonal to S. A canary
+    that took no part has the exact null of a cosine, as the residual does not depend on it.
 
     Args:
         dots: ``⟨m, u⟩``; the last axis is over canaries u.
@@ -67,8 +67,8 @@ def leave_others_out(
         sum_square: ``‖S‖²``.
 
     Returns:
-        The inner product of u with the residual plus u's own part, the norm of the residual, and
-        the weight of S in m.
+        The inner product of u with the residual plus u's own part, the norm of the residual,
+        and the weight of S in m.
     """
     share = sum_dot / sum_square
     own_dots = dots - share * (with_sum - weights)
@@ -206,7 +206,8 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
     Unlike `leave_one_out` this measures nothing: it is for an adversary who knows all but canary i.
 
     Returns:
-        The contributions for observed canaries, ``(T, k)``, and for unobserved ones, ``(T, u)``.
+        The contributions for observed canaries, ``(T, k)``, and for unobserved ones, ``(T,
+        u)``.
 
     Raises:
         ValueError: if the record lacks a canary's contribution to the mean, or the cosines of

@@ -1,17 +1,19 @@
 """The reaction of training to a client, for canaries that take part in fewer rounds.
 
 A client's contribution to a round is partly undone in later rounds, as the other clients train
-towards their own optima from the current model. The score of a canary that takes part as often as a
-client includes this reaction. If canaries take part less often, a client's score can be predicted
-from theirs only if the reaction is known. There are two cases:
+towards their own optima from the current model. The score of a canary that takes part as often
+as a client includes this reaction. If canaries take part less often, a client's score can be
+predicted from theirs only if the reaction is known. There are two cases:
 
-- Noise dominates the residual. The other clients then react to the noise of earlier rounds as they
-  react to the client, and whitening measures the reaction: the innovation of each round contains
-  the client's whole contribution.
-- Otherwise the reaction is fitted. In each round clients undo a share ρ of the model's displacement
-  along a canary: ``f_t = c_t − ρ·p_{t−1}``, with ``p`` the position along the canary and ``c_t``
-  its contribution. ρ and κ are fitted to the whitened scores of all canaries in all rounds, also
-  those after their participations. For quadratic losses the model is exact.
+- Noise dominates the residual. The other clients then react to the noise of earlier rounds as
+they
+  react to the client, and whitening measures the reaction: the innovation of each round
+  contains the client's whole contribution.
+- Otherwise the reaction is fitted. In each round clients undo a share ρ of the model's
+displacement
+  along a canary: ``f_t = c_t − ρ·p_{t−1}``, with ``p`` the position along the canary and
+  ``c_t`` its contribution. ρ and κ are fitted to the whitened scores of all canaries in all
+  rounds, also those after their participations. For quadratic losses the model is exact.
 
 Derivation and coverage: docs/notes/few-nodes.md, simulations/studies/few_nodes.py.
 

@@ -13,7 +13,8 @@ from fl_epe.checks import Floats
 
 _MOST_CANARIES = 64  # canaries whose scores are fitted
 
-# Relative error of ρ, as losses are not quadratic and canaries are a part of their own residual.
+# Relative error of ρ, as losses are not quadratic and canaries are a part of their own
+# residual.
 _MODEL_ERROR = 0.1
 
 _STEP = 1e-3  # difference of ρ for derivatives

@@ -1,13 +1,14 @@
 """`Scores`: one score for each canary, and the null distribution of unobserved canaries.
 
-`mean_spread` is the standard deviation of the mean of overlapping canaries' scores, which share the
-random norm of the residual. Derivations: docs/notes/other-canaries.md.
+`mean_spread` is the standard deviation of the mean of overlapping canaries' scores, which share
+the random norm of the residual. Derivations: docs/notes/other-canaries.md.
 
-Cosines of canaries that are part of a released vector determine a shift μ, in any dimension. Let
-``μσ·c`` of a canary c be added to a Gaussian vector with the standard deviation σ in each entry. If
-C is the canary's cosine with the sum, ``T = C·√((d − 1)/(1 − C²))`` has a noncentral t distribution with d − 1 degrees of freedom and
-the noncentrality μ. √d·C is about N(μ, 1) only where μ² ≪ d: it is at most √d, however large μ is.
-Derivation and coverage: docs/notes/estimates.md.
+Cosines of canaries that are part of a released vector determine a shift μ, in any dimension.
+Let ``μσ·c`` of a canary c be added to a Gaussian vector with the standard deviation σ in each
+entry. If C is the canary's cosine with the sum, ``T = C·√((d − 1)/(1 − C²))`` has a noncentral
+t distribution with d − 1 degrees of freedom and the noncentrality μ. √d·C is about N(μ, 1) only
+where μ² ≪ d: it is at most √d, however large μ is. Derivation and coverage:
+docs/notes/estimates.md.
 
 Examples:
     >>> round(fitted_shift(np.array([0.3, 0.4, 0.5]), 100), 2)
@@ -57,8 +58,8 @@ class Scores:
 
     If the null distribution is known, the scores are √d·cosine, which is N(0, 1) for an unobserved
     canary. Other scores, such as a maximum over rounds, are compared with the scores of unobserved
-    canaries and may have any unit. Such scores may be infinite, like likelihood ratios: they have
-    an order, but no mean.
+    canaries and may have any unit. Such scores may be infinite, like likelihood ratios: they
+    have an order, but no mean.
 
     Attributes:
         observed: scores of the observed canaries, shape (k,), k ≥ 2.
@@ -67,14 +68,14 @@ class Scores:
             Its null distribution is then known exactly, not only approximately as N(0, 1).
         statistic: the statistic, in words.
         standard_null: whether the score of an unobserved canary is N(0, 1).
-        spread: standard deviation of √k times the mean of the k observed scores; 1 for independent
-            scores.
-        linear: whether scores with ``dim`` are inner products that include the canary's own part,
-            N(μ, 1) for any μ, rather than √dim times a cosine.
+        spread: standard deviation of √k times the mean of the k observed scores; 1 for
+            independent scores.
+        linear: whether scores with ``dim`` are inner products that include the canary's own
+            part, N(μ, 1) for any μ, rather than √dim times a cosine.
         unit: μ of the Gaussian mechanism over a mean score, see `Precision`.
         unit_error: relative standard error of the unit.
-        followed: number of rounds over which correlations were followed, if the noise's strategy is
-            known to reach farther; else ``None``.
+        followed: number of rounds over which correlations were followed, if the noise's
+            strategy is known to reach farther; else ``None``.
         expected: expected observed scores up to a factor, shape (k,); ``None`` if not known.
         adversary: the adversary who computes them from a record; ``None`` for bare scores.
 
@@ -173,7 +174,7 @@ class Scores:
 
     @property
     def boundable(self) -> bool:
-        """Whether there are unobserved scores or an exact null, one of which a lower bound needs."""
+        """Whether there are unobserved scores or an exact null, as a lower bound needs."""
         return self.unobserved is not None or self.dim is not None
 
     def both(self) -> tuple[Floats, Floats]:
@@ -203,8 +204,8 @@ def check_cosines(name: str, values: ArrayLike) -> Floats:
 def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
     """Standard deviation of √k times the mean shift of k canaries, scored one at a time.
 
-    The residual's direction contributes 1 to the variance. The residual's norm varies from run to
-    run by its noise and changes all shifts together, by ``μ/√(2d)`` for a shift μ; with many
+    The residual's direction contributes 1 to the variance. The residual's norm varies from run
+    to run by its noise and changes all shifts together, by ``μ/√(2d)`` for a shift μ; with many
     canaries in few dimensions that contribution is the larger one.
 
     Args:
@@ -234,8 +235,8 @@ def cosines_of(scores: Floats, dim: int) -> Floats:
 def hidden_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
     """The norm of the residual of a vector that contains a canary.
 
-    The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, even if the
-    canary is the whole vector.
+    The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, even if
+    the canary is the whole vector.
     """
     square = np.square(norm)
     residual = square - np.square(canary_norm)
@@ -247,8 +248,8 @@ def normal_deviates(
 ) -> Floats:
     """``Φ⁻¹(F(t))``, with F the distribution of T: N(0, 1) if ``shift`` is the cosines' μ.
 
-    It is computed by a normal approximation with a correction for skewness. For ``dim`` ≥ 10 the
-    mean is wrong by at most 0.0015 at d = 10, 10⁻⁴ at d = 100 and 10⁻⁵ at d = 1,000.
+    It is computed by a normal approximation with a correction for skewness. For ``dim`` ≥ 10
+    the mean is wrong by at most 0.0015 at d = 10, 10⁻⁴ at d = 100 and 10⁻⁵ at d = 1,000.
     """
     freedom = max(dim - 1, 1)
     t = _ratio(cosines) * np.sqrt(freedom)
@@ -267,9 +268,9 @@ def fitted_shift(
 ) -> float:
     """The μ at which the `normal_deviates` of all cosines have that mean.
 
-    With a mean of 0 it is the estimate of μ. With ±z/√k it is an end of the interval of μ, as the
-    mean of k independent deviates is N(0, 1/k) at the true μ. With ``sizes`` m, shape ``(k,)``, it
-    is the scale κ of shifts κ·m at which ``Σ m·deviate / Σ m²`` is ``mean``.
+    With a mean of 0 it is the estimate of μ. With ±z/√k it is an end of the interval of μ, as
+    the mean of k independent deviates is N(0, 1/k) at the true μ. With ``sizes`` m, shape
+    ``(k,)``, it is the scale κ of shifts κ·m at which ``Σ m·deviate / Σ m²`` is ``mean``.
     """
     sizes = np.broadcast_to(sizes, np.shape(cosines))
     energy = float(np.sum(sizes**2))

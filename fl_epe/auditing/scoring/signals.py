@@ -1,10 +1,11 @@
 """`Signals`: the expected contributions of participations to a client's or canary's scores.
 
 Notation: ``a_t = √d·C_t / (n·‖h_t‖)`` is the expected score of a participant of round t (in
-general, √d times the norm of its contribution to the mean, over the norm of the residual ``h_t``).
-Rounds are correlated if their ``h_t`` are: whitened signals are ``L⁻¹f_i``
-(`fl_epe.auditing.record.round_correlation`), with ``f_it`` = a_t in the rounds of canary i and 0 in
-other rounds. After a client's rounds training may react to it (`fl_epe.auditing.scoring.reaction`).
+general, √d times the norm of its contribution to the mean, over the norm of the residual
+``h_t``). Rounds are correlated if their ``h_t`` are: whitened signals are ``L⁻¹f_i``
+(`fl_epe.auditing.record.round_correlation`), with ``f_it`` = a_t in the rounds of canary i and
+0 in other rounds. After a client's rounds training may react to it
+(`fl_epe.auditing.scoring.reaction`).
 """
 
 import dataclasses
@@ -26,8 +27,8 @@ class Signals:
 
     Attributes:
         record: the audit record of a run.
-        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries' scores
-            include a client's reaction already.
+        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries'
+            scores include a client's reaction already.
     """
 
     record: AuditRecord
@@ -108,8 +109,8 @@ class Signals:
         Args:
             shares: the shares of each direction, ``(T, m)``.
             reaction: the reaction; by default `reaction`.
-            of_clients: whether the shares are real clients', whose own updates are in the residuals
-                but are no noise to themselves. Canaries are not in the residuals.
+            of_clients: whether the shares are real clients', whose own updates are in the
+                residuals but are no noise to themselves. Canaries are not in the residuals.
         """
         reaction = reaction or self.reaction
         correlation = self.record.correlation

@@ -66,9 +66,9 @@ def _matched_filter(view: View) -> Scores:
     """``fᵀG⁻¹s / √(fᵀG⁻¹f)``, over all rounds. The null is N(0, 1).
 
     Canaries that never took part are left out. Each unobserved canary is scored at the rounds of an
-    observed one. If the ``a_t`` are not known, all rounds have the same weight. If the correlation of
-    the rounds is known, or no canary took part twice, a score is √d times the cosine with one
-    vector, a sum of the rounds' means that contains the canary's own part.
+    observed one. If the ``a_t`` are not known, all rounds have the same weight. If the
+    correlation of the rounds is known, or no canary took part twice, a score is √d times the
+    cosine with one vector, a sum of the rounds' means that contains the canary's own part.
     """
     record = view.record
     correlation = record.correlation
@@ -100,8 +100,8 @@ def _full_knowledge(view: View) -> Scores:
 
     The real clients' sum and the other canaries' expected contributions are subtracted from the
     released vector, which leaves the noise and the canary. ``s_it`` is the inner product of the
-    canary with the difference, over the noise's scale ``z·C_t``. A score has the mean √R/z for R participations, and the null
-    N(0, 1) in any dimension.
+    canary with the difference, over the noise's scale ``z·C_t``. A score has the mean √R/z for
+    R participations, and the null N(0, 1) in any dimension.
 
     Raises:
         ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
@@ -164,8 +164,8 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
 def _event_ratio(event: Event, scores: Vector, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of one event, ``(k,)``.
 
-    If the round is known, very unlikely numbers of participations in it are left out: any function
-    of the scores is a valid statistic.
+    If the round is known, very unlikely numbers of participations in it are left out: any
+    function of the scores is a valid statistic.
 
     Args:
         event: the event.
@@ -204,7 +204,8 @@ STATISTICS = {
 }
 """Statistics by name, each with the adversary who has just enough knowledge for it.
 
-By default an adversary uses the first one that fits; an adversary who knows more may use others.
+By default an adversary uses the first one that fits; an adversary who knows more may use
+others.
 """
 
 
@@ -217,7 +218,8 @@ def scores_of(view: View, statistic: str | None = None) -> Scores:
 
     Args:
         view: the adversary's view.
-        statistic: a statistic of `STATISTICS` that the adversary can compute, see `checked_statistic`.
+        statistic: a statistic of `STATISTICS` that the adversary can compute, see
+            `checked_statistic`.
 
     Raises:
         ValueError: if the adversary cannot compute it, or the record lacks its data.

@@ -45,9 +45,10 @@ class View:
     Attributes:
         record: the audit record of a run.
         adversary: the adversary.
-        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries' scores
-            include a client's reaction already.
-        computed_scores: scores by statistic, see `fl_epe.auditing.scoring.statistics.scores_of`.
+        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries'
+            scores include a client's reaction already.
+        computed_scores: scores by statistic, see
+            `fl_epe.auditing.scoring.statistics.scores_of`.
     """
 
     record: AuditRecord
@@ -140,13 +141,13 @@ class View:
         """The contribution of each round to an expected score, or to its square, ``(T,)``.
 
         For an adversary who sees the final model it is ``√d·w_t·C_t / (n·‖h‖)``, with ``w_t`` the
-        weight of round t in θ_T − θ_0, and h the residual of a typical canary. For an adversary who
-        sees every round's model it is ``fᵀG⁻¹f`` of a participation in this round only, which is
-        ``a_t²`` if rounds are independent.
+        weight of round t in θ_T − θ_0, and h the residual of a typical canary. For an adversary
+        who sees every round's model it is ``fᵀG⁻¹f`` of a participation in this round only,
+        which is ``a_t²`` if rounds are independent.
 
         Raises:
-            ValueError: if the clip norms are unknown, or for the final model if the server is not
-                SGD, as the final model is then not a weighted sum of the rounds.
+            ValueError: if the clip norms are unknown, or for the final model if the server is
+                not SGD, as the final model is then not a weighted sum of the rounds.
             NotMeasured: see `scores_of`.
         """
         check_measured(self.record, self.adversary)
@@ -246,7 +247,7 @@ class View:
 
     @property
     def _noise_std(self) -> Floats:
-        """Claimed standard deviation of each round's noise per coordinate, ``(T,)``; 0 if unknown."""
+        """Claimed noise std of each round in one coordinate, ``(T,)``; 0 if it is not known."""
         mechanism = self.record.mechanism
         z = mechanism.sum_noise_multiplier or 0.0
         clients = mechanism.noise_is_for or mechanism.cohort_size
