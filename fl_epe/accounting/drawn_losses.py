@@ -194,12 +194,14 @@ def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
     barred_from = np.arange(rounds)
     for number in np.unique(events.events):
         rows = events.events == number
-        of_event = events.chances[rows]
-        when = events.rounds[rows]
+        event_chances = events.chances[rows]
+        event_rounds = events.rounds[rows]
         # The probability that the client has not taken part before each row.
-        absent = 1 - np.append(0.0, np.cumsum(of_event)[:-1])
-        chances[when] = np.minimum(of_event / np.maximum(absent, of_event), 1.0)
-        barred_from[when[0] : when[-1] + 1] = when[0]
+        absent = 1 - np.append(0.0, np.cumsum(event_chances)[:-1])
+        chances[event_rounds] = np.minimum(
+            event_chances / np.maximum(absent, event_chances), 1.0
+        )
+        barred_from[event_rounds[0] : event_rounds[-1] + 1] = event_rounds[0]
     barred_from -= np.minimum(events.rest - 1, barred_from)
     return chances, barred_from
 

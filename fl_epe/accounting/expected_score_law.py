@@ -115,7 +115,7 @@ def expected_score_law(
 
     Args:
         events: how the client draws its rounds.
-        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        weights: the contribution w_t ≥ 0 of each round, shape ``(T,)``.
 
     Returns:
         The law, or ``None`` if it would take minutes to compute.
@@ -152,7 +152,7 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
     values = []
     shares = []
     for share, events_of_type in events.of_types():
-        law_of_type = _of_type(share, events_of_type, weights)
+        law_of_type = _type_law(share, events_of_type, weights)
         if law_of_type is None:
             return None
         values.append(law_of_type[0])
@@ -166,7 +166,7 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
 
 
 def _scores_of_rows(events: Events, weights: Floats) -> Floats:
-    """What each row of the events adds to the expected score."""
+    """The contribution of each row of the events to the expected score."""
     scores = weights[events.rounds]
     if events.counts is None:
         return scores
@@ -226,7 +226,7 @@ def clients_law(
 
     Args:
         schedule: the participation schedule.
-        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        weights: the contribution w_t ≥ 0 of each round, shape ``(T,)``.
         clients: the number of clients.
         confidence: p. The number of populations that are drawn is such that, with probability
             p, the largest expected score of all of them is above the p-quantile of one
@@ -278,7 +278,7 @@ def _law_of_clients(
     return None
 
 
-def _of_type(
+def _type_law(
     share: float, events: Events, weights: Floats
 ) -> tuple[Floats, Floats] | None:
     """The expected scores of a type of clients, and their probabilities times the type's share."""
@@ -299,7 +299,7 @@ def _of_type(
     work = rows * events.rest * len(places) * (expected + 20) * places.mean()
     if work > _MOST_WORK:
         return None
-    mass, lost = _walk(events, places, rows)
+    mass, lost = _lattice_law(events, places, rows)
     participations = len(np.unique(events.events))
     if cap is not None:
         participations = min(participations, cap)
@@ -320,7 +320,9 @@ def _step(scores: Floats, chances: Floats) -> float:
     return largest / math.ceil(largest / (mean / _CELLS))
 
 
-def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
+def _lattice_law(
+    events: Events, places: Integers, rows: int
+) -> tuple[Floats, float]:
     """The probability of each lattice point after all events, and of the tail that was cut off.
 
     In the last rounds of a run momentum has not yet added up, so weights are smaller. Before
@@ -329,7 +331,7 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     Args:
         events: the events of one type of clients.
         places: the score of each row, in steps of the lattice.
-        rows: how many numbers of participations, from 0 on, are distinguished; 1 if none are.
+        rows: how many numbers of participations, from 0 on, are distinguished; 1 if they are not.
     """
     scale = int(places.max())
     # Probabilities of clients who do not rest, by participations so far and by lattice point.
@@ -347,15 +349,15 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     for number, (start, end) in enumerate(itertools.pairwise(ends)):
         steps = places[start:end]
         if scale > 1 and np.any(steps % scale):
-            free = _between(free, scale)
+            free = _refined(free, scale)
             resting = collections.deque(
-                _between(moved, scale) for moved in resting
+                _refined(moved, scale) for moved in resting
             )
             scale = 1
         moved = np.zeros((rows, 1))
         if len(steps):
             kernel = np.bincount(steps // scale, events.chances[start:end])
-            able = free[: rows - capped_rows]
+            eligible = free[: rows - capped_rows]
             chances = np.full((rows - capped_rows, 1), kernel.sum())
             if events.exactly is not None:
                 # Each client takes part in exactly so many of the remaining events.
@@ -365,28 +367,30 @@ def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
                 chances = np.minimum(remaining / (events.among - number), 1.0)[
                     :, None
                 ]
-            leaving = able * chances
+            members = eligible * chances
             participating = _convolved(
-                leaving, kernel / kernel.sum() * events.keep
+                members, kernel / kernel.sum() * events.keep
             )
             if events.keep < 1:
-                participating[:, : able.shape[1]] += (1 - events.keep) * leaving
+                participating[:, : eligible.shape[1]] += (
+                    1 - events.keep
+                ) * members
             moved = np.pad(participating, ((capped_rows, 0), (0, 0)))
             absent = 1 - chances
             # Probabilities below 1e-12 are rounding errors.
-            able *= np.where(absent > 1e-12, absent, 0.0)
+            eligible *= np.where(absent > 1e-12, absent, 0.0)
         resting.append(moved)
         if len(resting) >= events.rest:
             free = _sum(free, resting.popleft())
         if number % _EVENTS_BETWEEN_CUTS == 0:
-            free, cut = _cut(free)
+            free, cut = _without_tail(free)
             lost += cut
     for moved in resting:
         free = _sum(free, moved)
-    return _between(free, scale).sum(axis=0), lost
+    return _refined(free, scale).sum(axis=0), lost
 
 
-def _between(mass: Floats, scale: int) -> Floats:
+def _refined(mass: Floats, scale: int) -> Floats:
     """The same law on a lattice that has ``scale`` times as many points."""
     finer = np.zeros((len(mass), (mass.shape[1] - 1) * scale + 1))
     finer[:, ::scale] = mass
@@ -409,7 +413,7 @@ def _sum(first: Floats, second: Floats) -> Floats:
     return second
 
 
-def _cut(mass: Floats) -> tuple[Floats, float]:
+def _without_tail(mass: Floats) -> tuple[Floats, float]:
     """``mass`` without the lattice points whose tail is negligible, and that tail."""
     if mass.shape[1] < 2 * _CELLS:
         return mass, 0.0

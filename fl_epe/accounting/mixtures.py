@@ -69,7 +69,7 @@ def known_expected_score_epsilon(
     """
 
     def solve(clients: _Clients, goal: float) -> float:
-        return _first(clients.log_delta_known, goal, 0.0, 1.0)
+        return _first_at_most(clients.log_delta_known, goal, 0.0, 1.0)
 
     return _epsilon(solve, expected_scores, delta, weights)
 
@@ -152,16 +152,16 @@ class _Clients:
         gains = scipy.special.log_ndtr(score) + self.sizes * (
             score - self.sizes / 2
         )
-        gains += _log_one_less(
-            _fall(np.full_like(self.sizes, -score), self.sizes)
+        gains += _log_one_minus_exp(
+            _log_mills_ratio(np.full_like(self.sizes, -score), self.sizes)
         )
         return _log_sum(self.log_shares + gains) - self.log_ratio(score)
 
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
-        after = scores - self.sizes
-        fall = _log_one_less(_fall(after, self.sizes))
-        return np.asarray(scipy.special.log_ndtr(-after) + fall)
+        distances = scores - self.sizes
+        fall = _log_one_minus_exp(_log_mills_ratio(distances, self.sizes))
+        return np.asarray(scipy.special.log_ndtr(-distances) + fall)
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
@@ -203,15 +203,15 @@ def _solve_unknown(clients: _Clients, goal: float) -> float:
     if clients.log_delta_removed(start) <= goal:
         return 0.0
     removed = clients.log_ratio(
-        _first(clients.log_delta_removed, goal, start, 1.0)
+        _first_at_most(clients.log_delta_removed, goal, start, 1.0)
     )
     added = -clients.log_ratio(
-        _first(clients.log_delta_added, goal, start, -1.0)
+        _first_at_most(clients.log_delta_added, goal, start, -1.0)
     )
     return max(removed, added, 0.0)
 
 
-def _first(
+def _first_at_most(
     value: Callable[[float], float], goal: float, start: float, step: float
 ) -> float:
     """The first place from ``start`` on, in the direction of ``step``, where the value is ≤ goal.
@@ -271,13 +271,13 @@ def _log_sum(terms: Floats) -> float:
     return largest + math.log(float(np.exp(terms - largest).sum()))
 
 
-def _log_one_less(fall: Floats) -> Floats:
+def _log_one_minus_exp(fall: Floats) -> Floats:
     """The logarithm of 1 − exp(−fall); −∞ where an expected score is too small to matter."""
     with np.errstate(divide="ignore"):
         return np.log(-np.expm1(-fall))
 
 
-def _fall(start: Floats, gap: Floats) -> Floats:
+def _log_mills_ratio(start: Floats, gap: Floats) -> Floats:
     """Difference ln M(start) − ln M(start + gap), for Mills' ratio M, free of cancellation."""
     is_short = gap < _SHORT
     is_long = ~is_short

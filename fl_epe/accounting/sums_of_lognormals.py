@@ -202,7 +202,7 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     else:
         times = 1
     for larger, smaller in [(x, y)] if is_same else [(x, y), (y, x)]:
-        begin, lower, upper = _of_far_pairs(larger, smaller, far, up)
+        begin, lower, upper = _far_pairs(larger, smaller, far, up)
         if lower.size:
             _add(
                 masses,
@@ -215,10 +215,10 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     for lag in range(first_lag, min(n, far - offset)):
         start = max(0, lag)
         stop = min(n, m + lag)
-        of_x = slice(start, stop)
-        of_y = slice(start - lag, stop - lag)
-        pairs = x.masses[:, of_x] * y.null[of_y]
-        pairs[1] += x.null[of_x] * y.mean[of_y]
+        x_part = slice(start, stop)
+        y_part = slice(start - lag, stop - lag)
+        pairs = x.masses[:, x_part] * y.null[y_part]
+        pairs[1] += x.null[x_part] * y.mean[y_part]
         if lag:
             pairs *= times
         distance = abs(offset + lag)
@@ -238,7 +238,7 @@ def _add(
     masses[:, begin + 1 : end + 1 : finer] += upper
 
 
-def _of_far_pairs(
+def _far_pairs(
     larger: LogLaw, smaller: LogLaw, far: int, up: Floats
 ) -> tuple[int, Floats, Floats]:
     """The sums of each value of ``larger`` and all values of ``smaller`` far below it.
@@ -265,10 +265,10 @@ def _of_far_pairs(
     part = slice(start + offset - nearest, stop - nearest)
 
     def masses_of(shares: Floats) -> Floats:
-        of_null, of_mean = shares
-        null_below = np.convolve(smaller.null, of_null)[part]
-        mean_below = np.convolve(smaller.null, of_mean)[part]
-        values_below = np.convolve(smaller.mean, of_mean)[part]
+        null_shares, mean_shares = shares
+        null_below = np.convolve(smaller.null, null_shares)[part]
+        mean_below = np.convolve(smaller.null, mean_shares)[part]
+        values_below = np.convolve(smaller.mean, mean_shares)[part]
         return np.array(
             [null * null_below, mean * mean_below + null * values_below]
         )

@@ -96,11 +96,11 @@ def hidden_rounds_epsilon(
     # both share a cached result.
     largest = float(f"{np.max(possible):.8g}")
     raised = np.where(signals > largest * (1 - _AS_LARGE), largest, signals)
-    return _of_hidden_rounds(events, raised.tobytes(), delta)
+    return _cached_epsilon(events, raised.tobytes(), delta)
 
 
 @functools.lru_cache(maxsize=256)
-def _of_hidden_rounds(
+def _cached_epsilon(
     events: Events, signals_in_bytes: bytes, delta: float
 ) -> float:
     """ε of `hidden_rounds_epsilon`, for signals as bytes."""
@@ -116,29 +116,43 @@ def _of_hidden_rounds(
     # Events of a single round, by chances and counts, with the signals of those rounds.
     by_law: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
     for event in independent:
-        of_event = signals[event.rounds]
+        event_signals = signals[event.rounds]
         if event.is_uniform:
             parts.append(
-                (_drawn(_loss(_groups(of_event), tail), event.chance), 1)
+                (
+                    _event_loss(
+                        _epoch_loss(_groups(event_signals), tail), event.chance
+                    ),
+                    1,
+                )
             )
         elif event.is_spread:
             chances = tuple(event.chances.tolist())
-            parts.append((_of_rounds(_alike(of_event), chances, tail), 1))
+            parts.append(
+                (
+                    _one_round_of_several_loss(
+                        _raised_signals(event_signals), chances, tail
+                    ),
+                    1,
+                )
+            )
         elif event.is_coin and event.chance == 1:
-            known_signals.append(float(of_event[0]))
+            known_signals.append(float(event_signals[0]))
         else:
             law = (event.chances.tobytes(), event.counts.tobytes())
-            by_law.setdefault(law, (event, []))[1].append(float(of_event[0]))
+            by_law.setdefault(law, (event, []))[1].append(
+                float(event_signals[0])
+            )
     tossed = []
     for event, signals_of_law in by_law.values():
         for signal, count in _groups(np.array(signals_of_law)):
             tossed.append((event, signal, count))
-            parts.append((_of_round(event, signal, tail), count))
+            parts.append((_round_loss(event, signal, tail), count))
     if not parts:
         return bound
     if known_signals:
         # Events whose round is known act as one Gaussian.
-        parts.append((_loss(((math.hypot(*known_signals), 1),), tail), 1))
+        parts.append((_epoch_loss(((math.hypot(*known_signals), 1),), tail), 1))
     epsilon = _epsilon(parts, tail, delta, bound)
     if len(parts) > 1 or not tossed or epsilon > _MOST_EXPONENT:
         return epsilon
@@ -185,7 +199,7 @@ def fixed_size_epsilon(
         return bound
     tail = _tail(delta, rounds)
     signal = max(1 / noise_multiplier, _LEAST_SIGNAL)
-    loss = _of_cohort(cohort / population, signal, tail)
+    loss = _cohort_loss(cohort / population, signal, tail)
     return _epsilon([(loss, rounds)], tail, delta, bound)
 
 
@@ -210,9 +224,11 @@ def partly_known_epsilon(
     known_signal = max(known, signal, _LEAST_SIGNAL)
     parts = []
     for rounds, chance in blocks:
-        loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
+        loss = _epoch_loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         if chance:
-            loss = _either(_loss(((known_signal, 1),), tail), loss, chance)
+            loss = _revealed_choice(
+                _epoch_loss(((known_signal, 1),), tail), loss, chance
+            )
         parts.append((loss, 1))
     largest = math.hypot(
         *(known_signal if chance else signal for _, chance in blocks)
@@ -325,7 +341,7 @@ def _groups(signals: Floats) -> Groups:
     )
 
 
-def _ratio(signal: float, tail: float) -> LogLaw:
+def _round_ratio(signal: float, tail: float) -> LogLaw:
     """Likelihood ratio of a round for a client who takes part for sure."""
     return lognormal(np.array([signal]), np.ones(1), tail)
 
@@ -337,7 +353,7 @@ def _normalised(total: LogLaw, weight: float) -> _Loss:
 
 
 @functools.lru_cache(maxsize=64)
-def _loss(groups: Groups, tail: float) -> _Loss:
+def _epoch_loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
     count = sum(number for _, number in groups)
     if count > _SHORT and len(groups) > _MOST_GROUPS:
@@ -346,7 +362,7 @@ def _loss(groups: Groups, tail: float) -> _Loss:
         law = lognormal(signals, numbers / count, tail)
         return _normalised(total_of(law, count, tail), count)
     laws = [
-        total_of(_ratio(signal, tail), number, tail)
+        total_of(_round_ratio(signal, tail), number, tail)
         for signal, number in groups
     ]
     while len(laws) > 1:
@@ -359,7 +375,7 @@ def _loss(groups: Groups, tail: float) -> _Loss:
     return _normalised(laws[0], count)
 
 
-def _alike(signals: Floats) -> tuple[float, ...]:
+def _raised_signals(signals: Floats) -> tuple[float, ...]:
     """The signals, each raised to the largest one of its cell of 1%."""
     raised = np.maximum(signals, _LEAST_SIGNAL)
     cells = np.floor(
@@ -369,7 +385,7 @@ def _alike(signals: Floats) -> tuple[float, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_rounds(
+def _one_round_of_several_loss(
     signals: tuple[float, ...], chances: tuple[float, ...], tail: float
 ) -> _Loss:
     """The loss of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q = Σ_t q_t."""
@@ -377,7 +393,7 @@ def _of_rounds(
     def total(start: int, end: int) -> LogLaw:
         """Σ_t q_t·X_t over some of the rounds, from both halves of them."""
         if end - start == 1:
-            return _scaled(_ratio(signals[start], tail), chances[start])
+            return _scaled(_round_ratio(signals[start], tail), chances[start])
         middle = start + (end - start) // 2
         first = total(start, middle)
         if signals[start:middle] == signals[middle:end]:
@@ -388,7 +404,7 @@ def _of_rounds(
         return plus(first, total(middle, end), tail)
 
     chance = min(math.fsum(chances), 1.0)
-    return _drawn(_normalised(total(0, len(signals)), chance), chance)
+    return _event_loss(_normalised(total(0, len(signals)), chance), chance)
 
 
 def _scaled(law: LogLaw, factor: float) -> LogLaw:
@@ -397,7 +413,7 @@ def _scaled(law: LogLaw, factor: float) -> LogLaw:
     return split(logs, law.null, factor * law.mean, law.step, factor * law.lost)
 
 
-def _drawn(loss: _Loss, chance: float) -> _Loss:
+def _event_loss(loss: _Loss, chance: float) -> _Loss:
     """The loss of an event of probability q with likelihood ratio X: 1 − q + q·X."""
     if chance == 1:
         return loss
@@ -408,7 +424,7 @@ def _drawn(loss: _Loss, chance: float) -> _Loss:
     )
 
 
-def _of_round(event: Event, signal: float, tail: float) -> _Loss:
+def _round_loss(event: Event, signal: float, tail: float) -> _Loss:
     """The loss of a round in which the client may take part several times.
 
     The likelihood ratio is Σ_j p_j exp(j·a·s − (j·a)²/2), which rises with the round's score s.
@@ -416,7 +432,7 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     ratio do not change, as in `sums_of_lognormals`.
     """
     if event.is_coin:
-        return _drawn(_loss(((signal, 1),), tail), event.chance)
+        return _event_loss(_epoch_loss(((signal, 1),), tail), event.chance)
     shifts = signal * event.counts
     absent = 1 - event.chance
     far = -float(scipy.special.ndtri(tail))
@@ -453,7 +469,7 @@ def _on_edges(
     return _Loss(logs, placed, placed_members, lost)
 
 
-def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
+def _cohort_loss(rate: float, signal: float, tail: float) -> _Loss:
     """The loss of a round with a cohort of fixed size, whatever the other clients' updates are.
 
     With probability q the client is in the cohort; else another client is in its place. The
@@ -493,7 +509,7 @@ def _masses(edges: Floats) -> Floats:
     return np.asarray(np.where(edges[:-1] > 0, -np.diff(upper), np.diff(lower)))
 
 
-def _either(loss: _Loss, alternative: _Loss, chance: float) -> _Loss:
+def _revealed_choice(loss: _Loss, alternative: _Loss, chance: float) -> _Loss:
     """``loss`` with probability ``chance``, else ``alternative``; the adversary learns which."""
     losses = np.concatenate([loss.losses, alternative.losses])
     null = np.concatenate([chance * loss.null, (1 - chance) * alternative.null])

@@ -315,12 +315,12 @@ class Sphere:
         """Sums of the canaries ``chosen``, with only a few of them in memory, ``(m, dim)``."""
         out = np.zeros((len(weights), self.dim), np.float32)
         shares = np.asarray(weights, np.float32)
-        few = np.empty((min(_FEW, len(chosen)), self.dim), np.float32)
+        buffer = np.empty((min(_FEW, len(chosen)), self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for first in range(0, len(chosen), _FEW):
                 block = chosen[first : first + _FEW]
-                list(pool.map(self.fill, block.tolist(), few))
-                out += shares[:, first : first + _FEW] @ few[: len(block)]
+                list(pool.map(self.fill, block.tolist(), buffer))
+                out += shares[:, first : first + _FEW] @ buffer[: len(block)]
         return out
 
     def dot(self, vectors: Reals, chosen: Rows, threads: int | None) -> Floats:

@@ -80,7 +80,7 @@ class New:
         about = list[str]()
         if self.data is None:
             kinds = ColumnKinds(numbers=_CANCER)
-            text = _filled(path, kinds, ["target"], 60)
+            text = _filled_template(path, kinds, ["target"], 60)
         else:
             with waiting(f"Reading {self.data}"):
                 text, about = self._of_table(self.data)
@@ -142,7 +142,9 @@ class New:
             about.append(
                 f"Rows left out, without {' or '.join(needed)}: {dropped:,}"
             )
-        return _filled(self.file, kinds, needed, clients, **values), about
+        return _filled_template(
+            self.file, kinds, needed, clients, **values
+        ), about
 
     def _needed_columns(self, data: Path, names: list[str]) -> list[str]:
         """The column of the target and, if there is one, that of the owner."""
@@ -218,7 +220,7 @@ class Convert:
         return 0
 
 
-def _filled(
+def _filled_template(
     path: Path,
     kinds: ColumnKinds,
     needed: list[str],
@@ -236,8 +238,8 @@ def _filled(
     """
     from fl_epe.reporting import render_page
 
-    few = min(RunConfig.clients_per_round, clients // 2)
-    enough = math.ceil(_LEAST_PARTICIPATIONS * clients / RunConfig.rounds)
+    default_cohort = min(RunConfig.clients_per_round, clients // 2)
+    least_cohort = math.ceil(_LEAST_PARTICIPATIONS * clients / RunConfig.rounds)
     text = render_page(
         "own_task.py.j2",
         "cli",
@@ -246,7 +248,7 @@ def _filled(
         needed=needed,
         owner=needed[1] if len(needed) > 1 else None,
         clients=clients,
-        cohort=max(1, few, enough),
+        cohort=max(1, default_cohort, least_cohort),
         rounds=RunConfig.rounds,
         most_levels=CLEAR_CLASSES,
         quoted=_quoted,

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         with signals_stop():
-            status = _carried_out(list(words))
+            status = _execute(list(words))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
         status = exit_status(stop)
@@ -111,12 +111,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _carried_out(words: list[str]) -> int:
+def _execute(words: list[str]) -> int:
     """Carry out the command; returns the exit status."""
     parser = Parser(prog="fl-epe")
     try:
         with console.waiting("Loading the command"):
-            arguments = _parsed(words)
+            arguments = _parse(words)
         parser = arguments.parser
         status: int = make(arguments.command, arguments)(words)
         sys.stdout.flush()
@@ -135,7 +135,7 @@ def _carried_out(words: list[str]) -> int:
     return status
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     """The parsed arguments; a word that is not known is an error with a hint."""
     parser = parser_for(words)
     if words and words[0][:1] not in ("", "-") and words[0] not in COMMANDS:
@@ -183,11 +183,11 @@ def parser_for(words: Sequence[str]) -> Parser:
                 required=True, metavar="WHAT"
             )
         elif typed[: len(name.split())] == name.split():
-            _fill(command, place, words)
+            _add_command(command, place, words)
     return parser
 
 
-def _fill(parser: Parser, place: str, words: Sequence[str]) -> None:
+def _add_command(parser: Parser, place: str, words: Sequence[str]) -> None:
     """Add description, examples and options of a command to its parser."""
     module, _, name = place.partition(":")
     command = getattr(importlib.import_module(f"fl_epe.cli.{module}"), name)

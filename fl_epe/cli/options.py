@@ -217,7 +217,7 @@ def _plain(text: str) -> str:
 
 
 def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
-    """How argparse reads a value of this type; empty if it cannot be typed as an option."""
+    """The arguments of argparse for a value of this type; empty if it cannot be an option."""
     # A flag with a default of True or None also has a form with --no-.
     kinds = [part for part in parts_of(kind) if part is not types.NoneType]
     words = tuple(part for part in kinds if isinstance(part, str))

@@ -63,7 +63,9 @@ def limits(
 
 
 @functools.lru_cache(maxsize=64)
-def _sampled(noise: float, rate: float, steps: int, interval: float) -> Floats:
+def _sampled_deltas(
+    noise: float, rate: float, steps: int, interval: float
+) -> Floats:
     """δ at the grid's ε of Gaussian mechanisms with Poisson sampling, rounded up."""
     # The import is slow.
     from dp_accounting.pld import privacy_loss_distribution
@@ -115,7 +117,7 @@ class Profile:
             elif target.adjacency != "substitute":
                 interval = 1e-3 if noise_share == 1 else 1e-2
                 epsilons = _GRID
-                deltas = _sampled(z, rate, steps, interval)
+                deltas = _sampled_deltas(z, rate, steps, interval)
         return cls(
             np.append(epsilons, epsilon), np.append(deltas, target.delta), delta
         )

@@ -98,7 +98,7 @@ class AuditedClient:
                     clients[np.unique(spread.astype(np.int64))]
                 )
                 return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
-        participations = _expected(record)
+        participations = _expected_participations(record)
         limit = record.mechanism.participation.most
         if most and limit is not None:
             participations = max(participations, min(limit, record.rounds))
@@ -176,7 +176,7 @@ def claim_adversary(record: AuditRecord) -> Adversary:
 
 
 def hidden_events(record: AuditRecord) -> Events:
-    """How the rounds of a client, and of a canary, are drawn.
+    """The events by which the rounds of a client, and of a canary, are drawn.
 
     Raises:
         NotMeasured: if that is not known, or canaries follow another law.
@@ -205,13 +205,13 @@ def _most_exposed(record: AuditRecord, adversary: Adversary) -> int:
     power = 1 if adversary.sees == "final" else 2
     weights = np.ones(record.rounds)
     with contextlib.suppress(NotMeasured):
-        of_rounds = seen_by(record, Adversary(adversary.sees)).sizes.weights
-        if of_rounds.any():
-            weights = of_rounds
+        round_weights = seen_by(record, Adversary(adversary.sees)).sizes.weights
+        if round_weights.any():
+            weights = round_weights
     return int(np.argmax(record.clients.sums(weights, power)))
 
 
-def _expected(record: AuditRecord) -> float:
+def _expected_participations(record: AuditRecord) -> float:
     """The expected participations of the client, if there is no participation log."""
     design = record.design
     counted = record.findings.client_participations

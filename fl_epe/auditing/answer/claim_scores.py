@@ -85,18 +85,20 @@ def scores_for_claim(
     # It raises an error if too few canaries took part.
     scores = scores_of(view)
     if client.secret is None:
-        return _covered(client.view(record, adversary), client, scores)
+        return _covered_scores(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
-        return _ratios(view, client.secret)
+        return _ratio_scores(view, client.secret)
     null = view.alone.unobserved.displacement * math.sqrt(record.dim)
-    absent = _drawn_for_none(record, client.secret, null, scores.observed)
+    absent = _absent_member_scores(record, client.secret, null, scores.observed)
     observed = np.append(scores.observed, absent)
     return dataclasses.replace(
         scores, observed=observed, unobserved=None, expected=None
     )
 
 
-def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
+def _covered_scores(
+    view: View, client: AuditedClient, scores: Scores
+) -> Scores:
     """Scores of canaries that took part at most as often, and as strongly, as the client.
 
     Args:
@@ -111,16 +113,16 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     counts = view.record.presence.sum(axis=0)
     if len(sizes) < len(counts):  # Canaries that never took part have no score.
         counts = counts[counts > 0]
-    most = math.ceil(client.participations * (1 - 1e-9))
+    most_rounds = math.ceil(client.participations * (1 - 1e-9))
     is_small = sizes <= _LARGEST_SIZE * client.size(view)
-    is_covered = (counts <= most) & is_small & (counts > 0)
+    is_covered = (counts <= most_rounds) & is_small & (counts > 0)
     is_frequent = is_covered & (counts >= _LEAST_SHARE * client.participations)
     chosen = is_frequent if is_frequent.sum() >= _ENOUGH else is_covered
     number = int(chosen.sum())
     if number < 2:
         raise NotMeasured(
             f"only {number} of {len(counts)} canaries took part at most as often as the client, "
-            f"{how_often(most)}, and with no larger weight"
+            f"{how_often(most_rounds)}, and with no larger weight"
         )
     return dataclasses.replace(
         scores,
@@ -130,7 +132,7 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     )
 
 
-def _ratios(view: View, events: Events) -> Scores:
+def _ratio_scores(view: View, events: Events) -> Scores:
     """Likelihood ratios at secret rounds, as scores that are N(0, 1) for non-members.
 
     The ratios assume independent rounds: of a round that is correlated with earlier ones only
@@ -153,7 +155,7 @@ def _ratios(view: View, events: Events) -> Scores:
     # These are scores of all rounds: scores of a running audit may be of a canary's rounds alone.
     members = ratios(correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
-    absent = _drawn_for_none(record, events, null, members)
+    absent = _absent_member_scores(record, events, null, members)
     members = np.append(members, absent)
     null = null[len(absent) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
@@ -190,7 +192,7 @@ def members_of(record: AuditRecord, events: Events) -> int:
     return max(round(count / drawn_once), count)
 
 
-def _drawn_for_none(
+def _absent_member_scores(
     record: AuditRecord, events: Events, null: Floats, observed: Floats
 ) -> Floats:
     """Scores of canaries that are members, but were drawn for no round.

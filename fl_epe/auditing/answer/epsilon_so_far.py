@@ -128,8 +128,8 @@ class EpsilonSoFar:
         """
         self._rounds += 1
         self._participations[list(present)] += 1
-        before = np.array(self._signals).reshape(-1, len(signals))
-        self._pairs += energy_of_pairs(signals, before)
+        previous_signals = np.array(self._signals).reshape(-1, len(signals))
+        self._pairs += energy_of_pairs(signals, previous_signals)
         self._signals.append(signals)
         self._squared_signals.append(math.nan)
         if not signals.any():
@@ -159,8 +159,8 @@ class EpsilonSoFar:
         It is not far off if noise dominates the score of a client
         (`fl_epe.auditing.scoring.reaction`).
         """
-        most = self._participations.max(initial=0)
-        return bool(most < AS_OFTEN * self.participations)
+        most_participations = self._participations.max(initial=0)
+        return bool(most_participations < AS_OFTEN * self.participations)
 
     @property
     def participations(self) -> float:

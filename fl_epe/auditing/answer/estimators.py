@@ -214,7 +214,7 @@ def epsilon_from_record(
             that ε does not fall where there are many canaries.
 
     Raises:
-        ValueError: if an argument is out of range or the record lacks what the statistic needs.
+        ValueError: if an argument is out of range or the record lacks the data of the statistic.
         NotMeasured: a `ValueError` with the reason, if the run measured nothing.
     """
     delta = record.delta if delta is None else delta

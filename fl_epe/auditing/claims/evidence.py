@@ -285,11 +285,11 @@ def run_scores(run: object, adversary: Adversary | None = None) -> Scores:
         )
     scores = scores_for_claim(result, adversary)
     if not scores.boundable:
-        most = result.presence.sum(axis=0).max()
+        most_participations = result.presence.sum(axis=0).max()
         raise_invalid(
             "unobserved",
             result.unobserved.count,
-            f">= 2, as a canary took part {how_often(most)}",
+            f">= 2, as a canary took part {how_often(most_participations)}",
         )
     return scores
 

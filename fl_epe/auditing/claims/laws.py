@@ -252,11 +252,11 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     if not 0 < rate < 1:
         return min(1.0, by_total)
     absent = np.zeros(members - presence.shape[1])
-    of_canaries = np.append(presence.sum(axis=0), absent)
-    canaries = _excess_variance(of_canaries, record.rounds, rate)
-    rounds = _excess_variance(presence.sum(axis=1), members, rate)
-    by_canaries = 2 * scipy.special.ndtr(-abs(canaries))
-    by_rounds = scipy.special.ndtr(-rounds)
+    canary_counts = np.append(presence.sum(axis=0), absent)
+    canary_excess = _excess_variance(canary_counts, record.rounds, rate)
+    round_excess = _excess_variance(presence.sum(axis=1), members, rate)
+    by_canaries = 2 * scipy.special.ndtr(-abs(canary_excess))
+    by_rounds = scipy.special.ndtr(-round_excess)
     return float(min(1.0, 3 * min(by_total, by_canaries, by_rounds)))
 
 

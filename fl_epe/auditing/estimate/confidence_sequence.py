@@ -64,8 +64,8 @@ def crossing_probability(
     for t in range(1, steps + 1):
         elapsed = times[t] - times[:t]
         rise = heights[t] - heights[:t]
-        again = (slopes[t] - rise / elapsed) * _density(rise, elapsed)
-        density[t] += step * np.sum(again * density[:t] * times[:t])
+        crossing_rate = (slopes[t] - rise / elapsed) * _density(rise, elapsed)
+        density[t] += step * np.sum(crossing_rate * density[:t] * times[:t])
     return float(step * (np.sum(density * times) - density[-1] / 2))
 
 

@@ -70,21 +70,25 @@ def epsilon_difference(
             raise_invalid(
                 f"second.{name}", actual, f"to be that of first, {expected}"
             )
-    value = _minus(first.epsilon, second.epsilon, math.nan)
+    value = _difference(first.epsilon, second.epsilon, math.nan)
     ends = (first.low, first.high, second.low, second.high)
     if independent and math.isfinite(value) and all(map(math.isfinite, ends)):
-        low = value - math.hypot(_below(first), second.high - second.epsilon)
-        high = value + math.hypot(first.high - first.epsilon, _below(second))
+        low = value - math.hypot(
+            _extent_below(first), second.high - second.epsilon
+        )
+        high = value + math.hypot(
+            first.high - first.epsilon, _extent_below(second)
+        )
     else:
-        low = _minus(first.low, second.high, -math.inf)
-        high = _minus(first.high, second.low, math.inf)
+        low = _difference(first.low, second.high, -math.inf)
+        high = _difference(first.high, second.low, math.inf)
     confidence = first.confidence
     if not independent:
         confidence = 1 - 2 * (1 - confidence)
     return EpsilonDifference(value, low, high, confidence, independent)
 
 
-def _below(estimate: EpsilonEstimate) -> float:
+def _extent_below(estimate: EpsilonEstimate) -> float:
     """The interval's extent below the estimate; at least that above if the interval ends at 0."""
     below = estimate.epsilon - estimate.low
     if estimate.low > 0:
@@ -92,7 +96,7 @@ def _below(estimate: EpsilonEstimate) -> float:
     return max(below, estimate.high - estimate.epsilon)
 
 
-def _minus(first: float, second: float, both_infinite: float) -> float:
+def _difference(first: float, second: float, both_infinite: float) -> float:
     """``first - second``, or ``both_infinite`` if both are infinite."""
     if math.isinf(first) and math.isinf(second):
         return both_infinite

@@ -360,6 +360,6 @@ def _with_values(part: Any, values: Mapping[str, Any]) -> Any:
         else:
             fields[field] = value
     for field, inner in inner_values.items():
-        before = fields.get(field, getattr(part, field))
-        fields[field] = _with_values(before, inner)
+        previous = fields.get(field, getattr(part, field))
+        fields[field] = _with_values(previous, inner)
     return dataclasses.replace(part, **fields)

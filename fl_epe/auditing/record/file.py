@@ -59,20 +59,20 @@ def read_values(path: Path) -> dict[str, Any]:
     (meta,), arrays = read_archive(path, WHAT, schema=SCHEMA, texts=("meta",))
     names = [name for name in arrays if name.startswith(_METRICS)]
     metrics = {name.removeprefix(_METRICS): arrays.pop(name) for name in names}
-    return {**_short(meta), **arrays, "metrics": metrics}
+    return {**_shortened(meta), **arrays, "metrics": metrics}
 
 
-def _short(value: Any, depth: int = _DEPTH) -> Any:
+def _shortened(value: Any, depth: int = _DEPTH) -> Any:
     """A JSON value with its long texts cut off, as a file from elsewhere may hold any text."""
     if isinstance(value, str):
         if len(value) <= _LONGEST:
             return value
         return value[: _LONGEST - 1] + "…"
     if isinstance(value, list) and depth:
-        return [_short(part, depth - 1) for part in value]
+        return [_shortened(part, depth - 1) for part in value]
     if isinstance(value, dict) and depth:
         return {
-            _short(name): _short(part, depth - 1)
+            _shortened(name): _shortened(part, depth - 1)
             for name, part in value.items()
         }
     return value

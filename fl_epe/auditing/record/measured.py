@@ -93,7 +93,7 @@ def _no_canaries(record: AuditRecord) -> str | None:
 
 
 def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
-    """Why the final model shows nothing; ``None`` if it does."""
+    """Why the final model has no information about canaries; ``None`` if it has."""
     norms = record.norms
     if not (math.isfinite(norms.final) and math.isfinite(norms.displacement)):
         return "the final model is not finite"
@@ -209,7 +209,7 @@ def no_better_than_constant(
     `at_chance`.
     """
     chance_loss = record.design.chance_loss
-    losses = _late(record, "eval_loss", evaluations)
+    losses = _late_values(record, "eval_loss", evaluations)
     if chance_loss is not None and len(losses):
         if np.any(losses < chance_loss):
             return None
@@ -217,8 +217,8 @@ def no_better_than_constant(
             f"the loss on held-out data is {losses[-1]:.3g}, no better than that of the same "
             f"prediction for everybody ({chance_loss:.3g})"
         )
-    guess = _guess(record)
-    scores = _late(record, "eval_accuracy", evaluations)
+    guess = _constant_metric(record)
+    scores = _late_values(record, "eval_accuracy", evaluations)
     if guess is None or not len(scores) or np.any(scores > guess):
         return None
     if _has_r_square(record):
@@ -232,15 +232,18 @@ def tells_apart(record: AuditRecord, evaluations: int = 1) -> bool:
     It does if one of the last evaluations is at least a tenth of the way from chance to a
     perfect model. Arguments are those of `at_chance`.
     """
-    for name, guess in (("eval_accuracy", _guess(record)), ("eval_auc", 0.5)):
+    for name, guess in (
+        ("eval_accuracy", _constant_metric(record)),
+        ("eval_auc", 0.5),
+    ):
         if guess is not None:
-            values = _late(record, name, evaluations)
+            values = _late_values(record, name, evaluations)
             if np.any(values >= guess + _MARGIN * (1 - guess)):
                 return True
     return False
 
 
-def _guess(record: AuditRecord) -> float | None:
+def _constant_metric(record: AuditRecord) -> float | None:
     """The metric of the best constant prediction."""
     if _has_r_square(record):
         return 0.0
@@ -251,7 +254,7 @@ def _has_r_square(record: AuditRecord) -> bool:
     return record.design.metric.lower().replace("_", "") in ("r2", "r2score")
 
 
-def _late(record: AuditRecord, name: str, count: int) -> Floats:
+def _late_values(record: AuditRecord, name: str, count: int) -> Floats:
     """The last ``count`` values of an evaluation after the early rounds; empty if too few."""
     values = _series(record, name)
     is_late = _series(record, "eval_round") >= _EARLY

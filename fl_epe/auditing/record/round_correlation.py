@@ -53,7 +53,7 @@ _LEAST_NEW = 0.01
 _ERRORS = 2.0
 
 _COLUMNS = 512  # columns of L⁻¹ that are computed at once
-_SEED = 0  # of the signs
+_SEED = 0  # seed of the signs
 _CHANCE = 4.0  # scales of the largest eigenvalue's law that noise alone does not exceed
 
 # The factor's row of a first round, or of a round without a residual.
@@ -136,18 +136,18 @@ class Whitener:
             return _UNIT_ROW
         direction: Vector = np.zeros(self._width, np.float32)
         direction[: self._parts] = self._sketch(residual) / length
-        least = max(_LEAST_NEW, _ERRORS / math.sqrt(self._dim)) * norm(
+        least_norm = max(_LEAST_NEW, _ERRORS / math.sqrt(self._dim)) * norm(
             direction
         )
         along = self._recent @ direction
         direction -= along @ self._recent
         new = norm(direction)
-        if new < least:
+        if new < least_norm:
             # The round gets additional noise, so that no score has a larger variance than assumed.
             unused = ~self._recent[:, self._parts :].any(axis=0)
             place = self._parts + int(np.argmax(unused))
-            direction[place] = math.sqrt(least**2 - new**2)
-            new = least
+            direction[place] = math.sqrt(least_norm**2 - new**2)
+            new = least_norm
         self._append(np.asarray(direction / new, np.float32))
         if len(along) == 0:
             # The norm is known exactly, without the error of the sketch.
@@ -247,7 +247,7 @@ class RoundCorrelation:
     def independent(self, dim: int) -> bool:
         """Whether the rounds are no more correlated than independent noise in ``dim`` dimensions.
 
-        They are not if all eigenvalues of G are in the range of a Wishart matrix: within the
+        It is true if all eigenvalues of G are in the range of a Wishart matrix: within the
         edges of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001,
         equation 1.3).
         """

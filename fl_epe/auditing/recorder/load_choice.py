@@ -107,7 +107,7 @@ def canary_load(
         )
 
     def load_in(length: int, share: float) -> CanaryLoad:
-        return _filled(without_places(length, share), share)
+        return _with_places(without_places(length, share), share)
 
     if places is not None:
         load = dataclasses.replace(without_places(rounds, share), places=places)
@@ -153,7 +153,7 @@ def _advice(
     return f"{' or '.join(changes)} would make a measurement possible."
 
 
-def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
+def _with_places(load: CanaryLoad, share: float) -> CanaryLoad:
     """The load with the places that fit into this share of a round; without if too few fit."""
     limit = float(_MOST_PLACES)
     if share < 1:

@@ -133,10 +133,10 @@ def score_round(
     energy = 0.0
     if has_canaries and present:
         energy = sum_dot**2 / float(present_weights @ present_weights)
-    least = SMALLEST_SHARE * square
+    least_energy = SMALLEST_SHARE * square
     if everybody and dim <= _FEW_PARAMETERS:
-        least = 0.0
-    if energy > 0 and energy >= least:
+        least_energy = 0.0
+    if energy > 0 and energy >= least_energy:
         if vectors is None:
             total = canaries.combine(present_weights[None], numbers=present)[0]
         else:
@@ -359,13 +359,15 @@ def record_from_scorer(
         cosines |= {"final": unknown, "displacement": unknown}
 
     def side(ids: Integers) -> CanaryCosines:
-        of_side = {name: values[..., ids] for name, values in cosines.items()}
+        side_cosines = {
+            name: values[..., ids] for name, values in cosines.items()
+        }
         return CanaryCosines(
-            means=of_side["mean"],
-            final=of_side["final"][-1],
-            displacement=of_side["displacement"][-1],
-            deltas=of_side.get(delta_series),
-            residuals=of_side.get("residual"),
+            means=side_cosines["mean"],
+            final=side_cosines["final"][-1],
+            displacement=side_cosines["displacement"][-1],
+            deltas=side_cosines.get(delta_series),
+            residuals=side_cosines.get("residual"),
             ids=ids,
         )
 

@@ -213,10 +213,10 @@ class RunAuditor:
         """
         scorer = self._scorer_of_rounds()
         names = self._series
-        after = self._last if theta is None else theta
-        if after.shape != self._last.shape:
+        model = self._last if theta is None else theta
+        if model.shape != self._last.shape:
             raise ValueError(
-                f"Expected theta.shape={after.shape} to be {self._last.shape}."
+                f"Expected theta.shape={model.shape} to be {self._last.shape}."
             )
         if theta is None and released is None:
             facts = dataclasses.replace(
@@ -230,7 +230,7 @@ class RunAuditor:
                 )
         velocity = self._velocity
         if released is None:
-            released, velocity = self._derived(after - self._last)
+            released, velocity = self._derived(model - self._last)
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
@@ -253,8 +253,8 @@ class RunAuditor:
         scores = whitened_row(row, scores, self._rounds.last("scores", back))
         signals = whitened_row(row, signals, self._rounds.last("signals", back))
         self._so_far.add(facts.present, scores, signals)
-        self._rounds.add(facts, norm(after, self._last), scores, signals, row)
-        self._last = after
+        self._rounds.add(facts, norm(model, self._last), scores, signals, row)
+        self._last = model
         self._velocity = velocity
 
     def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:

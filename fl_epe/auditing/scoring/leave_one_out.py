@@ -81,11 +81,11 @@ def others_share(record: AuditRecord) -> Floats:
     """The measured share of the other canaries in the energy of each round's mean, ``(T,)``."""
     count = record.presence.sum(axis=1)
     share_of_others = np.maximum(count - 1, 0) / np.maximum(count, 1)
-    energies = share_of_others * _energies(record)
+    energies = share_of_others * _canary_energies(record)
     return np.minimum(quotients(energies, record.norms.means**2), 1.0)
 
 
-def _measured(record: AuditRecord) -> Floats:
+def _measured_contributions(record: AuditRecord) -> Floats:
     """The contribution in each round, measured along its canaries' directions, ``(T,)``."""
     dots = (
         np.sum(record.shares() * record.observed.means, axis=1)
@@ -94,10 +94,11 @@ def _measured(record: AuditRecord) -> Floats:
     return quotients(dots, np.sum(record.shares() ** 2.0, axis=1))
 
 
-def _energies(record: AuditRecord) -> Floats:
+def _canary_energies(record: AuditRecord) -> Floats:
     """The measured energy of all canaries of a round in its mean, ``(T,)``."""
     return np.asarray(
-        np.sum(record.shares() ** 2.0, axis=1) * _measured(record) ** 2
+        np.sum(record.shares() ** 2.0, axis=1)
+        * _measured_contributions(record) ** 2
     )
 
 
@@ -105,14 +106,18 @@ def _final_weights(record: AuditRecord) -> Floats | None:
     """Each canary's expected weight in θ_T − θ_0, ``(k,)``; ``None`` if not server SGD."""
     if not record.mechanism.server.linear:
         return None
-    return np.asarray(record.round_weights() * _added(record) @ record.shares())
+    return np.asarray(
+        record.round_weights() * _contributions(record) @ record.shares()
+    )
 
 
-def _added(record: AuditRecord) -> Floats:
+def _contributions(record: AuditRecord) -> Floats:
     """A canary's expected contribution to each round's mean, or else the measured one, ``(T,)``."""
     added = record.mechanism.added
     return np.where(
-        np.isfinite(added), added, np.maximum(_measured(record), 0.0)
+        np.isfinite(added),
+        added,
+        np.maximum(_measured_contributions(record), 0.0),
     )
 
 
@@ -153,7 +158,7 @@ def _round_sums(
     k = record.num_canaries
     cosines = np.zeros((record.rounds, len(ids)))
     norms = np.zeros(record.rounds)
-    energy = _energies(record)
+    energy = _canary_energies(record)
     is_large = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
     # With known residuals only noise remains beside the canaries.
     if record.norms.residuals is not None:
@@ -206,8 +211,8 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
     Unlike `leave_one_out` this measures nothing: it is for an adversary who knows all but canary i.
 
     Returns:
-        The contributions for observed canaries, ``(T, k)``, and for unobserved ones, ``(T,
-        u)``.
+        The contributions for observed canaries, ``(T, k)``, and for unobserved ones,
+        ``(T, u)``.
 
     Raises:
         ValueError: if the record lacks a canary's contribution to the mean, or the cosines of
@@ -229,7 +234,7 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
             "known, for an adversary with full knowledge",
         )
     lengths = norms[:, None]
-    added = _added(record)[:, None]
+    added = _contributions(record)[:, None]
     own_weights = np.where(lengths > 0, record.shares(), 0.0)
     return added * (lengths * observed - own_weights), added * (
         lengths * unobserved
@@ -282,7 +287,9 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     scores = math.sqrt(record.dim) * own_dots / residual_norms
     means[rounds] = cosines_of(scores, record.dim)
     lengths = norms.means.copy()
-    lengths[rounds] = np.hypot(residual_norms[:, 0], _added(record)[rounds])
+    lengths[rounds] = np.hypot(
+        residual_norms[:, 0], _contributions(record)[rounds]
+    )
     values = {
         "observed.means": means[:, : record.num_canaries],
         "unobserved.means": means[:, record.num_canaries :],

@@ -76,7 +76,7 @@ def _matched_filter(view: View) -> Scores:
     participations = record.presence.sum(axis=0)
     signals = view.whitened_signals[:, participations > 0]
     observed = _filter(signals, view.whitened_scores[:, participations > 0])
-    unobserved = _filter(_borrowed(record, signals), view.whitened_null)
+    unobserved = _filter(_repeated_columns(record, signals), view.whitened_null)
     is_cosine = correlation.factor is not None or participations.max() <= 1
     followed = None
     if correlation.factor is not None and record.mechanism.strategy is not None:
@@ -119,14 +119,14 @@ def _full_knowledge(view: View) -> Scores:
     if not z:
         raise_invalid("sum_noise_multiplier", z, "> 0")
     noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
-    of_observed, of_unobserved = known_others(record)
-    round_scores = (norms[:, None] * observed - of_observed) / noise
-    null_scores = (norms[:, None] * unobserved - of_unobserved) / noise
+    observed_others, unobserved_others = known_others(record)
+    round_scores = (norms[:, None] * observed - observed_others) / noise
+    null_scores = (norms[:, None] * unobserved - unobserved_others) / noise
     took_part = record.presence.any(axis=0)
     presence = record.presence[:, took_part]
     return Scores(
         _filter(presence, round_scores[:, took_part]),
-        _if_enough(_filter(_borrowed(record, presence), null_scores)),
+        _if_enough(_filter(_repeated_columns(record, presence), null_scores)),
         statistic="full-knowledge",
         standard_null=True,
         expected=np.sqrt(presence.sum(axis=0)),
@@ -172,10 +172,10 @@ def _event_ratio(event: Event, scores: Vector, signal: Vector) -> Floats:
         scores: the scores of its rows, ``(rows, k)``.
         signal: the means of its rows, ``(rows, 1)``.
     """
-    least = 0.0
+    least_chance = 0.0
     if event.in_one_round:
-        least = min(_UNLIKELY, float(event.chances.max()))
-    likely = event.chances >= least
+        least_chance = min(_UNLIKELY, float(event.chances.max()))
+    likely = event.chances >= least_chance
     chances = event.chances[likely].astype(scores.dtype)
     means = (signal * event.counts[:, None].astype(scores.dtype))[likely]
     terms = means * scores[likely] - means**2 / 2
@@ -295,7 +295,7 @@ def _if_enough(scores: Floats) -> Floats | None:
     return None
 
 
-def _borrowed(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
+def _repeated_columns(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
     """The columns of canaries that took part, one for each unobserved canary."""
     return signals[
         :, np.resize(np.arange(signals.shape[1]), record.unobserved.count)
