@@ -106,7 +106,7 @@ def poisson_epsilon(
         rounds: number of rounds, at least 0.
         delta: target δ in (0, 1).
         replace_one: whether the two runs differ in a record that is replaced by another, for an
-            adversary who knows that a person took part and asks what their record says. In each
+            adversary who knows that a person took part and wants to infer their record. In each
             step that samples the record the sums are up to two clip norms apart: the pair is
             (1 − q)·N(0, z²) + q·N(1, z²) against (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about
             twice as large (Pradhan et al. 2025).

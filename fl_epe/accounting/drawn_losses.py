@@ -143,7 +143,7 @@ class SecretRounds:
 def secret_rounds(
     law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float
 ) -> SecretRounds | None:
-    """A client's rounds as a chain in time, if it draws them independently and they stay secret.
+    """A client's rounds as a chain in time, if they are secret and drawn independently.
 
     Args:
         law: the law of a client's participations.
@@ -216,7 +216,7 @@ def drawn_epsilon(
     seed: int,
     confidence: float = 0.999,
 ) -> float | None:
-    """An upper confidence bound for ε of a client whose rounds the adversary is not told.
+    """An upper confidence bound for ε of a client whose rounds are secret.
 
     The adversary sees every round's model, and chooses adaptively what the client and all
     others send. δ is a mean over the draws of the schedule. Both directions of the dominating

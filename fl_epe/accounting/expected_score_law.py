@@ -87,9 +87,9 @@ class ExpectedScoreLaw:
     def largest(self, clients: int, confidence: float = 0.95) -> float | None:
         """An expected score that none of ``clients`` clients exceeds.
 
-        Guarantee: the probability that any client exceeds it is at most ``1 - confidence``. That
-        probability is at most ``clients`` times the one for a single client, however the clients
-        depend on each other.
+        Guarantee: the probability that any client exceeds it is at most ``1 - confidence``.
+        That probability is at most ``clients`` times the one for a single client, however the
+        clients depend on each other.
 
         Returns:
             The expected score. If clients were drawn, it is the largest of theirs, or ``None``
@@ -331,7 +331,8 @@ def _lattice_law(
     Args:
         events: the events of one type of clients.
         places: the score of each row, in steps of the lattice.
-        rows: how many numbers of participations, from 0 on, are distinguished; 1 if they are not.
+        rows: how many numbers of participations, from 0 on, are distinguished; 1 if they are
+            not.
     """
     scale = int(places.max())
     # Probabilities of clients who do not rest, by participations so far and by lattice point.

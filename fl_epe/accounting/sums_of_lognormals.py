@@ -278,7 +278,7 @@ def _far_pairs(
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:
-    """The law without its largest values; its smallest ones are raised to the first that stays."""
+    """The law without its largest values; its smallest ones are raised to a common value."""
     below = np.cumsum(law.null)
     upper_tails = tail_sums(law.mean)
     start = int(np.searchsorted(below, tail))

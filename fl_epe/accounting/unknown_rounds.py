@@ -263,14 +263,14 @@ class _Loss:
 
 
 def _tail(delta: float, parts: int) -> float:
-    """The probability that each of so many parts of a run may leave out."""
+    """The probability that each part of a run may leave out."""
     return max(LOST * delta / parts, _SMALLEST_TAIL)
 
 
 def _epsilon(
     parts: list[tuple[_Loss, int]], tail: float, delta: float, bound: float
 ) -> float:
-    """ε of the sum of these losses, each so many times; at most ``bound``."""
+    """ε of a sum of losses, each with its number of terms; at most ``bound``."""
     loss, count = parts[0]
     if len(parts) > 1 or count > 1:
         removed = [(part.losses, part.members, count) for part, count in parts]
@@ -298,7 +298,7 @@ def _epsilon(
 def _composed(
     parts: list[tuple[_Loss, int]], low: float, high: float, tail: float
 ) -> _Loss:
-    """The sum of independent losses, each so many times, by a discrete Fourier transform.
+    """The sum of independent losses, each with its number of terms, by a Fourier transform.
 
     Losses outside of the range from ``low`` to ``high`` wrap around to the grid's other end. By
     Chernoff's bound they have at most the probability ``tail`` at each end; they also count as

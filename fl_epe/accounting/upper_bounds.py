@@ -117,8 +117,8 @@ def amplified_bounds(
     """The bounds for an adversary who does not know a client's rounds, where there is a theorem.
 
     - The client takes part by a coin in rounds that are at least ``bands`` apart. The bound is
-      `poisson_epsilon` of as many rounds (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
-      Factorization", Theorem 4).
+      `poisson_epsilon` of the number of these rounds (Choquette-Choo et al. 2023, "(Amplified)
+      Banded Matrix Factorization", Theorem 4).
     - Independent coins draw each record of a unit into steps, see `LocalSteps`. A step has a
       binomial number of the unit's records, which gives a mixture of Gaussians (Ganesh 2024,
       "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians

@@ -116,7 +116,7 @@ def transform(x: Floats32, *, threads: int | None = None) -> Floats32:
 def _run(
     work: Callable[[int], None], items: Iterable[int], threads: int
 ) -> None:
-    """Calls ``work`` with every item, by so many threads."""
+    """Calls ``work`` with every item, on this number of threads."""
     if threads == 1:
         for item in items:
             work(item)

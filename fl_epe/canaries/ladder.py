@@ -25,7 +25,7 @@ def divided_places(places: int) -> int:
 
 
 def rungs(rounds: int) -> list[int]:
-    """Participations of each canary of a divided place with so many ``rounds``."""
+    """The participations of each canary of a divided place that has ``rounds`` rounds."""
     participations = []
     while rounds > 0:
         participations.append(rounds - rounds // 2)

@@ -146,8 +146,7 @@ class AuditedClient:
     def error_of_secret_rounds(self, view: View) -> float:
         """Relative error of the signals in secret rounds, which are assumed to be independent.
 
-        It is the error for a client with so many rounds that more have a probability of about
-        δ.
+        It is the error for the number of rounds that a client exceeds with probability δ.
         """
         record = view.record
         if self.secret is None or view.adversary.sees == "final":

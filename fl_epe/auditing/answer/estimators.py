@@ -214,7 +214,8 @@ def epsilon_from_record(
             that ε does not fall where there are many canaries.
 
     Raises:
-        ValueError: if an argument is out of range or the record lacks the data of the statistic.
+        ValueError: if an argument is out of range or the record lacks the data of the
+            statistic.
         NotMeasured: a `ValueError` with the reason, if the run measured nothing.
     """
     delta = record.delta if delta is None else delta
@@ -257,7 +258,7 @@ def epsilon_of(
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
         NotMeasured: a `ValueError`, for observed scores far below unobserved ones, cosines in fewer
-            than 10 dimensions, or as ``refuse`` says.
+            than 10 dimensions, or, with ``refuse=True``, other scores without an estimate.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)

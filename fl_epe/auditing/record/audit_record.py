@@ -81,8 +81,8 @@ class AuditRecord:
         clients: the rounds of each real client.
         metrics: series by name, such as "train_loss" ``(T,)`` or "eval_round" and
             "eval_accuracy", of equal length.
-        design: what was decided before the run.
-        findings: what was observed during the run.
+        design: the settings that were fixed before the run.
+        findings: the observations during the run.
         provenance: seeds, versions and faults.
         correlation: the correlation of the residuals of the rounds.
         running: the scores after each round, from which ε was estimated during the run.
