@@ -49,13 +49,13 @@ LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
 
 # Errors in reading a file that is damaged, or of another kind.
 UNREADABLE = (
-    ArithmeticError,  # an integer of 400 digits as a float, for one
+    ArithmeticError,  # for example an integer of 400 digits as a float
     AttributeError,
     EOFError,
     LookupError,
     MemoryError,  # a damaged header may claim any size
     OSError,
-    RuntimeError,  # encrypted, or packed in a way that is not known, or nested too deeply
+    RuntimeError,  # a file that is encrypted, packed in an unknown way, or nested too deeply
     SyntaxError,
     TypeError,
     ValueError,
@@ -68,9 +68,9 @@ UNREADABLE = (
 
 _CHECKSUMS = "checksums"
 _FREE = 256 << 20  # bytes to which a file of any size may unpack
-_RATIO = 32  # to which multiple of its size a larger file may unpack
-_KINDS = "biufU"  # of NumPy's types: numbers and texts
-_LARGE = 1 << 30
+_RATIO = 32  # multiple of its size to which a larger file may unpack
+_KINDS = "biufU"  # kinds of NumPy's types that may be read: numbers and texts
+_LARGE = 1 << 30  # bytes from which on a member is written as ZIP64
 
 
 class UnreadableFileError(ValueError):
@@ -97,9 +97,8 @@ def error_text(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """File and line where an error was raised, in brackets after a space."""
     frames = traceback.extract_tb(error.__traceback__)
-    if (
-        isinstance(error, SyntaxError) or not frames
-    ):  # the text of the former has them
+    # The text of a syntax error has file and line already.
+    if isinstance(error, SyntaxError) or not frames:
         return ""
     return (
         f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
@@ -130,7 +129,7 @@ def require_file(path: Path) -> None:
     """Raise unless ``path`` is a regular file: a device or a pipe may have no end.
 
     Raises:
-        FileNotFoundError: if there is nothing.
+        FileNotFoundError: if nothing is there.
         UnreadableFileError: if it is a folder or anything else.
     """
     if not path.exists():
@@ -152,13 +151,14 @@ def write_archive(
     """Write arrays and JSON values as members of a ``.npz`` with checksums, in one step.
 
     Args:
-        path: of the file; replaced if it exists.
-        arrays: by name; of numbers or texts, never objects.
+        path: the path of the file, which is replaced if it exists.
+        arrays: arrays of numbers or texts by name, never of objects.
         texts: JSON values by name, each in a separate member.
         schema: version of the members' meaning, see `read_archive`.
-        compress: deflate the members.
-        private: for its owner alone (mode 0600).
-        previous: a path for the file that is replaced, see `whole_file`; it is lost by default.
+        compress: whether to deflate the members.
+        private: whether only the owner may read the file (mode 0600).
+        previous: a path for the file that is replaced, see `whole_file`; by default that file
+            is lost.
     """
     packing = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with (
@@ -177,6 +177,7 @@ def write_archive(
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> str:
+    """Writes an array as a member of an archive; returns the SHA-256 of its bytes."""
     with archive.open(
         f"{name}.npy", "w", force_zip64=array.nbytes > _LARGE
     ) as member:
@@ -186,7 +187,7 @@ def _write(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> str:
 
 
 class _Hashed:
-    """A file to write to, and the checksum of the written bytes."""
+    """A file that is written to, with the checksum of the written bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -205,7 +206,7 @@ def json_object(content: str | bytes, name: str) -> dict[str, Any]:
     """A JSON object without duplicate keys.
 
     Raises:
-        ValueError: if it is something else.
+        ValueError: if the content is anything else.
     """
     try:
         value = json.loads(content, object_pairs_hook=_dict_of_pairs)
@@ -228,7 +229,7 @@ def _dict_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
-    """The error for a file that is not ``what`` is expected."""
+    """The error for a file that is not ``what`` describes."""
     return UnreadableFileError(
         f"Expected path={str(path)!r} to be {what}: {one_line(reason).rstrip('.')}."
     )
@@ -246,8 +247,9 @@ def read_archive(
     Args:
         path: the file.
         what: the expected content, for messages: "a record written by …".
-        schema: that of `write_archive`; a file with another schema, or without, is refused. By
-            default any file is read, and its checksums are checked if it has some.
+        schema: the schema that was given to `write_archive`; a file with another schema, or
+            without one, is refused. By default any file is read, and its checksums are checked
+            if it has them.
         texts: names of the members that are JSON objects, all of which are required.
 
     Raises:
@@ -298,7 +300,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                 )
             names.add(name)
             with archive.open(info) as member:
-                # With these compressions it never unpacks to more than it claims.
+                # With these compressions a member never unpacks to more than it claims.
                 content = member.read(info.file_size)
             yield name, content
 
@@ -306,6 +308,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 def _check_sums(
     about: dict[str, Any], sums: dict[str, str], schema: int | None
 ) -> None:
+    """Raises unless a file's schema and checksums are as expected."""
     file_schema = about.get("schema")
     if schema is not None and file_schema != schema:
         raise ValueError(
@@ -320,7 +323,7 @@ def _check_sums(
 
 
 def read_npy(path: Path, what: str) -> np.ndarray:
-    """Read a ``.npy`` file; raises what `read_archive` does."""
+    """Reads a ``.npy`` file; raises the same errors as `read_archive`."""
     require_file(path)
     try:
         check_size(path.stat().st_size, path.stat().st_size)
@@ -333,9 +336,8 @@ def _array(content: bytes, name: str) -> np.ndarray:
     """The array in the bytes of a ``.npy`` file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of Python and NumPy, on the header
+            # Python and NumPy may warn of the header.
+            warnings.simplefilter("ignore")
             array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
             dtype = array.dtype
     except UNREADABLE as error:
@@ -368,7 +370,7 @@ def unpacked_json(packed: NDArray[np.uint8]) -> Any:
 
 
 def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
-    """The arrays whose names begin with a prefix, by what follows it."""
+    """The arrays whose names begin with a prefix, by their names without it."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
@@ -377,5 +379,5 @@ def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
 
 
 def put_under(prefix: str, arrays: NamedArrays) -> NamedArrays:
-    """The inverse of `under`: the arrays by their names after a prefix."""
+    """The inverse of `under`: the arrays by their names with the prefix."""
     return {f"{prefix}{name}": array for name, array in arrays.items()}

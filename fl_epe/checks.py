@@ -1,6 +1,6 @@
 """Checks of arguments that several modules share.
 
-Each raises an `ArgumentError` that names the argument, its value and what is allowed.
+Each raises an `ArgumentError` that names the argument, its value and the allowed values.
 
 Examples:
     >>> check_probability("delta", 2.0)
@@ -29,17 +29,19 @@ Floats32 = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Reals = NDArray[np.floating]
 Vector = Reals
-NamedArrays = dict[str, NDArray[Any]]  # as in an archive, or a checkpoint
+NamedArrays = dict[
+    str, NDArray[Any]
+]  # the content of an archive or a checkpoint
 
-# The largest whole number that NumPy counts with.
+# The largest integer of NumPy's int64.
 LARGEST = 2**63 - 1
 
 
 class ArgumentError(ValueError):
     """An argument has an invalid value.
 
-    The error has names and values apart from the text, so that the command line can write
-    ``--clip-norm`` where Python writes ``clip_norm``:
+    The error stores names and values separately from the text, so that the command line can
+    write ``--clip-norm`` instead of ``clip_norm``:
 
         >>> error = ArgumentError("Expected {low} < {high}.", low=3, high=2)
         >>> str(error)
@@ -48,7 +50,7 @@ class ArgumentError(ValueError):
         'Expected --low=3 < --high=2.'
 
     Attributes:
-        text: the message, with the name of an argument in braces in place of the name and value.
+        text: the message, with an argument's name in braces in place of its name and value.
         values: the arguments' values by name.
     """
 
@@ -60,19 +62,19 @@ class ArgumentError(ValueError):
     def said(
         self, spelling: Callable[[str], str] = str, but: Collection[str] = ()
     ) -> str:
-        """The message with arguments' names as ``spelling`` writes them; ``but`` stay in braces."""
+        """The message with arguments' names spelled by ``spelling``; ``but`` stay in braces."""
 
         def fill(match: re.Match[str]) -> str:
             name = match[1]
             if name not in self.values or name in but:
                 return match[0]
             value = self.values[name]
-            if (
-                value is None and spelling is not str
-            ):  # an option that was not typed
+            # The option was not typed on the command line.
+            if value is None and spelling is not str:
                 return spelling(name)
             text = repr(value) if isinstance(value, str) else str(value)
-            if len(text) > 400:  # a value of a file may be of any length
+            # A value of a file may have any length.
+            if len(text) > 400:
                 text = f"{text[:400]}…"
             return f"{spelling(name)}={text}"
 
@@ -81,7 +83,7 @@ class ArgumentError(ValueError):
 
 @contextlib.contextmanager
 def rename_arguments(**names: str) -> Iterator[None]:
-    """Rename arguments in errors about a part to the arguments that the part is made from."""
+    """Rename the arguments of a part, in its errors, to the arguments of the whole."""
     try:
         yield
     except ArgumentError as error:
@@ -99,8 +101,8 @@ def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
     """Put an argument in front of errors about the content of its text ``value``.
 
     Args:
-        name: of the argument.
-        value: its text.
+        name: name of the argument.
+        value: the argument's text.
         outside: names of other arguments; all further names are part of the text.
     """
     try:
@@ -118,7 +120,7 @@ def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
 
 
 def did_you_mean(text: str, words: Collection[str]) -> str:
-    """A question with those of the words that were probably meant, or an empty text.
+    """A question with the words that were probably meant, or an empty text.
 
     Examples:
         >>> did_you_mean("--noise", ["--unobserved", "--noise-multiplier"])
@@ -134,7 +136,7 @@ def did_you_mean(text: str, words: Collection[str]) -> str:
 
 
 def raise_invalid(name: str, value: Any, wanted: str) -> NoReturn:
-    """Raise an `ArgumentError`: this argument should be as ``wanted`` says."""
+    """Raise an `ArgumentError`: this argument does not have the property ``wanted``."""
     raise ArgumentError(f"Expected {{{name}}} {wanted}.", **{name: value})
 
 
@@ -145,7 +147,7 @@ def check_types(settings: Any, *, largest: float = LARGEST) -> None:
 
     Args:
         settings: a dataclass, also a frozen one.
-        largest: absolute value of an integer; a field named ``seed`` may be larger.
+        largest: largest absolute value of an integer; a field named ``seed`` may be larger.
     """
     hints = typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
@@ -162,8 +164,8 @@ def checked_type(
 ) -> Any:
     """``value`` if it is of this type; a whole number becomes an ``int`` where that is the type.
 
-    Checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may be in a union with
-    ``float`` or ``None``; values of other types are returned unchanged.
+    It checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may be in a union
+    with ``float`` or ``None``; values of other types are returned unchanged.
 
     Raises:
         ArgumentError: for another type, a number that is not finite, or an integer whose absolute
@@ -216,7 +218,7 @@ def check_scores(
 ) -> Floats:
     """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite.
 
-    Of ``ranks`` only the order counts, and they may be infinite, but not NaN.
+    With ``ranks`` only the order of scores counts; they may be infinite, but not NaN.
     """
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1 or scores.size < 2:
@@ -236,7 +238,7 @@ def any_infinite(*groups: Floats | None) -> bool:
 
 
 def all_equal(values: Floats) -> bool:
-    """Whether all values, at least one and also infinite ones, are the same."""
+    """Whether all values are equal; there is at least one, and they may be infinite."""
     return bool(values.min() == values.max())
 
 
@@ -246,7 +248,7 @@ def check_probability(name: str, value: float) -> None:
         raise_invalid(name, value, "in (0, 1)")
 
 
-# Noise multipliers between which every result computed from them fits into floating point.
+# For noise multipliers between these bounds no result overflows.
 LEAST_NOISE = 1e-6
 MOST_NOISE = 1e6
 
@@ -291,12 +293,12 @@ def check_count(name: str, value: float) -> None:
 
 
 def tail_sums(values: Floats) -> Floats:
-    """The sum of each value and all after it, and 0 after the last: shape ``(n + 1,)``."""
+    """The sum of each value and all values after it, and a final 0, shape ``(n + 1,)``."""
     return np.append(np.cumsum(values[::-1])[::-1], 0.0)
 
 
 def finite(value: float | None) -> float | None:
-    """``value``, or ``None`` if it is infinite or NaN, which JSON cannot hold."""
+    """``value``, or ``None`` if it is infinite or NaN, which JSON cannot represent."""
     if value is not None and math.isfinite(value):
         return value
     return None

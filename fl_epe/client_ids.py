@@ -1,8 +1,8 @@
-"""Clients' ids are texts, exactly as they are written.
+"""Clients' ids, which are texts exactly as they are written.
 
-Ids that pass through numbers merge clients in silence: 7 and 07 are one number, and so are two ids
-of 20 digits that are one float64. The clients' participations, their number and the default delta
-would all be wrong.
+Ids that are converted to numbers merge clients silently: 7 and 07 are the same number, and two
+ids of 20 digits may be the same float64. The clients' participations, their number and the
+default δ would be wrong.
 
 Examples:
     >>> import pyarrow
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
-    """A column of ids as texts, whole numbers with all their digits.
+    """A column of ids as texts; whole numbers have all their digits.
 
     Args:
         column: texts, categories, whole numbers, dates, or true and false.
 
     Returns:
-        An array or chunked array of Arrow's strings, as the column is; null where there is no id,
-        or only space.
+        An array of Arrow's strings, chunked if the column is; null if there is no id, or only
+        whitespace.
 
     Raises:
         ValueError: for ids of any other type, such as real numbers, which do not determine the text
@@ -54,7 +54,7 @@ def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
 
 
 def blank_as_null(texts: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
-    """A column of texts, null where there is only space."""
+    """A column of texts; a text of whitespace only becomes null."""
     from pyarrow import compute, scalar
 
     blank = compute.equal(compute.utf8_trim_whitespace(texts), "")
@@ -62,10 +62,10 @@ def blank_as_null(texts: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
 
 
 def id_order(ids: Sequence[str]) -> Integers:
-    """The place of each of these ids in their order.
+    """The rank of each of these ids in their order.
 
-    That is the order of whole numbers if every id is written as Python writes one, so that "7"
-    comes before "10", and else the order of texts.
+    It is the order of whole numbers if every id is written as Python writes one, so that "7"
+    comes before "10", and otherwise the order of texts.
     """
     keys: list[Any] = list(ids)
     try:

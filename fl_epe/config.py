@@ -1,4 +1,4 @@
-"""`RunConfig`: the settings that decide the result of an audited run."""
+"""`RunConfig`: the settings that determine the result of an audited run."""
 
 import dataclasses
 import functools
@@ -21,7 +21,11 @@ from fl_epe.schedules import Schedule, make_schedule, replays_log
 from fl_epe.seeding import NoiseGenerator
 from fl_epe.wording import how_often
 
-_PAPER_CANARIES = 1000  # observed, and as many unobserved (Andrew et al. 2024)
+_PAPER_CANARIES = (
+    1000  # number of observed and of unobserved canaries (Andrew et al. 2024)
+)
+
+# "epsilon-all-low > X" or "epsilon-all-high < X".
 _STOP_RULE = re.compile(
     r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*"
 )
@@ -117,7 +121,7 @@ class RunConfig:
         checks.check_types(self)
         self._check_values()
         self._set_canaries()
-        # Building each part checks the rest: schedules that cannot be met, budgets overspent.
+        # The construction of each part checks the rest, such as schedules that are impossible.
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()
@@ -125,6 +129,7 @@ class RunConfig:
         self.sum_noise_multiplier()
 
     def _check_values(self) -> None:
+        """Check each value, and the values that exclude each other."""
         checks.check_count("clients", self.clients)
         checks.check_count("rounds", self.rounds)
         checks.check_count("clients_per_round", self.clients_per_round)
@@ -166,12 +171,12 @@ class RunConfig:
 
     @property
     def target_delta(self) -> float:
-        """``delta``, or the paper's m^-1.1."""
+        """``delta``, or the paper's m^-1.1 for m clients."""
         return chosen_delta(self.delta, self.clients)
 
     @property
     def on_ladder(self) -> bool:
-        """Whether canaries are at places of the clients' schedule (`fl_epe.canaries.ladder`)."""
+        """Whether canaries are on the ladder (`fl_epe.canaries.ladder`)."""
         match self.canary_design:
             case "ladder":
                 return self.canary_participations is None
@@ -191,7 +196,7 @@ class RunConfig:
 
     @functools.cached_property
     def load(self) -> CanaryLoad:
-        """The places of the ladder beside the clients, and the precision that they allow."""
+        """The load of canaries beside the clients, with its expected precision."""
         schedule = self.client_schedule()
         return canary_load(
             self.clients,
@@ -206,7 +211,7 @@ class RunConfig:
         )
 
     def _set_canaries(self) -> None:
-        """Derive the numbers that are ``None``."""
+        """Set the numbers of canaries that are ``None``."""
         if self.by_coin and self.on_ladder:
             raise checks.ArgumentError(
                 "Expected {canary_design} to be 'paper', or canary_participations, with "
@@ -258,15 +263,15 @@ class RunConfig:
 
     @property
     def cohort_size(self) -> float:
-        """Expected number n of real clients in a round: the mean's denominator.
+        """Expected number n of real clients in a round, which is the mean's denominator.
 
-        Canaries are added to the sum and not counted, so that training takes the steps that it
-        would take without them.
+        Canaries are added to the sum but not counted, so that training has the step sizes that
+        it would have without them.
         """
         return self.client_schedule().cohort_size(self.clients)
 
     def canary_plan(self) -> list[str]:
-        """The canaries' share of the run and the precision that they allow, in sentences."""
+        """Sentences about the canaries' share of the run and their expected precision."""
         if self.num_canaries == 0:
             return ["The run has no canaries, and measures no ε."]
         if self.on_ladder:
@@ -300,10 +305,10 @@ class RunConfig:
             ) from error
 
     def canary_schedule(self) -> Schedule:
-        """The participation schedule of the observed canaries; the clients' with the ladder.
+        """The participation schedule of the observed canaries; with the ladder, the clients'.
 
         Raises:
-            ValueError: if the canaries cannot take part so often in so few rounds.
+            ValueError: if the canaries' participations do not fit into the rounds.
         """
         if self.on_ladder:
             return self.client_schedule()
@@ -327,6 +332,7 @@ class RunConfig:
         assert_never(self.clipping)
 
     def _adaptive_clip(self) -> clip_norms.AdaptiveClip:
+        """The adaptive rule, whose count has noise for this number of voters."""
         voters = float(self.clients_per_round)
         if self.canaries_vote:
             voters += self.canaries_per_round
@@ -348,7 +354,7 @@ class RunConfig:
             )
 
     def sum_noise_multiplier(self) -> float:
-        """Noise multiplier of the sum: z, less what the adaptive clip norm's count spends."""
+        """Noise multiplier of the sum: z, adjusted for the adaptive clip norm's noisy count."""
         with checks.rename_arguments(count_std="clip_count_std"):
             return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
 
@@ -357,7 +363,7 @@ class RunConfig:
         return parse_strategy(self.mechanism, self.rounds)
 
     def stops_at(self, low: float, high: float) -> bool:
-        """Whether `stop_when` ends a run whose ε so far is between these."""
+        """Whether `stop_when` ends a run whose interval of ε so far has these ends."""
         rule = _stop_rule(self.stop_when or "")
         if rule is None:
             return False
@@ -382,7 +388,7 @@ class RunConfig:
 
 
 def _stop_rule(text: str) -> tuple[str, float] | None:
-    """The end of the interval, and its limit; ``None`` if the text is no rule."""
+    """The end of the interval and its limit; ``None`` if the text is no valid rule."""
     match = _STOP_RULE.fullmatch(text)
     if match is None:
         return None
@@ -410,6 +416,7 @@ def chosen_delta(delta: float | None, clients: int) -> float:
 def _schedule(
     participation: str, rounds: int, participations: float
 ) -> Schedule:
+    """The schedule of a text; a recorded trace is an error."""
     with checks.argument_context("participation", participation):
         replays = replays_log(participation)
     if replays:

@@ -25,14 +25,16 @@ from fl_epe.checks import (
     tail_sums,
 )
 
-_COARSEST = 1e-2  # privacy-loss grid, in nats
-_FINEST = 1e-6
-_LARGEST_STEP = 500.0  # dp-accounting takes its exponential
-# Relative change of ε at which the grid is fine enough: the next is 1/25.
+_COARSEST = 1e-2  # largest step of the privacy-loss grid, in nats
+_FINEST = 1e-6  # its smallest step, in nats
+_LARGEST_STEP = 500.0  # dp-accounting takes the exponential of the step
+# The grid is fine enough when a step of a tenth changes ε by at most this part.
 _CLOSE_ENOUGH = 1e-2
-_NO_NOISE = 1e-150  # as much as less, or none: with it ε is infinite
-_USUAL_TRUNCATION = -50.0  # dp-accounting's, as a logarithm
-_MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
+_NO_NOISE = 1e-150  # a smaller noise counts as this much; ε is infinite with it
+_USUAL_TRUNCATION = -50.0  # dp-accounting's log_mass_truncation_bound
+_MOST_CELLS = (
+    2e5  # ε over the grid's step; convolutions then take about a second
+)
 
 
 def gaussian_epsilon(
@@ -45,7 +47,7 @@ def gaussian_epsilon(
 
     Args:
         noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
+        delta: target δ in (0, 1).
         participations: number of rounds R ≥ 0 in which the client takes part.
 
     Raises:
@@ -63,17 +65,17 @@ def random_participations_epsilon(
     """ε of a client whose number of participations is random, in rounds the adversary knows.
 
     A client who takes part R times has √R/z-GDP. The rounds do not depend on the data, so δ(ε) is
-    the mean of the one of `gaussian_epsilon` over R. Exact up to tails of probability below
-    δ/1000, which are added to δ. Adjacency: zero-out.
+    the mean over R of the δ(ε) that belongs to `gaussian_epsilon`. The result is exact up to
+    tails of probability below δ/1000, which are added to δ. Adjacency: zero-out.
 
     Args:
         noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
-        probabilities: of 0, 1, 2, … participations, shape ``(n,)``; they add up to 1.
+        delta: target δ in (0, 1).
+        probabilities: the probabilities of 0, 1, 2, … participations, shape ``(n,)``; their sum
+            is 1.
     """
-    tails = tail_sums(probabilities)[
-        :-1
-    ]  # of at least 0, 1, 2, … participations
+    # Probabilities of at least 0, 1, 2, … participations.
+    tails = tail_sums(probabilities)[:-1]
     shifts = np.sqrt(np.arange(len(probabilities))) / max(
         noise_multiplier, _NO_NOISE
     )
@@ -93,17 +95,18 @@ def poisson_epsilon(
 
     The distribution is rounded up (Doroshenko et al. 2022) on a grid that is refined until ε
     changes by less than 1%. A grid of a tenth of the step has an error of 1/25 to 1/100, so the
-    answer is never below the exact ε, and above it by about 1% at most. If the ε without sampling
-    exceeds 10⁸, that one is returned. With δ below 10⁻¹¹ losses are added by their moments, and the
-    answer is up to a third above. Adjacency: add-or-remove, or replace-one.
+    result is never below the exact ε, and above it by about 1% at most. If the ε without
+    sampling exceeds 10⁸, the ε without sampling is returned. With δ below 10⁻¹¹ losses are
+    composed by their moments, and the result is up to a third above the exact ε. Adjacency:
+    add-or-remove, or replace-one.
 
     Args:
         noise_multiplier: z ≥ 0.
         sampling_rate: probability q of taking part in a round, in [0, 1].
         rounds: number of rounds, at least 0.
-        delta: in (0, 1).
+        delta: target δ in (0, 1).
         replace_one: whether the two runs differ in a record that is replaced by another, for an
-            adversary who knows that a person took part and asks what their record says. In each
+            adversary who knows that a person took part and wants to infer their record. In each
             step that samples the record the sums are up to two clip norms apart: the pair is
             (1 − q)·N(0, z²) + q·N(1, z²) against (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about
             twice as large (Pradhan et al. 2025).
@@ -117,7 +120,7 @@ def poisson_epsilon(
         raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")
     if sampling_rate == 0 or rounds == 0:
         return 0.0
-    distance = 1 + replace_one  # of the two sums, in clip norms
+    distance = 1 + replace_one  # between the two sums, in clip norms
     epsilon = gaussian_epsilon(noise_multiplier / distance, delta, rounds)
     if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
         return epsilon
@@ -134,7 +137,8 @@ def poisson_epsilon(
     return epsilon
 
 
-@functools.lru_cache(maxsize=4096)  # a report asks for the same several times
+# A report needs the same ε several times.
+@functools.lru_cache(maxsize=4096)
 def _pld_epsilon(
     noise: float,
     rate: float,
@@ -143,24 +147,25 @@ def _pld_epsilon(
     replace_one: bool,
     step: float,
 ) -> float:
+    """ε of `poisson_epsilon` on a grid with this step."""
     import dp_accounting  # slow to import
     from dp_accounting.pld import privacy_loss_distribution
 
     relation = "REPLACE_ONE" if replace_one else "ADD_OR_REMOVE_ONE"
-    lost = delta * LOST / rounds
-    of_round = privacy_loss_distribution.from_gaussian_mechanism(
+    truncated = delta * LOST / rounds
+    round_distribution = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         value_discretization_interval=step,
         sampling_prob=rate,
         neighboring_relation=dp_accounting.NeighboringRelation[relation],
-        log_mass_truncation_bound=min(math.log(lost), _USUAL_TRUNCATION),
+        log_mass_truncation_bound=min(math.log(truncated), _USUAL_TRUNCATION),
     )
     if delta >= LEAST_DELTA:
-        return epsilon_of_losses(of_round.self_compose(rounds), delta)
+        return epsilon_of_losses(round_distribution.self_compose(rounds), delta)
     epsilons = []
     for pmf in (
-        of_round._pmf_remove.to_dense_pmf(),
-        of_round._pmf_add.to_dense_pmf(),
+        round_distribution._pmf_remove.to_dense_pmf(),
+        round_distribution._pmf_add.to_dense_pmf(),
     ):
         terms = [(_losses(pmf), pmf._probs, rounds)]
         epsilons.append(
@@ -170,6 +175,7 @@ def _pld_epsilon(
 
 
 def _losses(pmf: Any) -> Floats:
+    """The losses of dp-accounting's probability mass function, ascending."""
     places = np.arange(pmf.size) + pmf._lower_loss
     return np.asarray(places * pmf._discretization, np.float64)
 
@@ -177,15 +183,15 @@ def _losses(pmf: Any) -> Floats:
 def epsilon_of_losses(distribution: Any, delta: float) -> float:
     """The smallest ε ≥ 0 of a privacy-loss distribution of dp-accounting.
 
-    Its own ``get_epsilon_for_delta`` takes e^−loss, which vanishes for losses above 745 nats, and
-    then answers infinity or a loss nearby. Here logarithms are added.
+    dp-accounting's ``get_epsilon_for_delta`` computes e^−loss, which underflows to 0 for losses
+    above 745 nats, and then returns infinity or a loss nearby. This function adds logarithms.
 
-    δ(ε) is the largest P[L ≥ l] − e^ε·E[e^−L; L ≥ l] of all losses l. So ε is the largest of
+    δ(ε) is the largest P[L ≥ l] − e^ε·E[e^−L; L ≥ l] over all losses l. So ε is the largest
     ln((P[L ≥ l] − δ)/E[e^−L; L ≥ l]).
 
     Args:
-        distribution: a ``PrivacyLossDistribution``, of both directions.
-        delta: in (0, 1).
+        distribution: a ``PrivacyLossDistribution`` of both directions.
+        delta: target δ in (0, 1).
     """
     return max(
         _epsilon_of_pmf(distribution._pmf_remove.to_dense_pmf(), delta),
@@ -194,12 +200,12 @@ def epsilon_of_losses(distribution: Any, delta: float) -> float:
 
 
 def _epsilon_of_pmf(pmf: Any, delta: float) -> float:
+    """ε of one direction, see `epsilon_of_losses`."""
     if pmf._infinity_mass > delta:
         return math.inf
     losses = _losses(pmf)[::-1]
-    probabilities = np.maximum(
-        pmf._probs[::-1], 0.0
-    )  # an FFT's may be negative
+    # Probabilities that an FFT computed may be slightly negative.
+    probabilities = np.maximum(pmf._probs[::-1], 0.0)
     excess = pmf._infinity_mass + np.cumsum(probabilities) - delta
     with np.errstate(divide="ignore"):  # ln 0 = −∞
         log_weights = np.logaddexp.accumulate(np.log(probabilities) - losses)

@@ -1,4 +1,4 @@
-"""ε of secret rounds by Monte Carlo, where no theorem gives it: also under correlated noise.
+"""ε of secret rounds by Monte Carlo, where no theorem gives it, also under correlated noise.
 
 Whatever a client sends, and however noise is correlated, its privacy loss is at most that of one
 pair of Gaussian mixtures (proof: docs/notes/unknown-rounds.md). Losses of that pair are drawn, and
@@ -30,21 +30,25 @@ from fl_epe.schedules import Events, ParticipationLaw
 from fl_epe.seeding import generator
 
 _AT_ONCE = 8192  # draws that are in memory at a time
-_STREAM = 31
-_MOST_EXPONENT = 300.0  # of likelihood ratios between two scalings
-_FAR = 8.0  # standard deviations of a score that are reckoned with
+_STREAM = 31  # of the random generator, see fl_epe.seeding
+_MOST_EXPONENT = (
+    300.0  # likelihood ratios are rescaled before they exceed its exponential
+)
+_FAR = 8.0  # largest deviation of a score, in standard deviations, that rescaling allows for
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SecretRounds:
-    """A client who takes part by coins in time, some of which its last round bars.
+    """A client who tosses a coin in each round, unless its last participation bars it.
 
     Attributes:
-        chances: of taking part in each round, for a client who may, ``(T,)``.
-        barred_from: a client whose last round is this one or later may not, ``(T,)``.
-        bands: rounds so far apart that no noise is shared.
-        root: rows whose products are ``signals``, ``(T, T)``, sparse.
-        signals: CᵀC/z² of absolute values, with columns of length 1 at least, ``(T, T)``, sparse.
+        chances: the probability of taking part in each round, for a client who may, ``(T,)``.
+        barred_from: for each round, the first round that bars: a client whose last
+            participation is that round or a later one may not take part, ``(T,)``.
+        bands: the distance of rounds from which on they share no noise.
+        root: the matrix whose rows have the inner products ``signals``, ``(T, T)``, sparse.
+        signals: CᵀC/z² of the absolute values of C, whose columns are scaled to a norm of at
+            least 1, ``(T, T)``, sparse.
     """
 
     chances: Floats
@@ -56,7 +60,7 @@ class SecretRounds:
     def losses(
         self, draws: int, rng: np.random.Generator
     ) -> tuple[Floats, Floats]:
-        """Privacy losses of the dominating pair, with and without the client, ``(draws,)``."""
+        """Draws losses of the dominating pair, with and without the client, ``(draws,)`` each."""
         with_client = np.empty(draws)
         without_client = np.empty(draws)
         for first in range(0, draws, _AT_ONCE):
@@ -68,7 +72,7 @@ class SecretRounds:
         return with_client, without_client
 
     def drawn(self, count: int, rng: np.random.Generator) -> Booleans:
-        """In which rounds each of ``count`` clients takes part, ``(T, count)``."""
+        """Draws the rounds in which each of ``count`` clients takes part, ``(T, count)``."""
         last = np.full(count, -1)
         present = np.empty((len(self.chances), count), bool)
         for t, chance in enumerate(self.chances):
@@ -79,7 +83,7 @@ class SecretRounds:
         return present
 
     def _noise(self, count: int, rng: np.random.Generator) -> Floats:
-        """Scores without the client, ``(T, count)``."""
+        """Draws scores without the client, ``(T, count)``."""
         return np.asarray(
             self.root @ rng.standard_normal((len(self.chances), count))
         )
@@ -87,16 +91,16 @@ class SecretRounds:
     def log_ratios(self, scores: Floats) -> Floats:
         """Logarithms of the likelihood ratio of a client that may have taken part, ``(draws,)``.
 
-        A forward recursion over the client's last round: rounds of which it may be one (``near``,
-        whose noise is shared with rounds to come), which still bars others (``waiting``), or which
-        no longer matters (``free``).
+        A forward recursion over the client's last round. That round either shares noise with
+        rounds to come (``near``), or only bars some of them (``waiting``), or no longer matters
+        (``free``).
 
         Args:
-            scores: of each round, its column's product with what was released, over z²,
-                ``(T, draws)``.
+            scores: for each round, the inner product of its column with the released values,
+                over z², ``(T, draws)``.
         """
         squares = self.signals.diagonal()
-        # The first round from which on each last round bars no other.
+        # For each last round, the first round from which on it bars no other.
         free_from = np.searchsorted(
             self.barred_from, np.arange(len(scores)), side="right"
         )
@@ -139,15 +143,15 @@ class SecretRounds:
 def secret_rounds(
     law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float
 ) -> SecretRounds | None:
-    """A client's rounds as a chain in time, if the client draws them alone and nobody is told them.
+    """A client's rounds as a chain in time, if they are secret and drawn independently.
 
     Args:
-        law: how a client takes part.
+        law: the law of a client's participations.
         strategy: C, lower triangular, shape ``(T, T)``; ``None`` for independent noise.
         noise_multiplier: z > 0.
 
     Returns:
-        ``None`` for any other law, see `drawn_epsilon`.
+        The chain, or ``None`` for any other law, see `drawn_epsilon`.
     """
     is_independent = (
         law.uniform or law.coins is not None or law.dominating is not None
@@ -165,32 +169,39 @@ def secret_rounds(
     chances, barred_from = _chances_in_time(events, law.rounds)
     columns = np.eye(law.rounds) if strategy is None else np.abs(strategy)
     bands = bands_of(columns)
-    # The last round from which each may be reached, and the last from which that one may.
-    before = barred_from - 1
-    second = np.where(before >= 0, barred_from[before] - 1, -1)
-    if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
+    # The last round that may precede each round, and the last one that may precede that.
+    previous = barred_from - 1
+    second_previous = np.where(previous >= 0, barred_from[previous] - 1, -1)
+    if np.any(
+        (second_previous >= 0)
+        & (np.arange(law.rounds) - second_previous < bands)
+    ):
         return None
-    # A noisy count may share the budget, with independent noise: columns count as 1 at least.
-    size = (
+    # A noisy count with independent noise may share the budget: a column's norm counts as at
+    # least 1.
+    scaled_columns = (
         columns
         / np.minimum(np.linalg.norm(columns, axis=0), 1)
         / noise_multiplier
     )
-    root = scipy.sparse.csr_array(size.T)
+    root = scipy.sparse.csr_array(scaled_columns.T)
     return SecretRounds(chances, barred_from, bands, root, root @ root.T)
 
 
 def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
-    """Of taking part in each round for who may, and the first round that bars from it."""
+    """The fields ``chances`` and ``barred_from`` of `SecretRounds`."""
     chances = np.zeros(rounds)
     barred_from = np.arange(rounds)
     for number in np.unique(events.events):
         rows = events.events == number
-        of_event = events.chances[rows]
-        when = events.rounds[rows]
-        absent = 1 - np.append(0.0, np.cumsum(of_event)[:-1])  # before each row
-        chances[when] = np.minimum(of_event / np.maximum(absent, of_event), 1.0)
-        barred_from[when[0] : when[-1] + 1] = when[0]
+        event_chances = events.chances[rows]
+        event_rounds = events.rounds[rows]
+        # The probability that the client has not taken part before each row.
+        absent = 1 - np.append(0.0, np.cumsum(event_chances)[:-1])
+        chances[event_rounds] = np.minimum(
+            event_chances / np.maximum(absent, event_chances), 1.0
+        )
+        barred_from[event_rounds[0] : event_rounds[-1] + 1] = event_rounds[0]
     barred_from -= np.minimum(events.rest - 1, barred_from)
     return chances, barred_from
 
@@ -205,25 +216,28 @@ def drawn_epsilon(
     seed: int,
     confidence: float = 0.999,
 ) -> float | None:
-    """An upper confidence bound for ε of a client whose rounds the adversary is not told.
+    """An upper confidence bound for ε of a client whose rounds are secret.
 
-    The adversary sees every round, and chooses what the client and all others send, each time after
-    what was released before. δ is a mean over what the schedule draws. Both directions of the
-    dominating pair are drawn; the mean of each is bounded by Chernoff's bound for variables in
-    [0, 1] (Hoeffding 1963, theorem 1).
+    The adversary sees every round's model, and chooses adaptively what the client and all
+    others send. δ is a mean over the draws of the schedule. Both directions of the dominating
+    pair are drawn; the mean of each is bounded by Chernoff's bound for variables in [0, 1]
+    (Hoeffding 1963, theorem 1).
 
     Args:
-        law: how a client takes part.
+        law: the law of a client's participations.
         strategy: C, lower triangular, shape ``(T, T)``; ``None`` for independent noise.
         noise_multiplier: z > 0.
-        delta: in (0, 1).
-        draws: of each direction; with 100/δ of them the bound is a few percent above the estimate.
-        seed: of the draws.
-        confidence: probability over the draws that ε is at least the exact one, in (0, 1).
+        delta: target δ in (0, 1).
+        draws: number of draws of each direction; with 100/δ of them the bound is a few percent
+            above the estimate.
+        seed: the seed of the draws.
+        confidence: probability over the draws that the bound is not below the exact ε, in
+            (0, 1).
 
     Returns:
-        ``None`` where the client's rounds do not have such a law: its coins depend on other
-        clients or a cap, or more than two of its rounds may be within the strategy's bands.
+        The bound, or ``None`` where the client's rounds do not have such a law: its coins
+        depend on other clients or a cap, or more than two of its rounds may be within the
+        strategy's bands.
 
     Raises:
         ValueError: for an argument out of range, or with too few draws for this δ.
@@ -238,7 +252,9 @@ def drawn_epsilon(
     chain = secret_rounds(law, strategy, noise_multiplier)
     if chain is None:
         return None
-    log_doubt = math.log(2 / (1 - confidence))  # half for each direction
+    log_doubt = math.log(
+        2 / (1 - confidence)
+    )  # half of the doubt for each direction
     doubt = log_doubt / draws
     if -math.expm1(-doubt) >= delta:
         fewest = math.ceil(log_doubt / -math.log1p(-delta))
@@ -266,7 +282,7 @@ def _largest_epsilon(losses: Floats, largest_mean: float) -> float:
 
 
 def _largest_mean(delta: float, doubt: float) -> float:
-    """The largest mean of draws from which the expectation is surely at most δ."""
+    """The largest mean of draws that shows an expectation of at most δ, with this doubt."""
 
     def surplus(mean: float) -> float:
         divergence = scipy.special.rel_entr(mean, delta)

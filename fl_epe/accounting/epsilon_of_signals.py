@@ -17,7 +17,7 @@ from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
 from fl_epe.checks import Floats
 from fl_epe.schedules import Events
 
-_LEAST = 1e-9  # of a round's expected score, as logarithms are taken
+_LEAST = 1e-9  # the least expected score of a round: its logarithm is taken
 
 
 def epsilon_of_signals(
@@ -25,12 +25,13 @@ def epsilon_of_signals(
 ) -> float:
     """ε of a client whose score moves by ``signals`` where it takes part, in units of the noise.
 
-    At known rounds ε of two Gaussians √Σ a_t² apart (Andrew et al. 2024, Algorithm 3, at the
-    expected scores); at hidden ones that of the mixture over all rounds that it may have had.
+    If the rounds are known, it is ε of two Gaussians that are √Σ a_t² apart (Andrew et al.
+    2024, Algorithm 3, at the expected scores). If they are hidden, it is ε of the mixture over
+    all rounds that the client may have.
 
     Args:
-        signals: a_t of each of the client's rounds if they are known, else of each round that it
-            may have, ``(T,)``.
+        signals: a_t of each of the client's rounds if they are known, else of each round that
+            the client may have, ``(T,)``.
         delta: target δ in (0, 1).
         events: how the client draws its rounds, if the adversary does not know them.
 

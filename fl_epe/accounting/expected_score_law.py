@@ -1,10 +1,11 @@
 """The law of one client's expected score under a schedule, and the largest of many clients.
 
-An expected score is what a client's rounds add up to: Σ w_t over its rounds for an adversary who
-sees the final model, √Σ w_t for one who sees every round's. Where a schedule states the law of one
-client's rounds (`fl_epe.schedules.Events`), the law of the sum is computed by convolution on a
-lattice. Weights are rounded up to the lattice, by 0.05% of a mean participation on average, so
-that expected scores are never too small. Derivation: docs/notes/unknown-rounds.md.
+An expected score is the sum Σ w_t over a client's rounds for an adversary who sees the final
+model, and √Σ w_t for an adversary who sees every round's model. Where a schedule states the law
+of one client's rounds (`fl_epe.schedules.Events`), the law of the sum is computed by
+convolution on a lattice. Weights are rounded up to the lattice, by 0.05% of a mean
+participation on average, so that expected scores are never too small. Derivation:
+docs/notes/unknown-rounds.md.
 
 Examples:
     >>> from fl_epe.schedules import Poisson
@@ -32,28 +33,32 @@ from fl_epe.checks import Booleans, Floats, Integers, raise_invalid, tail_sums
 from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
 
-_CELLS = 1000  # of the lattice, for a mean participation
+_CELLS = 1000  # steps of the lattice in the weight of a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
-_MOST_ROWS = 1e8  # of simulated participations: half a minute
-_ROWS_A_ROUND = 150  # as long as a round takes to draw
-_MOST_CELLS = 4_000_000  # rounds times drawn clients
+_MOST_ROWS = 1e8  # simulated participations: they take half a minute
+_ROWS_A_ROUND = (
+    150  # participations that take as long as a round's own overhead
+)
+_MOST_CELLS = (
+    4_000_000  # rounds times drawn clients, which are in memory at once
+)
 _FEW = 10_000  # clients that are drawn where all of them would take minutes
 _AS_LARGE = 1e-6  # relative difference of weights that count as the largest one
-_EVENTS_BETWEEN_CUTS = 8
-_MANY = 20_000  # a law of more expected scores is rounded,
-_COARSE = 2e-4  # by so much at most
-_MOST_WORK = 4e9  # cells times rows: half a minute
+_EVENTS_BETWEEN_CUTS = 8  # events after which negligible tails are cut
+_MANY = 20_000  # a law of more expected scores is rounded
+_COARSE = 2e-4  # largest relative error of that rounding
+_MOST_WORK = 4e9  # cells times rows: they take half a minute
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExpectedScoreLaw:
-    """Expected scores of clients and their probabilities, computed or of clients that were drawn.
+    """Expected scores of clients and their probabilities, either computed or simulated.
 
     Attributes:
         expected_scores: distinct and ascending, ``(values,)``.
-        shares: probability of each, ``(values,)``; they add up to 1.
+        shares: the probability of each expected score, ``(values,)``; their sum is 1.
         drawn: number of clients that were drawn; 0 where the law is computed.
-        whole: whether all clients of a population were drawn together.
+        whole: whether whole populations were drawn, rather than some clients of each.
     """
 
     expected_scores: Floats
@@ -65,7 +70,7 @@ class ExpectedScoreLaw:
     def of(
         cls, expected_scores: np.ndarray, shares: Floats | None = None
     ) -> ExpectedScoreLaw:
-        """From values in any order; without ``shares`` all are equally likely."""
+        """The law of values in any order; without ``shares`` all are equally likely."""
         weights = np.ones(len(expected_scores)) if shares is None else shares
         values, places = np.unique(expected_scores, return_inverse=True)
         summed = np.asarray(
@@ -80,13 +85,15 @@ class ExpectedScoreLaw:
         )
 
     def largest(self, clients: int, confidence: float = 0.95) -> float | None:
-        """What none of ``clients`` clients exceeds, with probability ``confidence``.
+        """An expected score that none of ``clients`` clients exceeds.
 
-        Guarantee: the probability that any of them exceeds it is at most ``1 - confidence``. It is
-        at most ``clients`` times that of one client, however the clients depend on each other.
+        Guarantee: the probability that any client exceeds it is at most ``1 - confidence``.
+        That probability is at most ``clients`` times the one for a single client, however the
+        clients depend on each other.
 
         Returns:
-            The largest of clients that were drawn; ``None`` if those were not whole populations.
+            The expected score. If clients were drawn, it is the largest of theirs, or ``None``
+            if they were not whole populations.
         """
         if self.drawn:
             if self.whole:
@@ -103,18 +110,18 @@ def expected_score_law(
     """The law of Σ w_t over the rounds of one client.
 
     A law of more than 20,000 values is rounded up, by 0.02% at most. Weights less than a millionth
-    below the largest count as the largest, so that rounds that add the same share a lattice point.
-    Weights in the same proportions, to 12 digits, share a law.
+    below the largest count as the largest, so that rounds with the same weight share a lattice
+    point. Weights in the same proportions, to 12 digits, share a cached law.
 
     Args:
         events: how the client draws its rounds.
-        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        weights: the contribution w_t ≥ 0 of each round, shape ``(T,)``.
 
     Returns:
-        ``None`` if it would take minutes.
+        The law, or ``None`` if it would take minutes to compute.
 
     Raises:
-        ValueError: if the weights are fewer than the rounds, or one is out of range.
+        ValueError: if there are fewer weights than rounds, or a weight is out of range.
     """
     weights = np.asarray(weights, np.float64)
     rounds = int(events.rounds.max(initial=-1)) + 1
@@ -134,6 +141,7 @@ def expected_score_law(
 
 @functools.lru_cache(maxsize=16)
 def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
+    """The law of Σ w_t for weights that are at most 1, as bytes."""
     weights = np.frombuffer(shape)
     if np.all(events.chances == 1) and events.keep == 1 and events.rest == 1:
         scores = _scores_of_rows(events, weights)
@@ -144,7 +152,7 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
     values = []
     shares = []
     for share, events_of_type in events.of_types():
-        law_of_type = _of_type(share, events_of_type, weights)
+        law_of_type = _type_law(share, events_of_type, weights)
         if law_of_type is None:
             return None
         values.append(law_of_type[0])
@@ -158,7 +166,7 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
 
 
 def _scores_of_rows(events: Events, weights: Floats) -> Floats:
-    """What each row of the events adds to the expected score."""
+    """The contribution of each row of the events to the expected score."""
     scores = weights[events.rounds]
     if events.counts is None:
         return scores
@@ -173,17 +181,18 @@ def drawn_law(
     confidence: float,
     seed: int,
 ) -> ExpectedScoreLaw | None:
-    """The law of an expected score that is no sum over a client's rounds, of drawn populations.
+    """The law of an expected score that is no sum over a client's rounds, by simulation.
 
     Args:
         schedule: the participation schedule.
-        expected_scores: from who is in which round, ``(T, m)``, those of m clients.
-        clients: how many clients there are.
-        confidence: as in `clients_law`.
-        seed: of the draws.
+        expected_scores: a function from the presence of m clients in each round, ``(T, m)``, to
+            their expected scores, ``(m,)``.
+        clients: the number of clients.
+        confidence: see `clients_law`.
+        seed: the seed of the draws.
 
     Returns:
-        ``None`` if it would take too much memory.
+        The law, or ``None`` if it would take too much memory.
     """
     populations = _populations(confidence)
     rng = generator(seed, 0)
@@ -198,7 +207,7 @@ def drawn_law(
 
 
 def _populations(confidence: float) -> int:
-    """So many that the largest value of all is above this quantile of the largest of one."""
+    """How many populations to draw, see ``confidence`` of `clients_law`."""
     return math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
 
 
@@ -210,18 +219,22 @@ def clients_law(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> ExpectedScoreLaw | None:
-    """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
+    """The law of Σ w_t over a client's rounds.
+
+    It is computed if possible. Else all clients of several populations are drawn, or 10,000
+    clients of each if all of them would take too long.
 
     Args:
         schedule: the participation schedule.
-        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
-        clients: how many clients there are.
-        confidence: so many populations are drawn (59 for 95%) that the largest expected score of
-            all of them is above this quantile of one population's largest, with this probability.
-        seed: of the draws, the same for all weights.
+        weights: the contribution w_t ≥ 0 of each round, shape ``(T,)``.
+        clients: the number of clients.
+        confidence: p. The number of populations that are drawn is such that, with probability
+            p, the largest expected score of all of them is above the p-quantile of one
+            population's largest expected score; 59 populations for 95%.
+        seed: the seed of the draws, the same for all weights.
 
     Returns:
-        ``None`` if it would take minutes.
+        The law, or ``None`` if it would take minutes.
     """
     events = schedule.law(clients).events
     law = None if events is None else expected_score_law(events, weights)
@@ -241,7 +254,7 @@ def _law_of_clients(
     populations: int,
     seed: int,
 ) -> ExpectedScoreLaw | None:
-    """Of clients that are drawn: all of each population, or 10,000 of them."""
+    """The law of clients that are drawn: all of each population, or 10,000 of them."""
     rng = generator(seed, 0)
     for count in (clients, min(clients, _FEW)):
         rows = (
@@ -265,17 +278,17 @@ def _law_of_clients(
     return None
 
 
-def _of_type(
+def _type_law(
     share: float, events: Events, weights: Floats
 ) -> tuple[Floats, Floats] | None:
-    """Expected scores of a type of clients, and their probabilities times the type's share."""
+    """The expected scores of a type of clients, and their probabilities times the type's share."""
     scores = _scores_of_rows(events, weights)
     expected = float(events.chances.sum())
     if expected == 0 or not np.any(scores > 0):
         return np.zeros(1), np.array([share])
     cap = events.most
     if cap is not None and cap > expected:
-        # By Chernoff's bound, does any client take part so often?
+        # By Chernoff's bound, a client may be too unlikely to reach the cap.
         log_tail = cap - expected - cap * math.log(cap / expected)
         if log_tail < math.log(_FORGOTTEN):
             cap = None
@@ -286,88 +299,99 @@ def _of_type(
     work = rows * events.rest * len(places) * (expected + 20) * places.mean()
     if work > _MOST_WORK:
         return None
-    mass, lost = _walk(events, places, rows)
+    mass, lost = _lattice_law(events, places, rows)
     participations = len(np.unique(events.events))
     if cap is not None:
         participations = min(participations, cap)
-    largest = np.sort(scores)[::-1][:participations].sum()  # no client has more
+    # No client has a larger expected score than this.
+    largest = np.sort(scores)[::-1][:participations].sum()
     values = step * np.arange(float(len(mass)))
     values = np.append(np.minimum(values, largest), largest)
     return values, np.append(mass, lost) * share
 
 
 def _step(scores: Floats, chances: Floats) -> float:
-    """Distance of the lattice's points; exact where all rounds add the same."""
+    """The distance of the lattice's points; the lattice is exact where all weights are equal."""
     largest = float(scores.max())
     if scores[scores > 0].min() >= largest * (1 - 1e-12):
         return largest
-    # Most rounds add the same, but for momentum.
+    # Most rounds have about the mean weight; those of the end have less, by momentum.
     mean = float(scores @ chances / chances.sum())
     return largest / math.ceil(largest / (mean / _CELLS))
 
 
-def _walk(events: Events, places: Integers, rows: int) -> tuple[Floats, float]:
-    """Probability of each lattice point after all events, and what was cut off above.
+def _lattice_law(
+    events: Events, places: Integers, rows: int
+) -> tuple[Floats, float]:
+    """The probability of each lattice point after all events, and of the tail that was cut off.
 
-    Before its last rounds, in which momentum has not yet added up, a run needs only the points that
-    are multiples of the largest step.
+    In the last rounds of a run momentum has not yet added up, so weights are smaller. Before
+    these rounds only the points that are multiples of the largest weight are needed.
 
     Args:
-        events: of one type.
-        places: what each row adds, in steps of the lattice.
-        rows: numbers of participations that are told apart, from 0; 1 if none are.
+        events: the events of one type of clients.
+        places: the score of each row, in steps of the lattice.
+        rows: how many numbers of participations, from 0 on, are distinguished; 1 if they are
+            not.
     """
     scale = int(places.max())
-    # Of those who do not rest: by participations so far, by lattice point.
+    # Probabilities of clients who do not rest, by participations so far and by lattice point.
     free = np.zeros((rows, 1))
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()
     lost = 0.0
-    capped = int(rows > 1)  # nobody leaves the last row of several
-    # An event without rows is one in which nothing happens.
+    capped_rows = int(
+        rows > 1
+    )  # clients in the last of several rows take part no more
+    # In an event without rows nothing happens.
     ends = np.searchsorted(
         events.events, np.arange(events.events[-1] + 2)
     ).tolist()
     for number, (start, end) in enumerate(itertools.pairwise(ends)):
         steps = places[start:end]
         if scale > 1 and np.any(steps % scale):
-            free = _between(free, scale)
+            free = _refined(free, scale)
             resting = collections.deque(
-                _between(moved, scale) for moved in resting
+                _refined(moved, scale) for moved in resting
             )
             scale = 1
         moved = np.zeros((rows, 1))
         if len(steps):
             kernel = np.bincount(steps // scale, events.chances[start:end])
-            able = free[: rows - capped]
-            chances = np.full((rows - capped, 1), kernel.sum())
+            eligible = free[: rows - capped_rows]
+            chances = np.full((rows - capped_rows, 1), kernel.sum())
             if events.exactly is not None:
-                # Of those who take part in so many of the events that are left.
+                # Each client takes part in exactly so many of the remaining events.
                 remaining = events.exactly - np.arange(
-                    rows - capped, dtype=np.float64
+                    rows - capped_rows, dtype=np.float64
                 )
                 chances = np.minimum(remaining / (events.among - number), 1.0)[
                     :, None
                 ]
-            leaving = able * chances
-            gone = _convolved(leaving, kernel / kernel.sum() * events.keep)
+            members = eligible * chances
+            participating = _convolved(
+                members, kernel / kernel.sum() * events.keep
+            )
             if events.keep < 1:
-                gone[:, : able.shape[1]] += (1 - events.keep) * leaving
-            moved = np.pad(gone, ((capped, 0), (0, 0)))
+                participating[:, : eligible.shape[1]] += (
+                    1 - events.keep
+                ) * members
+            moved = np.pad(participating, ((capped_rows, 0), (0, 0)))
             absent = 1 - chances
-            able *= np.where(absent > 1e-12, absent, 0.0)  # else by rounding
+            # Probabilities below 1e-12 are rounding errors.
+            eligible *= np.where(absent > 1e-12, absent, 0.0)
         resting.append(moved)
         if len(resting) >= events.rest:
             free = _sum(free, resting.popleft())
         if number % _EVENTS_BETWEEN_CUTS == 0:
-            free, cut = _cut(free)
+            free, cut = _without_tail(free)
             lost += cut
     for moved in resting:
         free = _sum(free, moved)
-    return _between(free, scale).sum(axis=0), lost
+    return _refined(free, scale).sum(axis=0), lost
 
 
-def _between(mass: Floats, scale: int) -> Floats:
+def _refined(mass: Floats, scale: int) -> Floats:
     """The same law on a lattice that has ``scale`` times as many points."""
     finer = np.zeros((len(mass), (mass.shape[1] - 1) * scale + 1))
     finer[:, ::scale] = mass
@@ -375,7 +399,7 @@ def _between(mass: Floats, scale: int) -> Floats:
 
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:
-    """Each row of ``mass`` convolved with a kernel that has few entries, as an event few rounds."""
+    """Each row of ``mass`` convolved with a kernel that has few entries, one for each round."""
     sums = np.zeros((len(mass), mass.shape[1] + len(kernel) - 1))
     for place in np.flatnonzero(kernel).tolist():
         sums[:, place : place + mass.shape[1]] += kernel[place] * mass
@@ -383,15 +407,15 @@ def _convolved(mass: Floats, kernel: Floats) -> Floats:
 
 
 def _sum(first: Floats, second: Floats) -> Floats:
-    """The sum of two laws, in the memory of the longer one."""
+    """The sum of two arrays of probabilities, in the memory of the longer one."""
     if first.shape[1] > second.shape[1]:
         first, second = second, first
     second[:, : first.shape[1]] += first
     return second
 
 
-def _cut(mass: Floats) -> tuple[Floats, float]:
-    """Without the lattice points whose tail is too small to matter, and that tail."""
+def _without_tail(mass: Floats) -> tuple[Floats, float]:
+    """``mass`` without the lattice points whose tail is negligible, and that tail."""
     if mass.shape[1] < 2 * _CELLS:
         return mass, 0.0
     tails = np.append(0.0, np.cumsum(mass.sum(axis=0)[::-1]))

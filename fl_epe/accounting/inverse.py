@@ -1,4 +1,4 @@
-"""The noise, or the scale of what it hides, with a given ε, for any ε that falls as noise grows.
+"""The noise, or the scale of a signal, that has a given ε, for any ε that falls as noise grows.
 
 Examples:
     >>> from fl_epe.accounting import gaussian_epsilon
@@ -15,11 +15,11 @@ import scipy
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 
 _CLOSE = 1e-7  # relative error of the noise
-# Logarithm of noise from which on there is no more to try than its double.
+# The search for the noise's logarithm ends at twice this bound.
 _FARTHEST = 256.0
-_LEAST = 1e-300
-_MOST = 1e300
-_ROUNDING = 4 * np.finfo(float).eps
+_LEAST = 1e-300  # ε of 0 counts as this much
+_MOST = 1e300  # a larger ratio counts as this much
+_ROUNDING = 4 * np.finfo(float).eps  # the smallest rtol that brentq takes
 
 
 def noise_at(
@@ -28,15 +28,15 @@ def noise_at(
     *,
     close: float = _CLOSE,
 ) -> float:
-    """The least noise, up to rounding, with which ε is at most ``epsilon``.
+    """The least noise, up to rounding, at which ε is at most ``epsilon``.
 
     Args:
         epsilon_of: ε as a function of noise, which does not rise as noise grows.
-        epsilon: the wanted ε, >= 0.
+        epsilon: the target ε, >= 0.
         close: relative error of the noise.
 
     Returns:
-        Above 0 and finite; 0 if every noise is enough, infinity if none is.
+        The noise, positive and finite; 0 if every noise is enough, infinity if none is.
     """
 
     def miss(log_noise: float) -> float:
@@ -69,11 +69,11 @@ def scale_at(
     *,
     close: float = _CLOSE,
 ) -> float:
-    """The largest scale of what noise hides with which ε is at most ``epsilon``, as `noise_at`.
+    """The largest scale of a signal at which ε is at most ``epsilon``, see `noise_at`.
 
     Args:
         epsilon_of: ε as a function of the scale, which does not fall as the scale grows.
-        epsilon: the wanted ε, >= 0.
+        epsilon: the target ε, >= 0.
         close: relative error of the scale.
     """
     noise = noise_at(lambda noise: epsilon_of(1 / noise), epsilon, close=close)

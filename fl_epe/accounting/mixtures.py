@@ -5,7 +5,7 @@ expected scores differ, the ε of the mean expected score is not that of the att
 average-case client, because the few clients with large expected scores decide δ. There are two
 adversaries:
 
-- one who knows the client's expected score (for example because it knows the client's rounds):
+- one who knows the client's expected score (for example from the client's rounds):
   δ(ε) is the mean of δ(m; ε) over the clients;
 - one who does not: δ(ε) is that of the mixture Σ w_i N(m_i, 1) against N(0, 1), in both directions.
 
@@ -34,16 +34,14 @@ from numpy.typing import ArrayLike
 from fl_epe.accounting.two_gaussians import quadrature
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
-_LARGEST = (
-    1e140  # as in two_gaussians: larger expected scores have an infinite ε
-)
+# As in two_gaussians: larger expected scores have an infinite ε.
+_LARGEST = 1e140
 _MANY = 50_000  # more distinct expected scores are rounded up to a grid
-_COARSE = 5e-5  # relative distance of its points
+_COARSE = 5e-5  # relative distance of the grid's points
 _SHORT = 0.25  # log M(v) − log M(v + gap) cancels for smaller gaps
-_FAR = (
-    -5.0
-)  # below it Mills' ratio is taken from log_ndtr, as it would overflow
-_ROUNDING = 1e-12  # of a computed ln δ; ε is rounded up by it
+# Below it Mills' ratio would overflow, so it is computed from log_ndtr.
+_FAR = -5.0
+_ROUNDING = 1e-12  # error of a computed ln δ; the target is lowered by it
 
 
 def known_expected_score_epsilon(
@@ -57,12 +55,13 @@ def known_expected_score_epsilon(
     Args:
         expected_scores: m_i ≥ 0, any shape; infinity is allowed.
         delta: target δ in (0, 1).
-        weights: of the expected scores, ≥ 0, in their shape; by default all weigh the same.
+        weights: the weight of each expected score, ≥ 0, in their shape; by default all are
+            equal.
 
     Returns:
         The smallest ε ≥ 0, rounded up; infinite if expected scores above 1e140 weigh more than δ.
-        Of more than 50,000 distinct expected scores each is first rounded up, by at most a factor
-        of 1.00005.
+        If there are more than 50,000 distinct expected scores, each is first rounded up, by at
+        most a factor of 1.00005.
 
     Raises:
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
@@ -70,7 +69,7 @@ def known_expected_score_epsilon(
     """
 
     def solve(clients: _Clients, goal: float) -> float:
-        return _first(clients.log_delta_known, goal, 0.0, 1.0)
+        return _first_at_most(clients.log_delta_known, goal, 0.0, 1.0)
 
     return _epsilon(solve, expected_scores, delta, weights)
 
@@ -83,21 +82,21 @@ def unknown_expected_score_epsilon(
 ) -> float:
     """ε of an average-case client whose expected score the adversary does not know.
 
-    The exact ε between Σ w_i N(m_i, 1) and N(0, 1), of both directions the larger one. Arguments
-    and errors are as in `known_expected_score_epsilon`.
+    It is the exact ε between Σ w_i N(m_i, 1) and N(0, 1), the larger one of the two directions.
+    Arguments and errors are as in `known_expected_score_epsilon`.
     """
     return _epsilon(_solve_unknown, expected_scores, delta, weights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Clients:
-    """Distinct expected scores in (0, 1e140] with their shares, and what lies outside of that.
+    """Distinct expected scores in (0, 1e140] with their shares, and the shares outside that range.
 
     Attributes:
         sizes: the expected scores m, ascending.
-        log_shares: ln of their shares of all clients.
-        log_silent: ln of the share of clients without an expected score.
-        exposed: share of the clients whose expected score is too large for any finite ε.
+        log_shares: ln of the share of all clients with each of them.
+        log_silent: ln of the share of clients whose expected score is 0.
+        exposed: the share of the clients whose expected score is too large for any finite ε.
     """
 
     sizes: Floats
@@ -140,7 +139,7 @@ class _Clients:
         )
 
     def log_delta_known(self, epsilon: float) -> float:
-        """Logarithm of the mean of δ(m; ε); each client is told apart at a score of its own."""
+        """Logarithm of the mean of δ(m; ε); each client is detected at a threshold of its own."""
         scores = self.sizes / 2 + epsilon / self.sizes
         return _log_sum(self.log_shares + self._removed(scores))
 
@@ -153,16 +152,16 @@ class _Clients:
         gains = scipy.special.log_ndtr(score) + self.sizes * (
             score - self.sizes / 2
         )
-        gains += _log_one_less(
-            _fall(np.full_like(self.sizes, -score), self.sizes)
+        gains += _log_one_minus_exp(
+            _log_mills_ratio(np.full_like(self.sizes, -score), self.sizes)
         )
         return _log_sum(self.log_shares + gains) - self.log_ratio(score)
 
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
-        after = scores - self.sizes
-        fall = _log_one_less(_fall(after, self.sizes))
-        return np.asarray(scipy.special.log_ndtr(-after) + fall)
+        distances = scores - self.sizes
+        fall = _log_one_minus_exp(_log_mills_ratio(distances, self.sizes))
+        return np.asarray(scipy.special.log_ndtr(-distances) + fall)
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
@@ -198,31 +197,30 @@ def _epsilon(
 
 
 def _solve_unknown(clients: _Clients, goal: float) -> float:
-    """The smallest ε; the search is for the score, as every score has an ε in closed form."""
+    """The smallest ε, by a search over scores: the ε at each score has a closed form."""
     start = clients.score_of(0.0)
-    if (
-        clients.log_delta_removed(start) <= goal
-    ):  # δ(0), the same in both directions
+    # This is δ(0), which is the same in both directions.
+    if clients.log_delta_removed(start) <= goal:
         return 0.0
     removed = clients.log_ratio(
-        _first(clients.log_delta_removed, goal, start, 1.0)
+        _first_at_most(clients.log_delta_removed, goal, start, 1.0)
     )
     added = -clients.log_ratio(
-        _first(clients.log_delta_added, goal, start, -1.0)
+        _first_at_most(clients.log_delta_added, goal, start, -1.0)
     )
     return max(removed, added, 0.0)
 
 
-def _first(
+def _first_at_most(
     value: Callable[[float], float], goal: float, start: float, step: float
 ) -> float:
     """The first place from ``start`` on, in the direction of ``step``, where the value is ≤ goal.
 
     Args:
-        value: falls from ``start`` on.
-        goal: what it falls to.
-        start: where to begin.
-        step: of the search; it doubles.
+        value: a function that falls from ``start`` on in this direction.
+        goal: the value to reach.
+        start: where the search begins.
+        step: the search's first step; the steps double.
     """
     if value(start) <= goal:
         return start
@@ -233,6 +231,7 @@ def _first(
         near = far
         far += step
 
+    # brentq needs finite values, so a large surplus below the goal is cut off.
     def surplus(place: float) -> float:
         return max(value(place), goal - 1e3) - goal
 
@@ -245,6 +244,7 @@ def _first(
 
 
 def _root(value: Callable[[float], float], low: float, high: float) -> float:
+    """The root of a function between two places, to the precision of a float64."""
     root = scipy.optimize.brentq(
         value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000
     )
@@ -252,7 +252,7 @@ def _root(value: Callable[[float], float], low: float, high: float) -> float:
 
 
 def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
-    """Each expected score rounded up to the next power of 1 + ``distance``; 0 and infinity stay."""
+    """Expected scores rounded up to powers of 1 + ``distance``; 0 and infinity do not change."""
     inside = (expected_scores > 0) & (expected_scores <= _LARGEST)
     step = math.log1p(distance)
     logs = np.log(
@@ -271,20 +271,21 @@ def _log_sum(terms: Floats) -> float:
     return largest + math.log(float(np.exp(terms - largest).sum()))
 
 
-def _log_one_less(fall: Floats) -> Floats:
+def _log_one_minus_exp(fall: Floats) -> Floats:
     """The logarithm of 1 − exp(−fall); −∞ where an expected score is too small to matter."""
     with np.errstate(divide="ignore"):
         return np.log(-np.expm1(-fall))
 
 
-def _fall(start: Floats, gap: Floats) -> Floats:
+def _log_mills_ratio(start: Floats, gap: Floats) -> Floats:
     """Difference ln M(start) − ln M(start + gap), for Mills' ratio M, free of cancellation."""
     is_short = gap < _SHORT
     is_long = ~is_short
     fall = np.empty_like(start)
     fall[is_long] = _log_mills(start[is_long])
     fall[is_long] -= _log_mills(start[is_long] + gap[is_long])
-    if np.any(is_short):  # −(ln M)′(u) = 1/M(u) − u
+    if np.any(is_short):
+        # The integral of −(ln M)′(u) = 1/M(u) − u over the gap, by quadrature.
         half = gap[is_short] / 2
         total = np.zeros_like(half)
         for node, weight in zip(*quadrature(), strict=True):

@@ -1,7 +1,7 @@
-"""Privacy losses that are added, bounded by their exponential moments.
+"""Bounds for sums of independent privacy losses, by their exponential moments.
 
-A Fourier transform adds them more closely, but its rounding errors hide probabilities below some
-10⁻¹⁵. Moments add up term by term, and are precise however small δ is.
+A Fourier transform gives a tighter bound, but its rounding errors hide probabilities below
+about 10⁻¹⁵. The logarithms of moments add up, and are precise however small δ is.
 
 Examples:
     >>> import numpy as np
@@ -20,10 +20,11 @@ import scipy
 
 from fl_epe.checks import Floats
 
-# With smaller ones the rounding errors of a Fourier transform show in ε.
+# With a smaller δ the rounding errors of a Fourier transform show in ε.
 LEAST_DELTA = 1e-11
-LOST = 1e-6  # of δ, in tails that no grid covers: they are added to δ
+LOST = 1e-6  # part of δ in tails that no grid covers; they are added to δ
 
+# The orders of the exponential moments that are tried.
 _SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())
 
 Terms = Sequence[tuple[Floats, Floats, int]]
@@ -40,10 +41,13 @@ def log_sums(exponents: Floats, weights: Floats) -> Floats:
 
 
 def largest_sum(terms: Terms, tail: float) -> float:
-    """What a sum of independent terms exceeds with at most the probability ``tail`` (Chernoff).
+    """A value that a sum of independent terms exceeds with probability at most ``tail``.
+
+    It is Chernoff's bound.
 
     Args:
-        terms: the values of each term, ``(n,)``, their probabilities, and how many there are of it.
+        terms: for each distribution its values, ``(n,)``, their probabilities, ``(n,)``, and
+            the number of terms with this distribution.
         tail: the probability.
     """
 
@@ -62,12 +66,13 @@ def largest_sum(terms: Terms, tail: float) -> float:
 def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
     """An ε ≥ 0 of a sum of independent privacy losses, by their Rényi divergences.
 
-    Never below the exact one, and up to a third above it (Canonne, Kamath, Steinke 2020, "The
-    Discrete Gaussian for Differential Privacy", Proposition 12).
+    It is never below the exact ε, and up to a third above it (Canonne, Kamath, Steinke 2020,
+    "The Discrete Gaussian for Differential Privacy", Proposition 12).
 
     Args:
-        terms: see `largest_sum`; losses of the distribution that their probabilities are of.
-        delta: in (0, 1).
+        terms: see `largest_sum`; the values are losses of the distribution that has the given
+            probabilities, over the other distribution of the pair.
+        delta: target δ in (0, 1).
         lost: probability of an infinite loss, which is subtracted from δ.
 
     Returns:

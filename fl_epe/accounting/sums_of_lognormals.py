@@ -1,9 +1,9 @@
 """The distribution of a sum of independent lognormals of mean 1, on a logarithmic grid.
 
 A value between two points of a grid is split between them so that its probability and its mean
-stay. That spreads the sum, so the mean of every convex function of it, such as δ at any ε, is
-rounded up, by an amount that falls with the square of the grid's step. Only positive numbers are
-added, so that small probabilities keep their relative precision.
+do not change. That spreads the sum, so the mean of every convex function of it, such as δ at
+any ε, is rounded up, by an amount that falls with the square of the grid's step. Only positive
+numbers are added, so that small probabilities keep their relative precision.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import scipy
 
 from fl_epe.checks import Floats, tail_sums
 
-_POINTS = 512  # of a grid, about: up to twice as many
-_COARSE_POINTS = 200  # of the grid on which the range of a sum is found
+_POINTS = 512  # least number of points of a grid; there are up to twice as many
+_COARSE_POINTS = 200  # points of the grid on which the range of a sum is found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,8 @@ class LogLaw:
     Attributes:
         first: the smallest of the whole numbers.
         step: distance of the logarithms.
-        masses: probability of each value, from the smallest to the largest, and the value times
-            that, which is finite where the value overflows, shape ``(2, n)``.
+        masses: the probability of each value, from the smallest to the largest, and the value
+            times its probability, which is finite where the value overflows, shape ``(2, n)``.
         lost: the part of E[X] in values that were left out as too large.
     """
 
@@ -57,12 +57,12 @@ class LogLaw:
 
 
 def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
-    """exp(a·s − a²/2) of a standard normal s, for an ``a`` drawn from ``signals``.
+    """The law of X = exp(a·s − a²/2) for a standard normal s and an ``a`` drawn from ``signals``.
 
     Args:
-        signals: every ``a`` > 0, shape ``(g,)``.
+        signals: the values of ``a`` > 0, shape ``(g,)``.
         shares: their probabilities, shape ``(g,)``.
-        tail: part of E[X] that may be left out.
+        tail: the part of E[X] that may be left out.
     """
     high = float(
         np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail))))
@@ -76,7 +76,7 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         edges = logs / a + a / 2
         log_null = _log_between(edges)
         log_mean = _log_between(edges - a)
-        # Of E[X] in a cell, what goes to its upper end; and of the probability.
+        # The parts of E[X] and of the probability in a cell that go to its upper end.
         up = (np.exp(log_mean) - np.exp(log_null + logs[:-1])) / -math.expm1(
             -step
         )
@@ -91,7 +91,7 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
 
 
 def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
-    """The sum of ``count`` independent variables of one law, from the sums of half as many."""
+    """The law of a sum of ``count`` independent variables of one law, by repeated halving."""
 
     @functools.cache
     def total(n: int) -> LogLaw:
@@ -104,12 +104,12 @@ def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
 
 
 def plus(x: LogLaw, y: LogLaw, tail: float) -> LogLaw:
-    """The sum of two independent variables.
+    """The law of the sum of two independent variables.
 
     Args:
-        x: a law.
-        y: a law; if its step differs, the two steps' ratio is a power of 2.
-        tail: part of the sum's mean, and of its probability, outside the grid.
+        x: the law of one variable.
+        y: the law of the other; if its step differs, the ratio of the steps is a power of 2.
+        tail: the part of the sum's mean, and of its probability, that may be outside the grid.
     """
     if x is not y:
         step = min(x.step, y.step)
@@ -131,7 +131,7 @@ def plus(x: LogLaw, y: LogLaw, tail: float) -> LogLaw:
 
 
 def on_grid(law: LogLaw, step: float) -> LogLaw:
-    """The same variable on another grid."""
+    """The law of the same variable on another grid."""
     if step == law.step:
         return law
     return split(law.logs(), law.null, law.mean, step, law.lost)
@@ -146,7 +146,7 @@ def split(
         logs: logarithms of the values, increasing, shape ``(n,)``.
         null: their probabilities, shape ``(n,)``.
         mean: values times probabilities, shape ``(n,)``.
-        step: of the grid.
+        step: the distance of the grid's points.
         lost: the part of E[X] in values that were left out as too large.
     """
     places = np.floor(logs / step + 1e-9)
@@ -161,21 +161,25 @@ def split(
 
 
 def _upward(above: Floats, step: float) -> Floats:
-    """Shares that go to the next point of a grid, of what is so far above a point of it.
+    """The shares of a value that go to the next point of a grid.
+
+    Args:
+        above: how far the values lie above points of the grid, shape ``(n,)``.
+        step: the distance of the grid's points.
 
     Returns:
-        Of probability and of mean, shape ``(2, n)``.
+        The share of the probability and the share of the mean, shape ``(2, n)``.
     """
     mean = np.expm1(-above) / math.expm1(-step)
     return np.array([mean * np.exp(above - step), mean])
 
 
 def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
-    """The sum of two variables on one grid, on a grid that is ``finer`` times as fine.
+    """The law of the sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
-    alone, so all pairs at one distance are added at once. Where that amount is less than a step of
-    the new grid, all distances are.
+    alone, so all pairs at one distance are added at once. Pairs so far apart that this amount
+    is less than a step of the new grid are added at once for all distances.
     """
     n = len(x)
     m = len(y)
@@ -183,23 +187,22 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     step = x.step / finer
     offset = x.first - y.first
     largest_distance = max(abs(offset + 1 - m), abs(offset + n - 1))
-    # How far the sum lies above the larger value, at each distance: whole cells and a part.
+    # The distance of the sum above the larger value: whole cells, and the rest of a cell.
     above = np.log1p(np.exp(-np.arange(largest_distance + 1.0) * x.step))
     cells = np.floor(above / step).astype(np.int64)
     up = _upward(above - cells * step, step)
-    far = max(
-        1, int(np.count_nonzero(cells))
-    )  # from here on it is less than a step
+    # From this distance on, the sum is less than a step above the larger value.
+    far = max(1, int(np.count_nonzero(cells)))
     origin = max(x.first, y.first) * finer + int(cells[-1])
     end = max(x.first + n, y.first + m) * finer
     masses = np.zeros((2, end + int(cells[0]) + 2 - origin))
-    # each pair of different values, and it exchanged
+    # With equal laws, a pair of different values counts twice, as x and y may be exchanged.
     if is_same:
         times = 2
     else:
         times = 1
     for larger, smaller in [(x, y)] if is_same else [(x, y), (y, x)]:
-        begin, lower, upper = _of_far_pairs(larger, smaller, far, up)
+        begin, lower, upper = _far_pairs(larger, smaller, far, up)
         if lower.size:
             _add(
                 masses,
@@ -212,10 +215,10 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     for lag in range(first_lag, min(n, far - offset)):
         start = max(0, lag)
         stop = min(n, m + lag)
-        of_x = slice(start, stop)
-        of_y = slice(start - lag, stop - lag)
-        pairs = x.masses[:, of_x] * y.null[of_y]
-        pairs[1] += x.null[of_x] * y.mean[of_y]
+        x_part = slice(start, stop)
+        y_part = slice(start - lag, stop - lag)
+        pairs = x.masses[:, x_part] * y.null[y_part]
+        pairs[1] += x.null[x_part] * y.mean[y_part]
         if lag:
             pairs *= times
         distance = abs(offset + lag)
@@ -229,20 +232,27 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
 def _add(
     masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats
 ) -> None:
-    """Add to every ``finer``-th point of ``masses``, and to the points after these."""
+    """Adds ``lower`` to every ``finer``-th point of ``masses``, ``upper`` to the next points."""
     end = begin + (lower.shape[1] - 1) * finer + 1
     masses[:, begin:end:finer] += lower
     masses[:, begin + 1 : end + 1 : finer] += upper
 
 
-def _of_far_pairs(
+def _far_pairs(
     larger: LogLaw, smaller: LogLaw, far: int, up: Floats
 ) -> tuple[int, Floats, Floats]:
-    """The sums of each value of ``larger`` and all those at least ``far`` points below it.
+    """The sums of each value of ``larger`` and all values of ``smaller`` far below it.
+
+    Args:
+        larger: the law of the larger variable.
+        smaller: the law of the smaller one.
+        far: the least distance of a pair, in points.
+        up: for each distance, the shares that go to the next point, see `_upward`.
 
     Returns:
-        The first value with such pairs, and what falls on it and those after it, and on the points
-        of the new grid that follow them: probabilities and means, each of shape ``(2, values)``.
+        The first value with such pairs; the masses that fall on it and the values after it; and
+        the masses that fall on the points of the new grid after each of them. The masses have
+        the shape ``(2, values)``.
     """
     offset = larger.first - smaller.first
     nearest = max(far, offset - len(smaller) + 1)
@@ -254,36 +264,36 @@ def _of_far_pairs(
     null, mean = larger.masses[:, start:]
     part = slice(start + offset - nearest, stop - nearest)
 
-    def fallen(shares: Floats) -> Floats:
-        of_null, of_mean = shares
-        null_below = np.convolve(smaller.null, of_null)[part]
-        mean_below = np.convolve(smaller.null, of_mean)[part]
-        values_below = np.convolve(smaller.mean, of_mean)[part]
+    def masses_of(shares: Floats) -> Floats:
+        null_shares, mean_shares = shares
+        null_below = np.convolve(smaller.null, null_shares)[part]
+        mean_below = np.convolve(smaller.null, mean_shares)[part]
+        values_below = np.convolve(smaller.mean, mean_shares)[part]
         return np.array(
             [null * null_below, mean * mean_below + null * values_below]
         )
 
     upper = up[:, nearest:stop]
-    return first, fallen(1 - upper), fallen(upper)
+    return first, masses_of(1 - upper), masses_of(upper)
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:
-    """Without the largest values, and with the smallest raised to the smallest that is kept."""
+    """The law without its largest values; its smallest ones are raised to a common value."""
     below = np.cumsum(law.null)
-    beyond = tail_sums(law.mean)
+    upper_tails = tail_sums(law.mean)
     start = int(np.searchsorted(below, tail))
     # The first value that may be left out.
-    stop = int(np.searchsorted(-beyond, -tail * beyond[0]))
+    stop = int(np.searchsorted(-upper_tails, -tail * upper_tails[0]))
     masses = law.masses[:, start:stop].copy()
     if start:
         smallest = math.exp(law.step * (law.first + start))
         masses[:, 0] += below[start - 1] * np.array([1.0, smallest])
-    lost = law.lost + float(beyond[stop])
+    lost = law.lost + float(upper_tails[stop])
     return LogLaw(law.first + start, law.step, masses, lost)
 
 
 def _log_between(edges: Floats) -> Floats:
-    """The logarithm of P[e_i < s ≤ e_(i+1)], s standard normal, with full relative precision."""
+    """The logarithm of P[e_i < s ≤ e_(i+1)] for a standard normal s, to full relative precision."""
     is_upper = edges[:-1] > 0
     log_small = scipy.special.log_ndtr(
         np.where(is_upper, -edges[1:], edges[:-1])

@@ -45,36 +45,37 @@ from fl_epe.schedules import Event, Events
 _SMALLEST_TAIL = 1e-300
 # Smaller signals are raised to it: a grid's memory grows with their inverse.
 _LEAST_SIGNAL = 1e-4
-# Of a round in a cohort: beyond it hiding the round hides nothing.
+# Above this signal of a round in a cohort, hiding the rounds does not lower ε.
 _LARGEST_SIGNAL = 15.0
 _ALIKE = 0.01  # relative difference of signals that are computed as one
-_ROUNDING = 1e-9  # of cells
+_ROUNDING = 1e-9  # rounding error of a signal's cell, and of ratios
 _AS_LARGE = 1e-6  # relative difference of signals that count as the largest one
-_MOST_GROUPS = 4  # of signals that are told apart in an epoch of more rounds
-_SHORT = 16  # rounds of an epoch in which all signals are told apart
-_ROUNDED = 5  # standard deviations of a sum of rounding errors, at least
-_MOST_EXPONENT = 300.0  # of what dp-accounting takes the exponential
-_LARGEST_SCORE = 37.0  # beyond which a normal's probability is no float64
-_CELLS_OF_A_ROUND = 2000  # of the grid of a round's score, on each side
-_CELLS = 2**14  # of the grid on which the losses of several epochs are added
+_SHORT = 16  # rounds of an epoch in which all signals are distinguished
+_MOST_GROUPS = 4  # groups of signals that are distinguished in a longer epoch
+_ROUNDED = 5  # margin for a sum of rounding errors, in its standard deviations
+_MOST_EXPONENT = 300.0  # largest ε whose exponential dp-accounting may take
+_LARGEST_SCORE = 37.0  # above it a normal's tail probability underflows
+_CELLS_OF_A_ROUND = 2000  # cells of a grid of a round's score, on each side
+_CELLS = 2**14  # cells of the grid on which losses of several epochs are added
 
 Groups = tuple[tuple[float, int], ...]
-"""Signals, and how many rounds have each of them."""
+"""Pairs of a signal and the number of rounds that have it."""
 
 
 def hidden_rounds_epsilon(
     events: Events, signals: Floats, delta: float
 ) -> float:
-    """ε of a client against an adversary who sees every round and is not told which are its own.
+    """ε of a client against an adversary who sees every round's model, not the client's rounds.
 
     Events are independent, so the distributions of their privacy losses are convolved on one grid.
-    If all rounds of an event have the same signal, the answer is never below the exact ε: every
-    rounding is upwards, and what no grid covers is added to δ, but that the largest signal counts
-    to eight digits. It was at most 0.15% above it in all cases of docs/notes/unknown-rounds.md.
-    Different signals are grouped, which changed ε by less than 0.5% there, either way. With δ below
-    10⁻¹¹ losses are added by their moments, and the answer is up to a third larger. It never
-    exceeds ε of an adversary who knows the rounds and the largest signals. Where coins of one
-    probability decide on rounds of one signal, it is at most that of `poisson_epsilon`.
+    If all rounds of an event have the same signal, the result is never below the exact ε, as
+    every rounding is upwards and tails outside the grids are added to δ; only the largest
+    signal is rounded to eight digits. It was at most 0.15% above the exact ε in all cases of
+    docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less than
+    0.5% there, either way. With δ below 10⁻¹¹ losses are composed by their moments, and the
+    result is up to a third larger. It never exceeds ε of an adversary who knows the rounds and
+    the largest signals. Where coins of one probability decide on rounds of one signal, it is at
+    most that of `poisson_epsilon`.
 
     Args:
         events: how the client draws its rounds, see `Events.independent`.
@@ -82,8 +83,8 @@ def hidden_rounds_epsilon(
         delta: target δ in (0, 1).
 
     Raises:
-        ValueError: if there is no event, events depend on each other, a score is not positive and
-            finite, or δ is out of range.
+        ValueError: if there is no event, events depend on each other, a signal is not positive
+            and finite, or δ is out of range.
     """
     check_probability("delta", delta)
     if not events.independent:
@@ -91,16 +92,18 @@ def hidden_rounds_epsilon(
     possible = signals[events.rounds]
     if not np.all(np.isfinite(possible) & (possible > 0)):
         raise_invalid("signals", signals, "positive and finite")
-    # Theory and a measurement have the same signals, but for a part of 10⁻⁹ that others take.
+    # A measured signal and its theoretical value differ by a part of about 10⁻⁹: after rounding
+    # both share a cached result.
     largest = float(f"{np.max(possible):.8g}")
     raised = np.where(signals > largest * (1 - _AS_LARGE), largest, signals)
-    return _of_hidden_rounds(events, raised.tobytes(), delta)
+    return _cached_epsilon(events, raised.tobytes(), delta)
 
 
 @functools.lru_cache(maxsize=256)
-def _of_hidden_rounds(
+def _cached_epsilon(
     events: Events, signals_in_bytes: bytes, delta: float
 ) -> float:
+    """ε of `hidden_rounds_epsilon`, for signals as bytes."""
     signals = np.frombuffer(signals_in_bytes)
     independent = events.independent
     largest = [float(np.max(signals[e.rounds] * e.counts)) for e in independent]
@@ -110,31 +113,46 @@ def _of_hidden_rounds(
     tail = _tail(delta, len(independent))
     parts: list[tuple[_Loss, int]] = []
     known_signals: list[float] = []
-    # Events in one round with the same chances and counts, and the signals of those rounds.
+    # Events of a single round, by chances and counts, with the signals of those rounds.
     by_law: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
     for event in independent:
-        of_event = signals[event.rounds]
+        event_signals = signals[event.rounds]
         if event.is_uniform:
             parts.append(
-                (_drawn(_loss(_groups(of_event), tail), event.chance), 1)
+                (
+                    _event_loss(
+                        _epoch_loss(_groups(event_signals), tail), event.chance
+                    ),
+                    1,
+                )
             )
         elif event.is_spread:
             chances = tuple(event.chances.tolist())
-            parts.append((_of_rounds(_alike(of_event), chances, tail), 1))
+            parts.append(
+                (
+                    _one_round_of_several_loss(
+                        _raised_signals(event_signals), chances, tail
+                    ),
+                    1,
+                )
+            )
         elif event.is_coin and event.chance == 1:
-            known_signals.append(float(of_event[0]))
+            known_signals.append(float(event_signals[0]))
         else:
             law = (event.chances.tobytes(), event.counts.tobytes())
-            by_law.setdefault(law, (event, []))[1].append(float(of_event[0]))
+            by_law.setdefault(law, (event, []))[1].append(
+                float(event_signals[0])
+            )
     tossed = []
     for event, signals_of_law in by_law.values():
         for signal, count in _groups(np.array(signals_of_law)):
             tossed.append((event, signal, count))
-            parts.append((_of_round(event, signal, tail), count))
+            parts.append((_round_loss(event, signal, tail), count))
     if not parts:
         return bound
-    if known_signals:  # events whose round is known act as one Gaussian
-        parts.append((_loss(((math.hypot(*known_signals), 1),), tail), 1))
+    if known_signals:
+        # Events whose round is known act as one Gaussian.
+        parts.append((_epoch_loss(((math.hypot(*known_signals), 1),), tail), 1))
     epsilon = _epsilon(parts, tail, delta, bound)
     if len(parts) > 1 or not tossed or epsilon > _MOST_EXPONENT:
         return epsilon
@@ -154,18 +172,18 @@ def fixed_size_epsilon(
     rounds: int,
     delta: float,
 ) -> float:
-    """ε if every round draws a fresh cohort of fixed size that the adversary is not told.
+    """ε if every round draws a fresh cohort of fixed size that the adversary does not know.
 
-    Adjacency: zero-out. It holds for all updates of the others, also those that the adversary
-    chooses, and is never below the exact ε, as every rounding is upwards. Proof:
-    docs/notes/fixed-size.md.
+    Adjacency: zero-out. The result holds for all updates of the other clients, also for updates
+    that the adversary chooses. It is never below the exact ε, as every rounding is upwards.
+    Proof: docs/notes/fixed-size.md.
 
     Args:
         noise_multiplier: z ≥ 0.
         population: number of clients.
-        cohort: how many of them take part in a round, without replacement, in [1, population].
+        cohort: number of clients in a round, without replacement, in [1, population].
         rounds: number of rounds, at least 1.
-        delta: in (0, 1).
+        delta: target δ in (0, 1).
 
     Raises:
         ValueError: for an argument out of range.
@@ -181,7 +199,7 @@ def fixed_size_epsilon(
         return bound
     tail = _tail(delta, rounds)
     signal = max(1 / noise_multiplier, _LEAST_SIGNAL)
-    loss = _of_cohort(cohort / population, signal, tail)
+    loss = _cohort_loss(cohort / population, signal, tail)
     return _epsilon([(loss, rounds)], tail, delta, bound)
 
 
@@ -191,24 +209,26 @@ def partly_known_epsilon(
     known: float,
     delta: float,
 ) -> float:
-    """ε of one participation in each block, at a round that the adversary may be told.
+    """ε of one participation in each block, at a round that the adversary may learn.
 
-    Never below the exact ε, as every rounding is upwards.
+    The result is never below the exact ε, as every rounding is upwards.
 
     Args:
-        blocks: for each, how many rounds may be the client's if the adversary is not told which,
-            and the probability of being told.
+        blocks: for each block, the number of rounds that may be the client's if the adversary
+            does not learn which, and the probability that the adversary learns it.
         signal: expected score of each of these rounds, > 0.
-        known: expected score of a round that is told, at least ``signal``.
+        known: expected score of a round that the adversary learns, at least ``signal``.
         delta: target δ in (0, 1).
     """
     tail = _tail(delta, len(blocks))
     known_signal = max(known, signal, _LEAST_SIGNAL)
     parts = []
     for rounds, chance in blocks:
-        loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
+        loss = _epoch_loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         if chance:
-            loss = _either(_loss(((known_signal, 1),), tail), loss, chance)
+            loss = _revealed_choice(
+                _epoch_loss(((known_signal, 1),), tail), loss, chance
+            )
         parts.append((loss, 1))
     largest = math.hypot(
         *(known_signal if chance else signal for _, chance in blocks)
@@ -222,10 +242,10 @@ class _Loss:
     """Privacy loss of a round, an epoch or a run.
 
     Attributes:
-        losses: ascending, ``(n,)``.
+        losses: the losses, ascending, ``(n,)``.
         null: their probabilities if the client did not take part, ``(n,)``.
-        members: if it may have, ``(n,)``.
-        lost: probability of an infinite loss, with which those of ``members`` add up to 1.
+        members: their probabilities if the client may have taken part, ``(n,)``.
+        lost: the probability of an infinite loss; with it the sum of ``members`` is 1.
     """
 
     losses: Floats
@@ -234,6 +254,7 @@ class _Loss:
     lost: float
 
     def delta(self, epsilon: float) -> float:
+        """The larger δ of both directions."""
         removed = self.members @ -np.expm1(
             np.minimum(epsilon - self.losses, 0.0)
         )
@@ -242,14 +263,14 @@ class _Loss:
 
 
 def _tail(delta: float, parts: int) -> float:
-    """Probability that is left out of each of so many parts of a run."""
+    """The probability that each part of a run may leave out."""
     return max(LOST * delta / parts, _SMALLEST_TAIL)
 
 
 def _epsilon(
     parts: list[tuple[_Loss, int]], tail: float, delta: float, bound: float
 ) -> float:
-    """ε of so many of each of these losses, at most ``bound``."""
+    """ε of a sum of losses, each with its number of terms; at most ``bound``."""
     loss, count = parts[0]
     if len(parts) > 1 or count > 1:
         removed = [(part.losses, part.members, count) for part, count in parts]
@@ -277,13 +298,14 @@ def _epsilon(
 def _composed(
     parts: list[tuple[_Loss, int]], low: float, high: float, tail: float
 ) -> _Loss:
-    """The loss of so many of each part, which are independent, by a discrete Fourier transform.
+    """The sum of independent losses, each with its number of terms, by a Fourier transform.
 
-    Losses outside of the range from ``low`` to ``high`` come back at the grid's other end. They
-    have at most the probability ``tail`` at each end, by Chernoff's bound, and count as infinite
-    besides.
+    Losses outside of the range from ``low`` to ``high`` wrap around to the grid's other end. By
+    Chernoff's bound they have at most the probability ``tail`` at each end; they also count as
+    infinite.
     """
-    # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
+    # Each loss is rounded by less than a step either way, so their sum by a few √n steps
+    # (Hoeffding).
     margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
     step = (high - low) / (_CELLS - 2 * margin)
     first = 0
@@ -308,7 +330,7 @@ def _composed(
 
 
 def _groups(signals: Floats) -> Groups:
-    """The different signals of an epoch; those that differ by less than 1% count as their mean."""
+    """The signals of an epoch; those in one cell of 1% count as their root mean square."""
     ordered = np.sort(np.maximum(signals, _LEAST_SIGNAL))
     if ordered[-1] <= ordered[0] * (1 + 1e-12):
         return ((float(ordered[-1]), len(ordered)),)
@@ -319,28 +341,28 @@ def _groups(signals: Floats) -> Groups:
     )
 
 
-def _ratio(signal: float, tail: float) -> LogLaw:
+def _round_ratio(signal: float, tail: float) -> LogLaw:
     """Likelihood ratio of a round for a client who takes part for sure."""
     return lognormal(np.array([signal]), np.ones(1), tail)
 
 
 def _normalised(total: LogLaw, weight: float) -> _Loss:
-    """The loss of a mixture: the logarithm of a sum of ratios over the sum of their weights."""
+    """The loss of a mixture: the logarithm of its ratios' sum over the sum of their weights."""
     losses = total.logs() - math.log(weight)
     return _Loss(losses, total.null, total.mean / weight, total.lost / weight)
 
 
 @functools.lru_cache(maxsize=64)
-def _loss(groups: Groups, tail: float) -> _Loss:
+def _epoch_loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
     count = sum(number for _, number in groups)
     if count > _SHORT and len(groups) > _MOST_GROUPS:
-        # As if each round drew its signal anew.
+        # An approximation: each round draws its signal independently.
         signals, numbers = np.array(groups).T
         law = lognormal(signals, numbers / count, tail)
         return _normalised(total_of(law, count, tail), count)
     laws = [
-        total_of(_ratio(signal, tail), number, tail)
+        total_of(_round_ratio(signal, tail), number, tail)
         for signal, number in groups
     ]
     while len(laws) > 1:
@@ -353,8 +375,8 @@ def _loss(groups: Groups, tail: float) -> _Loss:
     return _normalised(laws[0], count)
 
 
-def _alike(signals: Floats) -> tuple[float, ...]:
-    """Signals of which those in one cell of 1% are all as large as the largest of them."""
+def _raised_signals(signals: Floats) -> tuple[float, ...]:
+    """The signals, each raised to the largest one of its cell of 1%."""
     raised = np.maximum(signals, _LEAST_SIGNAL)
     cells = np.floor(
         np.log(raised / raised.min()) / math.log1p(_ALIKE) + _ROUNDING
@@ -363,26 +385,26 @@ def _alike(signals: Floats) -> tuple[float, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_rounds(
+def _one_round_of_several_loss(
     signals: tuple[float, ...], chances: tuple[float, ...], tail: float
 ) -> _Loss:
-    """Of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q the sum of the chances."""
+    """The loss of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q = Σ_t q_t."""
 
     def total(start: int, end: int) -> LogLaw:
         """Σ_t q_t·X_t over some of the rounds, from both halves of them."""
         if end - start == 1:
-            return _scaled(_ratio(signals[start], tail), chances[start])
+            return _scaled(_round_ratio(signals[start], tail), chances[start])
         middle = start + (end - start) // 2
         first = total(start, middle)
         if signals[start:middle] == signals[middle:end]:
             times = np.divide(chances[middle:end], chances[start:middle])
-            # The second half has the same law, scaled, as for first heads.
+            # The second half has the same law but for a factor, as for geometric chances.
             if np.ptp(times) <= _ROUNDING * times[0]:
                 return plus(first, _scaled(first, float(times.max())), tail)
         return plus(first, total(middle, end), tail)
 
     chance = min(math.fsum(chances), 1.0)
-    return _drawn(_normalised(total(0, len(signals)), chance), chance)
+    return _event_loss(_normalised(total(0, len(signals)), chance), chance)
 
 
 def _scaled(law: LogLaw, factor: float) -> LogLaw:
@@ -391,8 +413,8 @@ def _scaled(law: LogLaw, factor: float) -> LogLaw:
     return split(logs, law.null, factor * law.mean, law.step, factor * law.lost)
 
 
-def _drawn(loss: _Loss, chance: float) -> _Loss:
-    """Of an event that happens with this probability: 1 − q + q·X, with X its likelihood ratio."""
+def _event_loss(loss: _Loss, chance: float) -> _Loss:
+    """The loss of an event of probability q with likelihood ratio X: 1 − q + q·X."""
     if chance == 1:
         return loss
     losses = np.logaddexp(math.log1p(-chance), math.log(chance) + loss.losses)
@@ -402,14 +424,15 @@ def _drawn(loss: _Loss, chance: float) -> _Loss:
     )
 
 
-def _of_round(event: Event, signal: float, tail: float) -> _Loss:
-    """Of a round in which the client may be several times: Σ_j p_j exp(j·a·s − (j·a)²/2).
+def _round_loss(event: Event, signal: float, tail: float) -> _Loss:
+    """The loss of a round in which the client may take part several times.
 
-    The ratio rises with the round's score s. Each cell of a grid of scores is split between its
-    ends so that its probability and its mean ratio stay, as in `sums_of_lognormals`.
+    The likelihood ratio is Σ_j p_j exp(j·a·s − (j·a)²/2), which rises with the round's score s.
+    Each cell of a grid of scores is split between its ends so that its probability and its mean
+    ratio do not change, as in `sums_of_lognormals`.
     """
     if event.is_coin:
-        return _drawn(_loss(((signal, 1),), tail), event.chance)
+        return _event_loss(_epoch_loss(((signal, 1),), tail), event.chance)
     shifts = signal * event.counts
     absent = 1 - event.chance
     far = -float(scipy.special.ndtri(tail))
@@ -428,13 +451,13 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
 def _on_edges(
     logs: Floats, null: Floats, members: Floats, tail: float
 ) -> _Loss:
-    """The loss of cells that are split between their ends; probabilities and mean ratio stay.
+    """The loss of cells that are split between their ends, with the same mean ratio.
 
     Args:
         logs: losses at the edges, ascending, ``(n + 1,)``.
         null: probabilities of the cells if the client did not take part, ``(n,)``.
-        members: if it may have, ``(n,)``.
-        tail: probability left out at each end, at most.
+        members: probabilities of the cells if it may have taken part, ``(n,)``.
+        tail: the largest probability that is left out at each end.
     """
     low = np.exp(logs[:-1])
     high = np.exp(logs[1:])
@@ -446,19 +469,20 @@ def _on_edges(
     return _Loss(logs, placed, placed_members, lost)
 
 
-def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
-    """Of a round with a cohort of fixed size, whatever the others' updates are.
+def _cohort_loss(rate: float, signal: float, tail: float) -> _Loss:
+    """The loss of a round with a cohort of fixed size, whatever the other clients' updates are.
 
-    With probability q the client is in the cohort, else another in its place, whose update moves
-    the mean by b·a, |b| ≤ 1, where the client's moves it by a. Above loss 0 the worst is b = −1,
-    below it b = 1 (docs/notes/fixed-size.md). Both are there at half the signal.
+    With probability q the client is in the cohort; else another client is in its place. The
+    client's update moves the mean by a, the other client's by b·a, |b| ≤ 1. The worst case is
+    b = −1 for losses above 0, and b = 1 for losses below 0 (docs/notes/fixed-size.md). The loss
+    is 0 at a score of half the signal.
     """
     far = -float(scipy.special.ndtri(tail))
     end = min(far + signal, _LARGEST_SCORE)
     below = np.linspace(-far, signal / 2, _CELLS_OF_A_ROUND + 1)
     above = np.linspace(signal / 2, end, _CELLS_OF_A_ROUND + 1)
     absent = 1 - rate
-    # Log densities over that of a round without either client, and the logs of their ratios.
+    # Log densities relative to a round without either client, and the logs of their ratios.
     log_client = math.log(rate) + (signal * above - signal**2 / 2)
     log_another = np.log(absent) - signal * above - signal**2 / 2
     logs_below = -np.log(absent + rate * np.exp(signal**2 / 2 - signal * below))
@@ -485,8 +509,8 @@ def _masses(edges: Floats) -> Floats:
     return np.asarray(np.where(edges[:-1] > 0, -np.diff(upper), np.diff(lower)))
 
 
-def _either(loss: _Loss, alternative: _Loss, chance: float) -> _Loss:
-    """One loss with this probability, else the other; the adversary is told which."""
+def _revealed_choice(loss: _Loss, alternative: _Loss, chance: float) -> _Loss:
+    """``loss`` with probability ``chance``, else ``alternative``; the adversary learns which."""
     losses = np.concatenate([loss.losses, alternative.losses])
     null = np.concatenate([chance * loss.null, (1 - chance) * alternative.null])
     members = np.concatenate(

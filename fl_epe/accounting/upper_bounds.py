@@ -1,8 +1,8 @@
 """Analytical upper bounds on ε for one client's participation, and for a whole schedule.
 
 Every bound holds against an adversary who sees the model after each round, and so also against one
-who sees only the final one. What a schedule guarantees is its
-`fl_epe.schedules.ParticipationLaw`; its bounds hold for clients and for canaries.
+who sees only the final one. The guarantees of a schedule are its
+`fl_epe.schedules.ParticipationLaw`; the bounds hold for clients and for canaries.
 
 Examples:
     >>> from fl_epe.schedules import Poisson
@@ -38,12 +38,12 @@ class UpperBound:
     """An analytical ε and its assumptions.
 
     Attributes:
-        epsilon: in nats; infinite without noise, or with so little that it would overflow.
-        rounds_known: whether it holds against an adversary who knows a client's rounds.
-        adjacency: which two runs it tells apart: "zero-out" or "add-or-remove".
-        assumption: what else it assumes, in words.
-        averages: whether it is for a client whose participations are still to be drawn, with δ a
-            mean over the draw. One who then takes part often has a larger ε.
+        epsilon: ε in nats; infinite without noise, or with so little that ε would overflow.
+        rounds_known: whether the bound holds against an adversary who knows a client's rounds.
+        adjacency: the relation of the two runs, "zero-out" or "add-or-remove".
+        assumption: the other assumptions of the bound, in words.
+        averages: whether δ is a mean over the draw of the client's participations. A client who
+            then takes part often has a larger ε.
     """
 
     epsilon: float
@@ -59,15 +59,15 @@ def upper_bounds(
 ) -> tuple[UpperBound, ...]:
     """Every analytical ε that follows from a participation law.
 
-    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019), and m·√R/z-GDP
-    for a unit of m records; for a client drawn at random δ is the mean over its number of
-    participations. Rounds unknown: cohorts of fixed size give `fixed_size_epsilon`, coins and
-    uniform rounds of blocks `amplified_bounds`.
+    If the rounds are known, a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019),
+    and m·√R/z-GDP for a unit of m records; for a client drawn at random δ is the mean over its
+    number of participations. If the rounds are unknown, cohorts of fixed size give
+    `fixed_size_epsilon`, and coins and uniform rounds of blocks give `amplified_bounds`.
 
     Args:
-        law: how a client takes part.
+        law: the law of a client's participations.
         noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
+        delta: target δ in (0, 1).
 
     Raises:
         ValueError: for an argument out of range.
@@ -81,7 +81,7 @@ def upper_bounds(
         counts = None
     else:
         counts = expected_score_law(events, np.ones(law.rounds))
-    # With a share of 1, everybody takes part equally often.
+    # If a share is 1, all clients take part equally often.
     if counts is not None and counts.shares.max() < 1:
         participations = np.rint(counts.expected_scores).astype(np.int64)
         pmf = np.bincount(participations, counts.shares)
@@ -116,25 +116,26 @@ def amplified_bounds(
 ) -> Iterator[UpperBound]:
     """The bounds for an adversary who does not know a client's rounds, where there is a theorem.
 
-    - The client takes part by a coin in rounds that are at least ``bands`` apart. That is
-      `poisson_epsilon` of as many rounds (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
-      Factorization", Theorem 4).
-    - Coins of their own draw each record of a unit into steps, see `LocalSteps`. In each step it is
-      there a binomial number of times, which is a mixture of Gaussians (Ganesh 2024, "Tight
-      Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms").
-      All steps are composed.
-    - Independent events are known that lose at least as much (``law.dominating``): those are
-      composed.
+    - The client takes part by a coin in rounds that are at least ``bands`` apart. The bound is
+      `poisson_epsilon` of the number of these rounds (Choquette-Choo et al. 2023, "(Amplified)
+      Banded Matrix Factorization", Theorem 4).
+    - Independent coins draw each record of a unit into steps, see `LocalSteps`. A step has a
+      binomial number of the unit's records, which gives a mixture of Gaussians (Ganesh 2024,
+      "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians
+      Mechanisms"). All steps are composed.
+    - Independent events are known whose privacy loss is at least as large (``law.dominating``).
+      These events are composed.
     - The client has one uniform round in each block (Chua et al. 2024, "Balls-and-Bins Sampling for
-      DP-SGD"). With correlated noise the adversary may be told its remainder modulo ``bands``, and
-      rounds whose noise reaches another block.
+      DP-SGD"). With correlated noise the adversary is assumed to know the round's remainder
+      modulo ``bands``, and the round itself if its noise reaches another block.
 
     Args:
-        law: how a client takes part.
+        law: the law of a client's participations.
         noise_multiplier: z.
-        delta: in (0, 1).
-        bands: rounds over which noise is correlated, itself included; see `strategy_bounds`.
-        overlap: largest product of columns of the strategy in neighbouring blocks.
+        delta: target δ in (0, 1).
+        bands: number of rounds over which noise is correlated, the round itself included; see
+            `strategy_bounds`.
+        overlap: largest inner product of columns of the strategy in neighbouring blocks.
     """
     coins = law.coins
     # No cap may make the coins depend on each other.
@@ -180,10 +181,10 @@ def amplified_bounds(
 def _hidden_rounds(
     law: ParticipationLaw, bands: int
 ) -> list[tuple[int, float]]:
-    """The possible rounds of each block, and the probability that the adversary is told the round.
+    """The possible rounds of each block, and the probability that the adversary learns the round.
 
-    A round is told if its column shares rows with one of a neighbouring block. Empty if some block
-    has no possible round, or none has two.
+    The adversary learns a round if its column shares rows with a column of a neighbouring
+    block. The list is empty if some block has no possible round, or no block has two.
     """
     last = len(law.blocks) - 1
     blocks = []
@@ -201,7 +202,7 @@ def tightest(bounds: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
     """The bound with the smallest ε.
 
     Args:
-        bounds: from `upper_bounds`; one of them holds for known rounds.
+        bounds: the bounds, such as `upper_bounds`; one of them holds for known rounds.
         rounds_known: whether the adversary knows the client's rounds. A bound for known rounds
             holds for unknown rounds as well.
     """

@@ -1,6 +1,6 @@
 """Canaries: random unit vectors that any process can regenerate from a seed and a number.
 
-`CanaryScorer` keeps their cosines with the vectors that an adversary sees.
+`CanaryScorer` computes their cosines with the vectors that an adversary sees.
 
 Examples:
     >>> canaries = CanarySet(dim=1000, count=3, seed=1)
@@ -38,28 +38,29 @@ from fl_epe.checks import (
 from fl_epe.mechanism import blocks, norm
 
 CanaryKind = Literal["rotation", "sphere"]
-"""How the directions of a `CanarySet` are made."""
+"""How the directions of a `CanarySet` are generated."""
 
-_LEAST_DIM = 64  # of a rotation
-_FEW = 8  # up to so many rotated canaries are added up one by one
+_LEAST_DIM = 64  # least dimension of a rotation
+_FEW = 8  # up to this number, rotated canaries are summed one by one
 
 
 class CanarySet:
     """``count`` random directions on the unit sphere of R^``dim``.
 
-    Canary ``i`` depends on ``(seed, i)``, ``dim`` and ``kind`` alone. So a set is not stored: every
-    process that needs it computes the same bits. A canary's cosine with any independent vector
-    has mean 0 and variance ``1 / dim``, and its law is that of Andrew et al. (2024), Theorem 3.1.
+    Canary ``i`` depends on ``(seed, i)``, ``dim`` and ``kind`` only. So a set is not stored:
+    every process that needs it computes the same bits. A canary's cosine with any independent
+    vector has mean 0 and variance ``1 / dim``, and its law is that of Andrew et al. (2024),
+    Theorem 3.1.
 
     Args:
         dim: dimension of the model, at least 1.
         count: number of canaries, at least 1.
         seed: a non-negative integer; keep it secret until training has ended.
-        kind: "rotation", rows of a random rotation, all scores of which cost two fast transforms;
-            or "sphere", independent normal draws as in the paper, each of which is regenerated for
-            every score. In fewer than 64 dimensions both are the latter, as sums of signs are too
-            coarse there; and so for more canaries than a rotation has rows, at least 65,536. See
-            docs/notes/rotation.md.
+        kind: "rotation" for rows of a random rotation, all of which are scored by two fast
+            transforms, or "sphere" for independent normal draws as in the paper, each of which
+            is regenerated for every score. "rotation" falls back to "sphere" in fewer than 64
+            dimensions, where sums of signs are too coarse, and for more canaries than a
+            rotation has rows (65,536 or more). See docs/notes/rotation.md.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -125,11 +126,12 @@ class CanarySet:
     def combine(
         self, weights: Reals, *, numbers: Sequence[int] | None = None
     ) -> Floats32:
-        """Weighted sums of canaries, without making them all.
+        """Weighted sums of canaries, without all of them in memory.
 
         Args:
-            weights: of each canary in each sum, shape ``(m, count)``, or ``len(numbers)`` columns.
-            numbers: which canaries; all of them by default.
+            weights: the weight of each canary in each sum, shape ``(m, count)`` or
+                ``(m, len(numbers))``.
+            numbers: numbers of the canaries; by default all.
 
         Returns:
             float32 array of shape ``(m, dim)``.
@@ -169,17 +171,17 @@ class CanarySet:
         less: Reals | None = None,
         threads: int | None = None,
     ) -> Floats:
-        """Inner products of canaries with ``x``, without making them all.
+        """Inner products of canaries with ``x``, without all canaries in memory.
 
         Args:
-            x: shape ``(dim,)`` or ``(m, dim)``.
-            numbers: which canaries; all of them by default.
-            less: what is subtracted from each ``x``, shape ``(dim,)``.
-            threads: how many threads share the work; the result does not depend on it.
+            x: a vector or vectors, shape ``(dim,)`` or ``(m, dim)``.
+            numbers: numbers of the canaries; by default all.
+            less: a vector that is subtracted from each ``x``, shape ``(dim,)``.
+            threads: number of threads; the result does not depend on it.
 
         Returns:
-            float64 array of shape ``(count,)`` or ``(m, count)``, or of ``len(numbers)`` columns.
-            "rotation" is right to about 1e-5 of ``‖x‖ / √dim``.
+            float64 array of shape ``(count,)`` or ``(m, count)``, or with ``len(numbers)``
+            columns. The error of "rotation" is about 1e-5 of ``‖x‖ / √dim``.
 
         Raises:
             ValueError: if the last axis of ``x`` is not ``dim`` long.
@@ -207,6 +209,7 @@ class CanarySet:
         return np.asarray(out[0])
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
+        """The numbers of canaries as an array; by default all."""
         if numbers is None:
             return np.arange(self.count)
         chosen = np.asarray(numbers, np.int64)
@@ -223,7 +226,7 @@ class CanarySet:
 
     @functools.cached_property
     def _rows(self) -> tuple[Rows, Floats]:
-        """Row of every canary in the rotation, and the row's length before it is scaled to 1."""
+        """The row of every canary in the rotation, and the row's norm before it is scaled to 1."""
         rows = self._rotation.rows(np.arange(self.count))
         return rows, self._rotation.lengths(rows)
 
@@ -244,15 +247,14 @@ class CanaryScorer:
 
     def __init__(self, canaries: CanarySet) -> None:
         self.canaries = canaries
-        self._limit = 1  # below which vectors wait
+        self._limit = 1  # number of vectors that are scored together
         rows = 0
         if not canaries.fast:
             rows = max(1, SCORE_MEMORY // (4 * canaries.dim))
             self._limit = rows
         self._waiting = np.empty((rows, canaries.dim), np.float32)
-        self._names: list[
-            str
-        ] = []  # of the vectors in the first rows of `_waiting`
+        # The series of the vectors in the first rows of `_waiting`.
+        self._names: list[str] = []
         self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
@@ -262,7 +264,8 @@ class CanaryScorer:
         """Append ``vector − less`` to a series; it is scored at once, or once enough vectors wait.
 
         Returns:
-            Its inner product with every canary, shape ``(count,)``; ``None`` if it waits.
+            The vector's inner product with every canary, shape ``(count,)``; ``None`` if it
+            waits.
 
         Raises:
             ValueError: if the vector has the wrong shape or an entry that is not finite.
@@ -298,7 +301,7 @@ class CanaryScorer:
         self._names.clear()
 
     def norms(self, series: str) -> Floats:
-        """Norm of every vector of the series, shape ``(length,)``."""
+        """The norm of every vector of the series, shape ``(length,)``."""
         return np.array(self._norms.get(series, []))
 
     def cosines(self, series: str) -> Floats:
@@ -313,10 +316,10 @@ class CanaryScorer:
     def state(
         self, series: Iterable[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Named arrays from which `restore` continues: of all series, and vectors that wait.
+        """Named arrays of all series and waiting vectors, from which `restore` continues.
 
         Args:
-            series: which series; with it, vectors that wait are scored first.
+            series: names of the series to include; if given, waiting vectors are scored first.
         """
         out: dict[str, np.ndarray] = {}
         if series is None:
@@ -336,11 +339,11 @@ class CanaryScorer:
     def restore(
         self, state: Mapping[str, np.ndarray], length: int | None = None
     ) -> None:
-        """Continue from what `state` returned.
+        """Continue from a `state`.
 
         Args:
-            state: named arrays; those that are not of `state` are ignored.
-            length: number of vectors of each series; later ones are forgotten.
+            state: named arrays; arrays that are not part of a `state` are ignored.
+            length: number of vectors of each series; later vectors are discarded.
 
         Raises:
             ValueError: if the state has another dimension or number of canaries, or fewer vectors.

@@ -2,8 +2,8 @@
 
 The rounds of a place are those that the schedule gives to one more client. Most places have one
 canary, which takes part as a client does. Some are divided among several canaries, which take part
-half as often, a quarter as often, and so on to once. So the ladder needs no further participations,
-and its canaries follow the clients' schedule, whatever that is.
+half as often, a quarter as often, and so on down to once. So the ladder needs no additional
+participations, and its canaries follow any schedule of the clients.
 
 Examples:
     >>> rungs(12), rungs(30)
@@ -16,16 +16,16 @@ import numpy as np
 
 from fl_epe.checks import Booleans
 
-_DIVIDED = 6  # one place in so many
+_DIVIDED = 6  # one of so many places is divided
 
 
 def divided_places(places: int) -> int:
-    """How many of the places are divided: one in six, and at least one."""
+    """The number of places that are divided: one in six, and at least one."""
     return min(places, max(1, places // _DIVIDED))
 
 
 def rungs(rounds: int) -> list[int]:
-    """Participations of each canary of a divided place with so many ``rounds``."""
+    """The participations of each canary of a divided place that has ``rounds`` rounds."""
     participations = []
     while rounds > 0:
         participations.append(rounds - rounds // 2)
@@ -37,8 +37,8 @@ def ladder(places: Booleans, rng: np.random.Generator) -> Booleans:
     """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``.
 
     Args:
-        places: which place is in which round; the last ones are divided.
-        rng: draws which canary of a divided place has which of its rounds.
+        places: the rounds of each place, ``(T, places)``; the last places are divided.
+        rng: the generator that assigns the rounds of a divided place to its canaries.
     """
     undivided = places.shape[1] - divided_places(places.shape[1])
     columns = list(places[:, :undivided].T)

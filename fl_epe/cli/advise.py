@@ -14,9 +14,9 @@ from fl_epe.files import record_in
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
-_DELTA = 1e-5
-_CLIENTS = 10**6
-_SHARES = (0.05, 0.1, 0.2)  # of a round that is canaries
+_DELTA = 1e-5  # target δ, if the number of clients is not known
+_CLIENTS = 10**6  # number of clients, if it is not known
+_SHARES = (0.05, 0.1, 0.2)  # shares of a round that canaries may have
 
 
 def _planned(
@@ -25,7 +25,7 @@ def _planned(
     participations: float | None,
     run: AuditRecord | None = None,
 ) -> tuple[Schedule, Trace | None]:
-    """The schedule that is asked for, else that of the run, and the log that it replays."""
+    """The requested schedule, else that of the run, and the log that it replays."""
     default_participations = 1.0
     if run is not None:
         design = run.design
@@ -53,7 +53,7 @@ def _planned(
 def _clients(
     clients: int | None, log: Trace | None, run: AuditRecord | None
 ) -> int | None:
-    """The number of clients: of the log, as typed, or of the run; ``None`` if it is not known."""
+    """The number of clients of the log, as typed, or of the run; ``None`` if it is not known."""
     if clients is not None and clients < 2:
         raise_invalid("clients", clients, ">= 2")
     if log is not None:
@@ -110,7 +110,7 @@ class Noise:
     json: bool = False
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Print it."""
+        """Print the noise."""
         if self.like is None:
             run = None
         else:
@@ -189,7 +189,7 @@ class Canaries:
 
     @waiting("Computing what canaries can tell")
     def __call__(self, words: Sequence[str]) -> int:
-        """Print it."""
+        """Print the advice."""
         schedule, log = _planned(
             self.participation, self.rounds, self.participations
         )
@@ -251,7 +251,7 @@ class Log:
 
     @waiting("Computing how exposed the clients of the log are")
     def __call__(self, words: Sequence[str]) -> int:
-        """Print it."""
+        """Print the exposure of the clients."""
         trace = Trace.read(self.file)
         delta = chosen_delta(self.delta, trace.population)
         exposure = limit.exposure(

@@ -13,12 +13,8 @@ from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
 from fl_epe.tasks import look_in_current_folder
 
-_NOT_TYPED = (
-    "where",
-    "trials",
-    "probes",
-    "clip_rule",
-)  # the last two are no texts
+# Fields of a `Target` without an option; the last two cannot be typed.
+_NOT_TYPED = ("where", "trials", "probes", "clip_rule")
 
 
 @dataclasses.dataclass(frozen=True)

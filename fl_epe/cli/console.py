@@ -1,7 +1,7 @@
-"""What several commands print, where they write, and how they report an error.
+"""The output of commands: text, progress and errors.
 
-The message of an `ArgumentError` names the option that was typed. Any other error becomes one line,
-and its traceback is shown where ``--debug`` asks for it.
+The message of an `ArgumentError` names the option that was typed. Any other error becomes one
+line; its traceback is shown with ``--debug``.
 """
 
 import codecs
@@ -23,8 +23,10 @@ from rich.console import Console
 from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.files import on_one_line, printable, run_folder
 
-# How codecs write what an encoding lacks.
+# Name of the error handler for letters that an encoding lacks.
 SPELLED_OUT = "fl-epe-spelled-out"
+
+# Letters of reports in ASCII.
 _PLAIN = {
     "≥": ">=",
     "≤": "<=",
@@ -47,7 +49,7 @@ _PLAIN = {
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Letters that an encoding lacks as ASCII; "?" only for those that no report has."""
+    """The ASCII form of letters that an encoding lacks, or "?" for letters that no report has."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -58,17 +60,17 @@ codecs.register_error(SPELLED_OUT, _spelled_out)
 
 
 def terminal() -> Console:
-    """Standard output, on which text is text: no markup, no emoji codes, no escapes."""
+    """Standard output, on which text is printed without markup, emoji codes or escapes."""
     from fl_epe.reporting import Terminal
 
     return Terminal(highlight=False)
 
 
 def output_directory(chosen: Path | None, name: str) -> Path:
-    """The folder that was chosen, or ``runs/NAME-DATE-TIME``; it is not made yet.
+    """The chosen folder, or ``runs/NAME-DATE-TIME``, which is not created yet.
 
     Raises:
-        ValueError: if it is a file.
+        ValueError: if the chosen folder is a file.
     """
     output = chosen or run_folder(name)
     if output.exists() and not output.is_dir():
@@ -79,19 +81,19 @@ def output_directory(chosen: Path | None, name: str) -> Path:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines as they are; those that start with a bullet are dim."""
+    """Print lines; lines that start with a bullet are dim."""
     console = terminal()
     for line in lines:
         console.print(line, style="dim" if line.startswith("•") else None)
 
 
 def print_whole(*lines: str) -> None:
-    """Print lines that are not wrapped, such as paths and commands, however long they are."""
+    """Print lines that must not be wrapped, such as paths and commands."""
     print(printable("\n".join(lines)))
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """Print JSON for another program; ``null`` is a number that is infinite or unknown."""
+    """Print JSON for another program; a number that is infinite or unknown is ``null``."""
     from fl_epe.reporting import as_json
 
     text = json.dumps(
@@ -101,14 +103,14 @@ def print_json(values: dict[str, Any]) -> None:
 
 
 PATIENCE = 1.5
-"""Seconds after which a command says what it waits for."""
+"""Seconds after which a command prints what it is waiting for."""
 
 
 @contextlib.contextmanager
 def waiting(doing: str) -> Iterator[None]:
-    """Print on a terminal what is being done, if it takes longer than `PATIENCE`.
+    """Print on a terminal what the command does, if it takes longer than `PATIENCE`.
 
-    Elsewhere nothing is printed, so that a log or a notebook does not depend on speed.
+    Nothing is printed elsewhere, so that a log or a notebook does not depend on speed.
     """
     options = {"prefix": "", "alarm": False}
     timer = threading.Timer(PATIENCE, say, [f"{doing} …"], options)
@@ -122,10 +124,10 @@ def waiting(doing: str) -> Iterator[None]:
 
 
 class ProgressLine:
-    """How far a command is: a bar on a terminal, elsewhere a line every ten seconds.
+    """The progress of a command: a bar on a terminal, elsewhere a line every ten seconds.
 
     Args:
-        time_left: show the time that is left, where the text does not say it.
+        time_left: whether to show the remaining time, for texts that do not include it.
     """
 
     def __init__(self, *, time_left: bool = False) -> None:
@@ -167,7 +169,7 @@ class ProgressLine:
         *,
         last: bool = False,
     ) -> None:
-        """Show that ``done`` of ``total`` (or of an unknown number) are done, or the ``last``."""
+        """Show that ``done`` of ``total`` items are done; ``last`` if the total is not known."""
         if self._console.is_terminal:
             self._bar.update(
                 self._task,
@@ -189,9 +191,12 @@ NOT_MEASURED = 3  # ε was not measured, or a report's status is not "ok"
 NO_READER = 141  # standard output is a pipe that was closed
 
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
+
+# The extra of this package that installs a module.
 _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
     ("PIL", "datasets", "flwr_datasets", "h5py", "pyarrow"), "data"
 )
+# Error numbers of a full disk, and of missing permissions.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -199,13 +204,13 @@ _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 def report_error(
     error: Exception, prog: str, names: Mapping[str, str], *, debug: bool
 ) -> int:
-    """Print the line that says what is wrong; returns the exit status.
+    """Print an error on one line; returns the exit status.
 
     Args:
-        error: what was raised.
+        error: the error.
         prog: the command.
-        names: what is typed for an argument, by its name in Python.
-        debug: whether to print the traceback before it.
+        names: the typed form of an argument, by its name in Python.
+        debug: whether to print the traceback before the line.
     """
     from fl_epe.auditing import NotMeasured
 
@@ -227,7 +232,7 @@ def report_error(
 
 
 def _text(error: Exception, names: Mapping[str, str]) -> str | None:
-    """What is wrong with something typed or read; ``None`` for an error of this package."""
+    """The text of an error of the input; ``None`` for a defect of this package."""
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         extra = _EXTRAS[error.name]
         return f"This needs {error.name}, which is not installed: pip install 'fl-epe[{extra}]'."
@@ -253,7 +258,7 @@ def _text(error: Exception, names: Mapping[str, str]) -> str | None:
 
 
 def remedy(error: OSError) -> str:
-    """What to do about an error of a file, as a sentence; empty if there is no advice."""
+    """Advice for an error of a file, as a sentence; empty if there is none."""
     if error.errno in _FULL:
         return "Free some space."
     if error.errno in _CLOSED:
@@ -262,6 +267,7 @@ def remedy(error: OSError) -> str:
 
 
 def _reason(error: Exception) -> str:
+    """The text of an error in brackets after a space; empty if it has none."""
     if str(error):
         return f" ({error})"
     return ""
@@ -278,11 +284,10 @@ def say(
 
 
 def close_stdout() -> None:
-    """Discard what is still to be printed, as standard output has no reader."""
+    """Discard all further output, as standard output has no reader."""
     with (
-        contextlib.suppress(
-            OSError, ValueError
-        ),  # stdout is no file, or closed
+        # Standard output may be no file, or closed.
+        contextlib.suppress(OSError, ValueError),
         open(os.devnull, "w") as nowhere,
     ):
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -19,8 +19,12 @@ from fl_epe.tasks import (
     sort_columns,
 )
 
-_CLIENTS = 100  # where no column says whose a row is
-_LEAST_PARTICIPATIONS = 2  # nothing is measured of clients that never take part
+_CLIENTS = 100  # number of clients, if no column names the owner of a row
+_LEAST_PARTICIPATIONS = (
+    2  # participations of a client in the example's run, at least
+)
+
+# Columns of the example, a data set of scikit-learn.
 _CANCER = [
     f"{kind} {measure}"
     for kind in ("mean", "worst")
@@ -76,7 +80,7 @@ class New:
         about = list[str]()
         if self.data is None:
             kinds = ColumnKinds(numbers=_CANCER)
-            text = _filled(path, kinds, ["target"], 60)
+            text = _filled_template(path, kinds, ["target"], 60)
         else:
             with waiting(f"Reading {self.data}"):
                 text, about = self._of_table(self.data)
@@ -88,7 +92,7 @@ class New:
         return 0
 
     def _of_table(self, data: Path) -> tuple[str, list[str]]:
-        """The file for a table, and lines about the use of its columns."""
+        """The text of the file for a table, and lines about the use of its columns."""
         from fl_epe.tasks import read_tables
 
         tables = read_tables(str(data), self.by or "")
@@ -108,7 +112,8 @@ class New:
             )
         if self.by is not None:
             clients = table[self.by].nunique()
-        else:  # a tenth of the rows is held out
+        else:
+            # A tenth of the rows is held out.
             clients = min(_CLIENTS, len(table) * 9 // 10)
         if clients < 2:
             raise_invalid(
@@ -116,7 +121,7 @@ class New:
                 str(data),
                 f"to have the rows of 2 clients, found {clients}",
             )
-        # or the id of a hub's data set
+        # A source that is no path is the id of a hub's data set.
         if data.exists():
             source = data.resolve()
         else:
@@ -137,10 +142,12 @@ class New:
             about.append(
                 f"Rows left out, without {' or '.join(needed)}: {dropped:,}"
             )
-        return _filled(self.file, kinds, needed, clients, **values), about
+        return _filled_template(
+            self.file, kinds, needed, clients, **values
+        ), about
 
     def _needed_columns(self, data: Path, names: list[str]) -> list[str]:
-        """The target's column and, if there is one, the owner's, among those of the table."""
+        """The column of the target and, if there is one, that of the owner."""
         columns = ", ".join(names)
         if self.targets is None:
             raise_invalid(
@@ -192,7 +199,7 @@ class Convert:
     vocabulary: Path | None = None
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Convert it."""
+        """Convert the data set."""
         from fl_epe.data import convert
 
         with ProgressLine() as line:
@@ -213,26 +220,26 @@ class Convert:
         return 0
 
 
-def _filled(
+def _filled_template(
     path: Path,
     kinds: ColumnKinds,
     needed: list[str],
     clients: int,
     **parts: object,
 ) -> str:
-    """The template with names of columns.
+    """The text of the file, from the template.
 
     Args:
-        path: of the file.
-        kinds: what each column is.
-        needed: the target, and the column of the owner if there is one.
-        clients: how many there are.
-        parts: what the template shows of a table beside the columns.
+        path: the path of the file.
+        kinds: the kind of each column.
+        needed: the columns of the target and, if there is one, of the owner.
+        clients: the number of clients.
+        parts: further values of the template.
     """
     from fl_epe.reporting import render_page
 
-    few = min(RunConfig.clients_per_round, clients // 2)
-    enough = math.ceil(_LEAST_PARTICIPATIONS * clients / RunConfig.rounds)
+    default_cohort = min(RunConfig.clients_per_round, clients // 2)
+    least_cohort = math.ceil(_LEAST_PARTICIPATIONS * clients / RunConfig.rounds)
     text = render_page(
         "own_task.py.j2",
         "cli",
@@ -241,7 +248,7 @@ def _filled(
         needed=needed,
         owner=needed[1] if len(needed) > 1 else None,
         clients=clients,
-        cohort=max(1, few, enough),
+        cohort=max(1, default_cohort, least_cohort),
         rounds=RunConfig.rounds,
         most_levels=CLEAR_CLASSES,
         quoted=_quoted,
@@ -251,7 +258,7 @@ def _filled(
 
 
 def _described(kinds: ColumnKinds) -> list[str]:
-    """A line for each kind of column that there is, and one for each column that is left out."""
+    """A line for each kind of columns, and one for each column that is left out."""
     named = {
         "Numbers": kinds.numbers,
         "Categories": kinds.categories,
@@ -268,7 +275,8 @@ def _described(kinds: ColumnKinds) -> list[str]:
 def _quoted(value: object) -> str:
     """A literal with double quotes; if it is long, each of several values has its own line.
 
-    Letters that are not printable are Python's escapes, which are JSON's where JSON has some.
+    Letters that are not printable are escaped as in Python, or as in JSON where JSON escapes
+    them.
     """
     text = json.dumps(value, ensure_ascii=False)
     if len(text) >= 80:

@@ -1,7 +1,7 @@
-"""Guards of a command: against signals, and against settings of the current folder.
+"""The handling of signals, and of Matplotlib's settings in the current folder.
 
-`signals_stop` makes Ctrl-C, SIGTERM and SIGHUP end a command alike, a run so that its rounds are
-kept; `end_beside_threads` ends the process where a second one came.
+`signals_stop` lets Ctrl-C, SIGTERM and SIGHUP end a command in the same way, and a run after a
+checkpoint; `end_beside_threads` ends the process after a second signal.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _SIGNALS = [
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal, by its name, that asks the command to stop."""
+    """A signal that stops the command; the argument is its name."""
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, which is SIGINT where `Stopped` does not name another."""
+    """128 plus the number of the signal: that of `Stopped`, else SIGINT."""
     name = stop.args[0] if isinstance(stop, Stopped) else "SIGINT"
     return 128 + signal.Signals[name]
 
 
 @contextlib.contextmanager
 def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
-    """While it lasts, a signal raises `Stopped`, or the first one asks a run to stop.
+    """In this context a signal raises `Stopped`, but the first one may ask a run to stop.
 
-    It raises at once where no run listens, or where the main thread waits for clients. A signal
-    that is ignored, as SIGHUP under ``nohup``, stays ignored. Outside the main thread, where Python
-    handles no signals, nothing changes.
+    It raises at once if no run accepts the request, or if the main thread waits for clients. A
+    signal that is ignored, as SIGHUP under ``nohup``, stays ignored. Outside the main thread,
+    where Python handles no signals, nothing changes.
 
     Args:
-        stop: asks the run.
+        stop: the request to stop a run.
 
     Yields:
         The numbers of the signals so far.
@@ -73,8 +73,9 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
 def import_matplotlib() -> None:
     """Load Matplotlib without the file ``matplotlibrc`` of the current folder.
 
-    That is the first place in which Matplotlib looks for settings, when it is imported; they may be
-    somebody else's, a link or a pipe. Only for a command: it leaves the folder for a moment.
+    Matplotlib looks there first for settings when it is imported; the file may be another
+    user's, a link or a pipe. Only a command should call this function, as it leaves the folder
+    for a moment.
     """
     with (
         contextlib.suppress(FileNotFoundError),
@@ -84,10 +85,10 @@ def import_matplotlib() -> None:
 
 
 def end_beside_threads(status: int) -> None:
-    """End the process with this status if a node is still at work, as after a second Ctrl-C.
+    """End the process with this status if a node still works, as after a second Ctrl-C.
 
-    At its own end, Python would unwind the node's thread, and what that calls in C++ would abort
-    the process. All files are written by then.
+    At a normal exit, Python would unwind the node's thread, whose C++ code would abort the
+    process. All files are written by then.
     """
     if any(thread.name == NODE_THREAD for thread in threading.enumerate()):
         for number in _SIGNALS:

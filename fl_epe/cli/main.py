@@ -1,4 +1,4 @@
-"""The entry point of ``fl-epe``: every command is a dataclass in a file of its own in this room."""
+"""The entry point of ``fl-epe``; every command is a dataclass in a module of this package."""
 
 import argparse
 import importlib
@@ -14,13 +14,13 @@ from fl_epe.cli import console
 from fl_epe.cli.guards import end_beside_threads, exit_status, signals_stop
 from fl_epe.cli.options import Parser, add_options, description_of, make
 
-# Environment variables that keep Flower and Ray from calling home, unless the user set them.
+# Environment variables that switch off telemetry of Flower and Ray, unless the user set them.
 SILENCE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-# Every command: its module and class in this room, or nothing if others follow it; a summary.
+# Every command with its module and class, which are empty if subcommands follow, and a summary.
 COMMANDS = {
     "run": ("run:Run", "train a task with DP-FedAvg and audit it"),
     "resume": ("run:Resume", "go on with a run that was stopped"),
@@ -72,7 +72,9 @@ COMMANDS = {
     ),
 }
 
-_SIGNALLED = 128  # and the number of a signal: the status of what it stopped
+_SIGNALLED = (
+    128  # plus the number of a signal: the exit status after that signal
+)
 
 _EXIT_STATUS = """exit status:
   0 if all went well, 2 for bad input, 3 if ε was not measured or the model
@@ -84,52 +86,57 @@ _EXIT_STATUS = """exit status:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status.
 
-    0 if all went well, 2 for bad input, 3 if what was asked for was not measured, 1 for a failure
-    that should not happen, 128 + n when stopped by signal n and 141 when nobody reads the output
-    any more. `argparse` exits by itself for options that do not exist (2) and for help (0).
+    The status is 0 for success, 2 for bad input, 3 if the requested value was not measured, 1
+    for a failure that should not happen, 128 + n after signal n, and 141 if nobody reads the
+    output any more. `argparse` exits by itself for options that do not exist (2) and for help
+    (0).
     """
     # Flower reads these only when it is imported, which is later.
     for name, value in SILENCE.items():
         os.environ.setdefault(name, value)
-    # ε and θ can be printed, whatever the terminal's encoding.
+    # This allows ε and θ in any encoding of the terminal.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=console.SPELLED_OUT)
     words = sys.argv[1:] if argv is None else argv
     try:
         with signals_stop():
-            status = _carried_out(list(words))
+            status = _execute(list(words))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
         status = exit_status(stop)
-    if argv is None and status > _SIGNALLED:  # the process is this command's
+    # Without ``argv`` the process belongs to this command.
+    if argv is None and status > _SIGNALLED:
         end_beside_threads(status)
     return status
 
 
-def _carried_out(words: list[str]) -> int:
+def _execute(words: list[str]) -> int:
+    """Carry out the command; returns the exit status."""
     parser = Parser(prog="fl-epe")
     try:
         with console.waiting("Loading the command"):
-            arguments = _parsed(words)
+            arguments = _parse(words)
         parser = arguments.parser
         status: int = make(arguments.command, arguments)(words)
         sys.stdout.flush()
     except BrokenPipeError:
         console.close_stdout()
         return console.NO_READER
-    except Exception as error:  # noqa: BLE001 (the last one: nothing is left to handle it)
+    except Exception as error:  # noqa: BLE001 - every error becomes one line
         status = console.report_error(
             error, parser.prog, parser.names, debug="--debug" in words
         )
         try:
             sys.stdout.flush()
-        except OSError:  # a full disk, or a pipe that was closed
+        except OSError:
+            # The disk is full, or the pipe was closed.
             console.close_stdout()
     return status
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """The parsed arguments; a word that is not known is an error with a hint."""
     parser = parser_for(words)
     if words and words[0][:1] not in ("", "-") and words[0] not in COMMANDS:
         hint = did_you_mean(words[0], list(COMMANDS))
@@ -153,7 +160,7 @@ def parser_for(words: Sequence[str]) -> Parser:
     """The parser of all commands; only that of the command in ``words`` has its options.
 
     Args:
-        words: what was typed; a task among them brings its own options.
+        words: the typed words; a task among them has its own options.
     """
     parser = Parser(
         prog="fl-epe",
@@ -176,11 +183,12 @@ def parser_for(words: Sequence[str]) -> Parser:
                 required=True, metavar="WHAT"
             )
         elif typed[: len(name.split())] == name.split():
-            _fill(command, place, words)
+            _add_command(command, place, words)
     return parser
 
 
-def _fill(parser: Parser, place: str, words: Sequence[str]) -> None:
+def _add_command(parser: Parser, place: str, words: Sequence[str]) -> None:
+    """Add description, examples and options of a command to its parser."""
     module, _, name = place.partition(":")
     command = getattr(importlib.import_module(f"fl_epe.cli.{module}"), name)
     parser.description, examples = description_of(command)

@@ -1,8 +1,9 @@
 """The options of a command from the fields of its dataclass, and their help from its docstring.
 
-A field becomes an option: its name with dashes, its type, its default and its text in the section
-"Attributes:". ``Annotated[..., "FILE"]`` makes a positional argument that help calls FILE, and
-`Group` takes the options of another dataclass. `make` calls the dataclass with what was typed:
+A field becomes an option with the field's name in dashes, its type, its default and its text in
+the section "Attributes:". ``Annotated[..., "FILE"]`` makes a positional argument that help
+calls FILE, and `Group` adds the options of another dataclass. `make` calls the dataclass with
+the typed values:
 
     >>> @dataclasses.dataclass
     ... class Bake:
@@ -20,8 +21,8 @@ A field becomes an option: its name with dashes, its type, its default and its t
     >>> make(Bake, parser.parse_args(["rye", "--loaves", "3"]))
     Bake(flour='rye', loaves=3)
 
-tyro 1.0.17 was tried in place of this module: a message of 6 to 11 lines where this prints one,
-``{None}|FLOAT`` in place of ``X``, and 0.14 s more for each command.
+tyro 1.0.17 was tried in place of this module. Its messages have 6 to 11 lines instead of one,
+it prints ``{None}|FLOAT`` instead of ``X``, and it takes 0.14 s more for each command.
 """
 
 import argparse
@@ -56,7 +57,7 @@ class Parser(argparse.ArgumentParser):
     """A parser without defaults and abbreviated options, whose errors are one line.
 
     Attributes:
-        names: what is typed for an argument, by its name in Python.
+        names: the typed form of an argument, by its name in Python.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -78,10 +79,11 @@ class Parser(argparse.ArgumentParser):
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Marks a field that holds what was typed of another dataclass's options, by name.
+    """Marks a field that holds the typed options of another dataclass, by name.
 
     Attributes:
-        settings: that dataclass; or a function of the parser and what was typed that returns one.
+        settings: that dataclass, or a function that returns it from the parser and the typed
+            words.
         without: fields that get no option.
     """
 
@@ -105,12 +107,14 @@ def add_options(
     and ``Mapping`` (NAME=VALUE, repeatable). A field of another type gets no option.
 
     Args:
-        parser: of the command. Names of options that are not the field's are in its ``names``.
+        parser: the parser of the command. Its ``names`` has the options that differ from their
+            fields' names.
         settings: a dataclass, whose docstring has a section "Attributes:".
-        words: what was typed.
-        group: of the parser's options, where the new ones are not for the parser itself.
+        words: the typed words.
+        group: the group of the parser to which the options are added; by default the parser
+            itself.
         without: names of fields that get no option.
-        prefix: before the names of the parser's attributes, which are the fields' names.
+        prefix: a prefix of the names of the parser's attributes, which are the fields' names.
     """
     texts = texts_of(settings)
     kinds = typing.get_type_hints(settings, include_extras=True)
@@ -193,7 +197,7 @@ def description_of(settings: type) -> tuple[str, str]:
 
 
 def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
-    """The text of each attribute or option in docstrings; empty where these are stripped."""
+    """The text of each attribute or option in docstrings; empty if these are stripped."""
     texts: dict[str, str] = {}
     documented: tuple[Callable[..., Any], ...]
     if isinstance(settings, type):
@@ -209,16 +213,20 @@ def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
+    """The text without backquotes and line breaks."""
     return " ".join(text.replace("`", "").split())
 
 
 def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
-    """How argparse reads a value of this type; empty if it cannot be typed as an option."""
+    """The arguments of argparse for a value of this type; empty if it cannot be an option."""
+    # A flag with a default of True or None also has a form with --no-.
     kinds = [part for part in parts_of(kind) if part is not types.NoneType]
     words = tuple(part for part in kinds if isinstance(part, str))
     if kinds[0] is bool:
-        has_no_form = default is True or default is None
-        action = argparse.BooleanOptionalAction if has_no_form else "store_true"
+        has_negation = default is True or default is None
+        action = (
+            argparse.BooleanOptionalAction if has_negation else "store_true"
+        )
         return {"action": action}
     origin = typing.get_origin(kinds[0])
     if origin is Mapping:
@@ -251,26 +259,30 @@ def _number(
         if text in words:
             return text
         value = kind(text)
-        if not abs(value) <= sys.float_info.max:  # also of nan
+        # The comparison is false for NaN too.
+        if not abs(value) <= sys.float_info.max:
             raise ValueError
         return value
 
-    number.__name__ = kind.__name__  # for argparse's message
+    # argparse uses the name in its message.
+    number.__name__ = kind.__name__
     return number
 
 
 def _text(text: str) -> str:
+    """A text that is not empty."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return text
 
 
 def _path(text: str) -> Path:
+    """A path that is not empty."""
     return Path(_text(text))
 
 
 def name_and_value(text: str) -> tuple[str, Any]:
-    """The two parts of "NAME=VALUE", where the value is in JSON or else text as it is."""
+    """The two parts of "NAME=VALUE"; a value that is no JSON is a text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -279,7 +291,7 @@ def name_and_value(text: str) -> tuple[str, Any]:
     return name.replace("-", "_"), value
 
 
-# How argparse makes a value of each type from a word of the command line, and how help shows it.
+# argparse's reader of a word of the command line, by type, and the placeholder in the help.
 _READERS: dict[Any, dict[str, Any]] = {
     int: {"type": _number(int), "metavar": "N"},
     float: {"type": _number(float), "metavar": "X"},

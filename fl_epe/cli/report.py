@@ -29,7 +29,7 @@ from fl_epe.files import RECORD, inside, on_one_line, record_in
 if TYPE_CHECKING:
     from fl_epe.reporting import Summary
 
-_FIGURES = "figures"  # the folder of a run's figures to publish
+_FIGURES = "figures"  # folder of a run's figures for publication
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Report:
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         if len(self.run_dirs) > 1:
-            not_for_these = ["figures", "clients", "details"]
+            excluded = ["figures", "clients", "details"]
             purpose = "one run; report each of them on its own"
         else:
-            not_for_these = ["delta", "output"]
+            excluded = ["delta", "output"]
             purpose = "two or more runs that are compared; one was named"
-        for name in not_for_these:
+        for name in excluded:
             value = getattr(self, name)
             if value != getattr(Report, name):
                 text = f"{{{name}}} is for {purpose}."
@@ -88,6 +88,7 @@ class Report:
         return self._report(self.run_dirs[0])
 
     def _report(self, directory: Path) -> int:
+        """Write the report of one run; returns the exit status."""
         from fl_epe.reporting import write_clients, write_figures
 
         path = _record_of(directory)
@@ -109,6 +110,7 @@ class Report:
         return summary.exit_status
 
     def _compare(self) -> int:
+        """Compare several runs; returns the exit status."""
         from fl_epe.reporting import (
             compare_runs,
             print_runs_compared,
@@ -195,7 +197,8 @@ def print_and_write(
     print()
     print_report(terminal(), summary, details=details)
     lines = summary.performance()
-    for line in lines[:-1] or lines:  # the loss only where there is no metric
+    # The last line is the loss, which is printed only if there is no metric.
+    for line in lines[:-1] or lines:
         print_whole(on_one_line(line))
     hint = "" if details else "  (--details prints the rest)"
     print_whole(f"Report: {directory / 'report.html'}{hint}")
@@ -237,7 +240,7 @@ class Estimate:
     json: bool = False
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Print it."""
+        """Print the estimate."""
         from fl_epe.reporting import print_scores, score_values
 
         if self.claim is not None:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from fl_epe.auditing import AuditRecord
     from fl_epe.simulation import Job, Progress
 
-_FINAL = "epsilon-final"  # a metric after the last round alone
+_FINAL = "epsilon-final"  # a metric that exists only after the last round
+
+# Options of the built-in tasks.
 _BUILT_IN_OPTIONS = (
     "--num-clients",
     "--alpha",
@@ -43,15 +45,15 @@ _BUILT_IN_OPTIONS = (
     "--max-examples",
     "--data-dir",
 )
-_MODEL = "model.pt"  # of the final model, in a run's folder
+_MODEL = "model.pt"  # file of the final model in a run's folder
 
 
 def task_settings(parser: Parser, words: Sequence[str]) -> type:
     """The dataclass of the options of the task that was typed; an empty one without a task.
 
     Args:
-        parser: of the command, with all its other options.
-        words: what was typed.
+        parser: the parser of the command, with all its other options.
+        words: the typed words.
 
     Raises:
         ImportError: if the task's module cannot be imported.
@@ -63,12 +65,14 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
     options = parser._option_string_actions
     if ":" in reference:
         look_in_current_folder()
-    else:  # a file here must not stand in for a package of a built-in task
+    else:
+        # The current folder is not searched, as a file in it could replace a built-in task's
+        # package.
         typed = {
             word.partition("=")[0] for word in words if word.startswith("--")
         }
         if not typed.issubset([*options, *_BUILT_IN_OPTIONS, "--"]):
-            # One is misspelt: the error needs no PyTorch, which takes seconds to load.
+            # An option is misspelt. Its error does not need PyTorch, which takes seconds to load.
             names = [
                 (option[2:].replace("-", "_"), str)
                 for option in _BUILT_IN_OPTIONS
@@ -88,7 +92,7 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
 
 
 def _reference(parser: Parser, words: Sequence[str]) -> str | None:
-    """The first word that may be a task, and is no option and no option's value."""
+    """The first word that may be a task and is neither an option nor an option's value."""
     is_value = False
     for word in words:
         if not is_value and not word.startswith("-") and is_reference(word):
@@ -100,10 +104,10 @@ def _reference(parser: Parser, words: Sequence[str]) -> str | None:
 
 @contextlib.contextmanager
 def task_errors(reference: str, *but: Any) -> Iterator[None]:
-    """Errors of a user's task as errors of that task, with their place.
+    """In this context an error of a user's task is raised as an error of that task, with its place.
 
     Args:
-        reference: of the task.
+        reference: the reference of the task.
         but: errors that do not come from a task.
 
     Raises:
@@ -161,7 +165,7 @@ class _Machine:
         *,
         resumed: bool = False,
     ) -> int:
-        """Train in a folder that is locked, keep the record, and report on it."""
+        """Train in a locked folder, save the record, and report on it."""
         from fl_epe import flower, simulation
 
         reference = job.task.reference
@@ -192,7 +196,8 @@ class _Machine:
         def on_model(theta: Floats32) -> None:
             try:
                 job.task.save_model(theta, output / _MODEL)
-            except OSError as error:  # does not end the run
+            except OSError as error:
+                # This error does not end the run.
                 _warn(f"{output / _MODEL} could not be written: {error}")
 
         try:
@@ -245,7 +250,7 @@ class _Machine:
         log: RunLog,
         loggers: Loggers,
     ) -> int:
-        """Keep the record of a finished run, and report on it."""
+        """Save the record of a finished run, and report on it."""
         from fl_epe.simulation import remove_checkpoint
 
         next_command = resume
@@ -266,7 +271,7 @@ class _Machine:
         return status
 
     def _resume_command(self, job: Job, output: Path) -> str:
-        """The command that goes on with this run, with all that a checkpoint may not choose."""
+        """The command that resumes this run, with all settings that a checkpoint may not choose."""
         from fl_epe.simulation import files_named
 
         words = ["resume", str(output)]
@@ -379,27 +384,27 @@ class Resume(_Machine):
         from fl_epe.simulation import load_job
 
         if not self.run_dir.is_dir():
-            load_job(
-                self.run_dir / CHECKPOINT
-            )  # raises the error: there is none
+            # It raises the error for a missing checkpoint.
+            load_job(self.run_dir / CHECKPOINT)
         with locked(self.run_dir):
             if (self.run_dir / RECORD).exists():
                 report = command_line(["report", str(self.run_dir)])
                 text = f"Expected {{run_dir}} to hold an unfinished run. See: {report}"
                 raise ArgumentError(text, run_dir=str(self.run_dir))
-            if (
-                self.task is not None and ":" in self.task
-            ):  # a module of the user
+            # Such a task is a module of the user.
+            if self.task is not None and ":" in self.task:
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task, self.reads)
             return self._carry_out(job, self.run_dir, words, resumed=True)
 
 
 def _warn(text: str) -> None:
+    """Print a warning on standard error."""
     console.say(text, prefix="fl-epe: warning: ")
 
 
 def _text(progress: Progress) -> str:
+    """The text of the progress line after a round."""
     from fl_epe.reporting import number
 
     if not progress.round:

@@ -1,9 +1,9 @@
-"""``run.log``: the events of a run, one JSON object a line, for programs that watch it.
+"""``run.log``: the events of a run, one JSON object per line, for programs that watch it.
 
     tail -f runs/half/run.log | jq -c 'select(.event == "round") | [.round, ."epsilon-all"]'
 
-Each line has ``time`` (UTC) and ``event``; docs/guides/run.md lists its other values. The log has
-no seed. If it cannot be written, there is one warning, and the run goes on.
+Each line has ``time`` (UTC) and ``event``; docs/guides/run.md lists its other values. The log
+contains no seed. If it cannot be written, there is one warning, and the run continues.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ RUN_LOG = "run.log"  # in a run's folder
 
 
 def now() -> str:
-    """The time, UTC, to the second."""
+    """The current time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def command_line(words: Sequence[str]) -> str:
-    """The command that was typed, as a shell takes it, without the value of --seed.
+    """The typed command as a shell reads it, without the value of --seed.
 
     Examples:
         >>> command_line(["run", "digits", "--seed", "17", "--output", "my runs"])
@@ -53,11 +53,11 @@ def command_line(words: Sequence[str]) -> str:
 
 
 class RunLog:
-    """The log of one run; lines of a run that went on are added to those before.
+    """The log of one run; a resumed run adds lines to those before.
 
     Args:
-        directory: of the run.
-        warn: called once, with a sentence, if the log cannot be written.
+        directory: the directory of the run.
+        warn: a function that is called once, with a sentence, if the log cannot be written.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
@@ -87,7 +87,7 @@ class RunLog:
             )
 
     def progress(self, progress: Progress) -> None:
-        """Note where the run stands after a round, or before the first one of this process."""
+        """Log the progress after a round, or before the first round of this process."""
         new_faults = progress.faults[self._noted_faults :]
         self._noted_faults = len(progress.faults)
         self.note(
@@ -102,12 +102,13 @@ class RunLog:
 
 
 def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
-    """How a run was made, as its record keeps it: ``started``, ``ended`` and ``commands``.
+    """The facts about a run for its record: ``started``, ``ended`` and ``commands``.
 
     Args:
-        directory: of the run, whose log has the earlier commands, as far as it can be read.
-        command: the command that is ending the run now.
-        started: when that command started.
+        directory: the directory of the run, whose log has the earlier commands if it can be
+            read.
+        command: the command that ends the run.
+        started: the time when that command started.
     """
     starts = list[tuple[str, str]]()
     with (
@@ -119,7 +120,8 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
             if line["event"] == "started":
                 start = (str(line["command"]), str(line["time"]))
                 if not start[0].startswith("fl-epe resume"):
-                    starts.clear()  # they are of another run
+                    # The lines before belong to another run.
+                    starts.clear()
                 starts.append(start)
     if not starts or starts[-1][0] != command:
         starts.append((command, started))

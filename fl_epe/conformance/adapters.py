@@ -2,10 +2,10 @@
 
 Each function takes the claim as `Target` does, and the target imports its library when it is
 called. Noise comes from the library's global generator, which is seeded before each release, so
-that noise cancels where it should. Updates of Flower's clients may have any values, as clients send
-them; updates of the other libraries are finite. ``sensitivity`` is that of the release: for a mean
-over n clients it is the clip norm over n. Adjacency is "zero-out", and the model has two arrays,
-"weight" and "bias".
+that two releases with one seed have the same noise. Updates of Flower's clients may have any
+values, as clients send them; updates of the other libraries are finite. ``sensitivity`` is the
+sensitivity of the release: for a mean over n clients it is the clip norm over n. Adjacency is
+"zero-out", and the model has two arrays, "weight" and "bias".
 
 Examples:
     >>> from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as Wrapper
@@ -30,10 +30,10 @@ from fl_epe.conformance.target import Target
 
 Arrays = dict[str, np.ndarray]
 
-_DIM = 12
-_HALF = 6
+_DIM = 12  # parameters of the model
+_HALF = 6  # parameters of each of its two arrays
 _CLAIM = {"adjacency": "zero-out", "arrays": (_HALF, _HALF)}
-_ZERO = 1e-9  # Flower's clipping divides by the length of an update
+_ZERO = 1e-9  # norm of a zero update, as Flower's clipping divides by the norm
 _FLOWER = {**_CLAIM, "zero_update_norm": _ZERO, "trials": 400}
 _LOCAL = {**_CLAIM, "inputs": "finite", "trials": 2000}
 
@@ -44,9 +44,9 @@ def of_flower_strategy(
     """One round of a strategy of Flower's message API, with its DP wrapper.
 
     Args:
-        make: makes the strategy, anew for each round.
-        nodes: number of clients that it samples and that reply.
-        claim: of `Target`.
+        make: a function that returns a new strategy for each round.
+        nodes: number of clients that the strategy samples, all of which reply.
+        claim: the claim, as arguments of `Target`.
     """
 
     def release(updates: Any, rng: np.random.Generator) -> Floats:
@@ -89,7 +89,7 @@ def of_flower_strategy(
         examples: int = 1,
         **extra: Any,
     ) -> Any:
-        """Replies of which the last is odd, and with an ordinary one in its place."""
+        """Replies whose last one is odd, and replies with an ordinary one in its place."""
         replies = [(_named(row) | extra, 1) for row in other_updates]
         return [*replies, (odd, examples)], [*replies, (ordinary | extra, 1)]
 
@@ -115,8 +115,8 @@ def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
     """A mod of Flower's clients, which processes the update of one client.
 
     Args:
-        make: makes the mod.
-        claim: of `Target`.
+        make: a function that returns the mod.
+        claim: the claim, as arguments of `Target`.
     """
 
     def release(updates: Floats, rng: np.random.Generator) -> Floats:
@@ -154,8 +154,9 @@ def of_opacus(make: Callable[[Any], Any], **claim: Any) -> Target:
     """A step of Opacus's `DPOptimizer`: updates are the gradients of a batch's examples.
 
     Args:
-        make: from a `torch.optim.SGD` with a learning rate of 1 to the optimizer with DP.
-        claim: of `Target`.
+        make: a function from a `torch.optim.SGD` with a learning rate of 1 to the optimizer
+            with DP.
+        claim: the claim, as arguments of `Target`.
     """
 
     def release(updates: Floats, rng: np.random.Generator) -> Floats:
@@ -174,18 +175,18 @@ def of_opacus(make: Callable[[Any], Any], **claim: Any) -> Target:
 
 
 def of_pfl(mechanism: Any, **claim: Any) -> Target:
-    """A mechanism of pfl: users' statistics are constrained, added up, and get noise.
+    """A mechanism of pfl: users' statistics are constrained and summed, and noise is added.
 
     Args:
-        mechanism: with ``constrain_sensitivity`` and ``add_noise`` as pfl's have them.
-        claim: of `Target`.
+        mechanism: a mechanism of pfl, with ``constrain_sensitivity`` and ``add_noise``.
+        claim: the claim, as arguments of `Target`.
     """
 
     def release(updates: Floats, rng: np.random.Generator) -> Floats:
         from pfl.stats import MappedVectorStatistics
 
         seed = int(rng.integers(2**32))
-        np.random.seed(seed)  # noqa: NPY002 (what pfl draws from)
+        np.random.seed(seed)  # noqa: NPY002 (the generator that pfl draws from)
         zeros = _named(np.zeros(_DIM, np.float32))
         total = MappedVectorStatistics(zeros, weight=1.0)
         users = [
@@ -208,16 +209,19 @@ def _flat(arrays: Any) -> Floats:
 
 
 def _named(row: Floats) -> Arrays:
+    """The two arrays of the model, from a vector of their entries."""
     return {"weight": row[:_HALF].reshape(3, 2), "bias": row[_HALF:]}
 
 
 def _packed(arrays: Arrays) -> dict[str, Any]:
+    """Arrays as Flower's."""
     from flwr.app import Array
 
     return {name: Array(array) for name, array in arrays.items()}
 
 
 def _message(arrays: Arrays, examples: int, node: int) -> Any:
+    """A client's reply with these arrays."""
     from flwr.app import (
         ArrayRecord,
         Message,
@@ -237,7 +241,7 @@ def _message(arrays: Arrays, examples: int, node: int) -> Any:
 
 @contextlib.contextmanager
 def _quiet_flower(rng: np.random.Generator) -> Iterator[None]:
-    """Seed the generator that Flower draws from, allow messages, and silence its log."""
+    """In this context Flower has a seeded generator, may make messages, and logs no warnings."""
     from fl_epe.simulation import ensure_task_identity
 
     ensure_task_identity(0)

@@ -1,8 +1,9 @@
-"""Which error rates a privacy claim allows, and which ε error rates prove.
+"""The error rates that a privacy claim allows, and the ε that error rates prove.
 
 A claim is a privacy profile: pairs (ε, δ) that hold together. A claim of one (ε, δ) is one pair. A
-claim of Gaussian noise, sampled or not, is the whole curve δ(ε) of the noise multiplier that is
-claimed, or that the claimed ε needs. Few trials then disprove ε = 4 at δ = 1e-5.
+claim of Gaussian noise, sampled or not, is the whole curve δ(ε) of the claimed noise
+multiplier, or of the noise multiplier that the claimed ε needs. A few trials can then disprove
+ε = 4 at δ = 1e-5.
 
 Examples:
     >>> claim = Profile(np.array([1.0]), np.array([0.0]), None)
@@ -29,13 +30,15 @@ from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
+# The values of ε in a profile.
 _GRID = np.linspace(0.0, 12.0, 61)
 
-# Shares of the claimed noise by which the detectable ε is searched: powers of the first number.
+# The detectable ε is searched over shares of the claimed noise, which are powers of
+# `_NOISE_SHARE`.
 _NOISE_SHARE = 0.9
 _NOISE_SHARES = 40
 
-# Each of two error rates is as low as needed with this probability, so both are in 4 of 5 runs.
+# Each of the two error rates is low enough with this probability, so both are in 4 of 5 runs.
 _POWER_PER_RATE = math.sqrt(0.8)
 
 
@@ -47,8 +50,8 @@ def limits(
     Args:
         false: number of runs without the canary that were classified as with it.
         missed: number of runs with the canary that were classified as without it.
-        count: trials of each world.
-        level: probability at most that one of the rates is above its limit.
+        count: number of trials of each world.
+        level: largest probability that one of the rates is above its limit.
     """
     fpr = error_rates.clopper_pearson_upper(
         np.asarray(false, np.float64), count, level / 2
@@ -60,9 +63,12 @@ def limits(
 
 
 @functools.lru_cache(maxsize=64)
-def _sampled(noise: float, rate: float, steps: int, interval: float) -> Floats:
+def _sampled_deltas(
+    noise: float, rate: float, steps: int, interval: float
+) -> Floats:
     """δ at the grid's ε of Gaussian mechanisms with Poisson sampling, rounded up."""
-    from dp_accounting.pld import privacy_loss_distribution  # slow to import
+    # The import is slow.
+    from dp_accounting.pld import privacy_loss_distribution
 
     step = privacy_loss_distribution.from_gaussian_mechanism(
         noise, sampling_prob=rate, value_discretization_interval=interval
@@ -72,12 +78,12 @@ def _sampled(noise: float, rate: float, steps: int, interval: float) -> Floats:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile:
-    """A claim.
+    """The pairs (ε, δ) of a claim.
 
     Attributes:
-        epsilons: shape (p,).
-        deltas: of these, shape (p,).
-        delta: at which a Gaussian claim is stated; ``None`` for other claims.
+        epsilons: the values of ε, shape (p,).
+        deltas: the δ of each ε, shape (p,).
+        delta: the δ of the claimed ε of a Gaussian claim; ``None`` for other claims.
     """
 
     epsilons: Floats
@@ -86,7 +92,7 @@ class Profile:
 
     @classmethod
     def of(cls, target: Target, noise_share: float = 1.0) -> Profile:
-        """The profile of a target's claim, or of one with this share of the claimed noise."""
+        """The profile of a target's claim, or of a claim with this share of the claimed noise."""
         rate = target.sampling_rate
         steps = target.canary_steps
         epsilon = target.claimed
@@ -111,13 +117,13 @@ class Profile:
             elif target.adjacency != "substitute":
                 interval = 1e-3 if noise_share == 1 else 1e-2
                 epsilons = _GRID
-                deltas = _sampled(z, rate, steps, interval)
+                deltas = _sampled_deltas(z, rate, steps, interval)
         return cls(
             np.append(epsilons, epsilon), np.append(deltas, target.delta), delta
         )
 
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
-        """By how much, in nats, error rates exceed the claim at its weakest pair.
+        """The excess of error rates over the claim at its weakest pair, in nats.
 
         It is negative for error rates that the claim allows.
         """
@@ -127,7 +133,7 @@ class Profile:
         return np.asarray((ratios - self.epsilons).max(axis=-1))
 
     def fnr(self, fpr: Floats) -> Floats:
-        """The lowest FNR at each FPR that is possible (Kairouz et al. 2015)."""
+        """The lowest possible FNR at each FPR (Kairouz et al. 2015)."""
         ratios = np.exp(np.minimum(self.epsilons, 700.0))
         by_members = 1 - self.deltas - ratios * fpr[:, None]
         by_nonmembers = (1 - self.deltas - fpr[:, None]) / ratios
@@ -148,16 +154,16 @@ class Profile:
 def detectable(
     target: Target, profile: Profile, count: int, level: float
 ) -> float:
-    """The smallest ε, among a few, that a game finds in 4 of 5 runs; infinite if it finds none.
+    """The smallest ε, among a few, that a game detects in 4 of 5 runs; infinite if there is none.
 
-    The mechanisms have less than the claimed noise, with `Target.law`, and the game has the best
-    statistic against them.
+    The mechanisms have less than the claimed noise, of the law `Target.law`, and the game uses
+    the best statistic against them.
 
     Args:
-        target: with its claim.
-        profile: that claim.
-        count: trials of each world that prove.
-        level: of a false alarm of the game.
+        target: the target with its claim.
+        profile: the profile of that claim.
+        count: number of trials of each world that are used for the proof.
+        level: probability of a false alarm of the game.
     """
     target = dataclasses.replace(target, noise=target.law, norm="l1")
     fpr = np.geomspace(0.1 / count, 0.5, 60)

@@ -6,11 +6,12 @@ and the analytical ε. The client is an `AuditedClient`: it takes part as often 
 client. The adversary knows the client's rounds, unless a privacy claim rests on hiding them
 (Poisson sampling, cohorts of fixed size, balls-in-bins).
 
-Known rounds: κ of ``score = κ · expected score + N(0, 1)`` is fitted over all canaries
-(`fl_epe.auditing.answer.ladder_fit`), and ε is that of two Gaussians κ times the client's
-expected score apart. Secret rounds: the same κ in the mixture over all rounds that the client
-may have had; the number of rounds of a canary is never used. The proof compares canaries that took
-part at most as often as the client with the exact null, by a method fixed beforehand.
+If the rounds are known, κ of ``score = κ · expected score + N(0, 1)`` is fitted over all
+canaries (`fl_epe.auditing.answer.ladder_fit`), and ε is that of two Gaussians κ times the
+client's expected score apart. If they are secret, the same κ is used in the mixture over all
+rounds that the client may have; the number of rounds of a canary is never used. The proof
+compares canaries that took part at most as often as the client with the exact null, by a method
+fixed beforehand.
 
 Examples:
     >>> from fl_epe.limit import limit_record
@@ -38,7 +39,7 @@ from fl_epe.auditing.record import AuditRecord, NotMeasured, not_measured
 from fl_epe.auditing.scoring import Scores, View, check_sign, scores_of, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
-# Largest relative error of signals at secret rounds, which are taken to be independent.
+# Largest relative error of signals at secret rounds, which are assumed to be independent.
 _MOST_CORRELATED = 0.05
 
 
@@ -47,17 +48,17 @@ class Answer:
     """ε of a client of a run against one adversary.
 
     Attributes:
-        adversary: what is seen and known.
-        participations: of the client; the expected number where its rounds are secret.
-        analytical: what theory allows.
+        adversary: what the adversary sees and knows.
+        participations: the client's number of rounds; the expected number if they are secret.
+        analytical: the analytical ε, with its assumptions.
         estimate: ε with its interval; ``None`` if it was not measured.
-        reason: why it was not measured, as a sentence without its full stop; empty if it was.
-        proved: the client's ε is above this, at the confidence; ``None`` without a bound.
-        proof: the bound's method.
-        fit: κ, and tests of the model behind it.
+        reason: why ε was not measured, as a sentence without its full stop; empty if it was.
+        proved: a lower bound on the client's ε at the confidence; ``None`` without a bound.
+        proof: the method of the lower bound.
+        fit: the fitted κ, and tests of its model.
         extrapolated: whether all canaries took part less often than the client.
-        scores: of the canaries.
-        view: what the adversary sees; the fit is of this view.
+        scores: the scores of the canaries.
+        view: the adversary's view, to which κ was fitted.
     """
 
     adversary: Adversary
@@ -74,7 +75,7 @@ class Answer:
 
     @property
     def contradicted(self) -> bool:
-        """Whether the proof is above the estimate's interval, which is then not to be trusted."""
+        """Whether the lower bound is above the estimate's interval, which is then not reliable."""
         return (
             self.estimate is not None
             and (self.proved or 0.0) > self.estimate.high
@@ -82,7 +83,7 @@ class Answer:
 
     @property
     def exceeds_theory(self) -> bool:
-        """Whether what is proved is more than theory allows: a defect of the implementation."""
+        """Whether the lower bound exceeds the analytical ε, which shows a defect."""
         limit = self.analytical.epsilon
         return limit is not None and (self.proved or 0.0) > limit
 
@@ -95,7 +96,7 @@ def answers(
     Args:
         record: the audit record of a run.
         delta: target δ; the record's by default.
-        confidence: of the intervals (two-sided) and of the proofs (one-sided).
+        confidence: confidence of the intervals (two-sided) and of the lower bounds (one-sided).
     """
     every_round = claim_adversary(record)
     final_model = dataclasses.replace(every_round, sees="final")
@@ -108,7 +109,7 @@ def answers(
 def answer_metrics(pair: tuple[Answer, Answer]) -> dict[str, float]:
     """The numbers of `answers` by their names in a run's metrics; NaN where nothing is known.
 
-    What theory allows is the same against both adversaries.
+    The analytical ε is the same against both adversaries.
     """
     final, every = pair
     metrics = epsilon_metrics("final", final.estimate)
@@ -130,14 +131,14 @@ def answer(
     confidence: float = 0.95,
     client: AuditedClient | None = None,
 ) -> Answer:
-    """The answer for one adversary; arguments are as for `answers`.
+    """The answer for one adversary.
 
     Args:
         record: the audit record of a run.
-        adversary: one who does not know the other clients' updates.
+        adversary: an adversary who does not know the other clients' updates.
         delta: target δ; the record's by default.
-        confidence: of the interval (two-sided) and of the proof (one-sided).
-        client: whose ε; by default the median client (`AuditedClient.of`).
+        confidence: confidence of the interval (two-sided) and of the lower bound (one-sided).
+        client: the client whose ε it is; by default the median client (`AuditedClient.of`).
 
     Raises:
         ValueError: for an argument out of range.
@@ -206,13 +207,14 @@ def answer(
 def client_epsilon(
     view: View, client: AuditedClient, scale: float, delta: float
 ) -> float:
-    """ε of a client whose scores are ``scale`` (κ) times the expected ones about N(0, 1).
+    """ε of a client whose scores are ``scale`` (κ) times the expected ones, plus N(0, 1).
 
-    Two Gaussians at known rounds; at secret ones the mixture over all that the client may have had.
+    At known rounds it is that of two Gaussians; at secret rounds, that of the mixture over all
+    rounds that the client may have.
 
     Raises:
-        NotMeasured: if the law of the secret rounds is not known, or the residual is correlated
-            between them.
+        NotMeasured: if the law of the secret rounds is not known, or the residuals of rounds
+            are correlated.
     """
     secret = client.secret
     weights = view.sizes.weights
@@ -246,7 +248,7 @@ def _proof(
     delta: float,
     confidence: float,
 ) -> tuple[float | None, str | None]:
-    """A lower bound on the client's ε and its method; ``None`` twice without one.
+    """A lower bound on the client's ε and its method; both are ``None`` without a bound.
 
     There is none with too few canaries, or if clients add noise that canaries do not have.
     """

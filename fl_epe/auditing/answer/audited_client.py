@@ -1,12 +1,13 @@
 """The client whose ε is the answer, and the adversary of a privacy claim.
 
-The client is the median one by what it adds to the run: its number of rounds, or where clients
-differ in weight the sum of its squared weights over its rounds. With equal weights it takes part as
-often as the median client.
+It is the median client by its contribution to the run. The contribution is the number of its
+rounds or, if clients differ in weight, the sum of its squared weights over its rounds. With
+equal weights it takes part as often as the median client.
 
-Its update has the norm of the clip norm. Clients that take part less often, or have smaller
-updates, leak less. Where its rounds are known it takes part at least once: a client that is in one
-round in three of a hundred runs leaks, in those three, what one round leaks.
+The norm of its update is the clip norm. Clients that take part less often, or have smaller
+updates, leak less. If its rounds are known it takes part at least once: a client that takes
+part in three of a hundred runs, in one round each, leaks in those three as much as one round
+leaks.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from fl_epe.auditing.record import AuditRecord, NotMeasured
 from fl_epe.auditing.scoring import Reaction, View, fitted_reaction, seen_by
 from fl_epe.schedules import Events
 
-# Clients whose rounds are looked at, of those with the median number of participations.
+# Largest number of clients whose patterns are used, of those with the median contribution.
 _MOST_PATTERNS = 100
 
 # Share of a client's rounds below which a canary takes part clearly less often.
 AS_OFTEN = 0.75
 
-# Share of the canaries' participations, by canaries that take part clearly less often than the
-# client, above which the client's score is extrapolated.
+# The client's score is extrapolated if canaries that take part clearly less often than the
+# client have more than this share of all canaries' participations.
 _LESS_OFTEN = 0.2
 
 # Relative difference of weights that are equal but for rounding.
@@ -44,10 +45,10 @@ class AuditedClient:
     """The client whose ε is the answer.
 
     Attributes:
-        participations: its number of rounds; the expected one where its rounds are secret.
-        patterns: how many times a round's contribution such clients added in each round, 0 where
-            they took no part, shape ``(T, m)``; empty if no such client is known.
-        secret: how its rounds are drawn, where privacy rests on hiding them; else ``None``.
+        participations: the number of its rounds; the expected number if they are secret.
+        patterns: the weight of m such clients in each round, 0 where they took no part, shape
+            ``(T, m)``; ``m`` is 0 if no such client is known.
+        secret: how its rounds are drawn, if privacy rests on hiding them; else ``None``.
     """
 
     participations: float
@@ -66,9 +67,9 @@ class AuditedClient:
 
         Args:
             record: the audit record of a run.
-            adversary: who knows its rounds or not; by default that of `claim_adversary`.
-            most: the client with the largest expected score, instead of the median one: all that a
-                privacy claim covers are at most as exposed.
+            adversary: the adversary; by default that of `claim_adversary`.
+            most: whether to choose the client with the largest expected score instead of the
+                median one; all other clients of a privacy claim leak at most as much.
 
         Raises:
             NotMeasured: if the adversary does not know the rounds, and their law is not known.
@@ -97,7 +98,7 @@ class AuditedClient:
                     clients[np.unique(spread.astype(np.int64))]
                 )
                 return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
-        participations = _expected(record)
+        participations = _expected_participations(record)
         limit = record.mechanism.participation.most
         if most and limit is not None:
             participations = max(participations, min(limit, record.rounds))
@@ -120,13 +121,13 @@ class AuditedClient:
         return bool(fewer.sum() > _LESS_OFTEN * counts.sum())
 
     def view(self, record: AuditRecord, adversary: Adversary) -> View:
-        """The view of the adversary in which scores of canaries tell that of this client.
+        """The view of the adversary in which the canaries' scores predict this client's.
 
         Raises:
             NotMeasured: if the other clients' reaction to a client cannot be fitted.
         """
         sees = Adversary(adversary.sees)
-        # In the limit of large models, whose records nobody watched, no client reacts.
+        # In the limit of large models, whose records have no running scores, no client reacts.
         is_limit = record.running.scores is None
         has_strategy = record.mechanism.strategy is not None
         if is_limit or has_strategy or not self.extrapolated(record):
@@ -143,9 +144,9 @@ class AuditedClient:
         return view.sizes.of_rounds(self.participations)
 
     def error_of_secret_rounds(self, view: View) -> float:
-        """Relative error of the signals in secret rounds, which are taken to be independent.
+        """Relative error of the signals in secret rounds, which are assumed to be independent.
 
-        It is that of a client with as many rounds as decide δ.
+        It is the error for the number of rounds that a client exceeds with probability δ.
         """
         record = view.record
         if self.secret is None or view.adversary.sees == "final":
@@ -174,7 +175,7 @@ def claim_adversary(record: AuditRecord) -> Adversary:
 
 
 def hidden_events(record: AuditRecord) -> Events:
-    """How the rounds of a client, and of a canary, are drawn.
+    """The events by which the rounds of a client, and of a canary, are drawn.
 
     Raises:
         NotMeasured: if that is not known, or canaries follow another law.
@@ -199,18 +200,18 @@ def hidden_events(record: AuditRecord) -> Events:
 
 
 def _most_exposed(record: AuditRecord, adversary: Adversary) -> int:
-    """Number of the client with the largest expected score, as far as the record tells."""
+    """The number of the client with the largest expected score, as far as the record shows."""
     power = 1 if adversary.sees == "final" else 2
     weights = np.ones(record.rounds)
     with contextlib.suppress(NotMeasured):
-        of_rounds = seen_by(record, Adversary(adversary.sees)).sizes.weights
-        if of_rounds.any():
-            weights = of_rounds
+        round_weights = seen_by(record, Adversary(adversary.sees)).sizes.weights
+        if round_weights.any():
+            weights = round_weights
     return int(np.argmax(record.clients.sums(weights, power)))
 
 
-def _expected(record: AuditRecord) -> float:
-    """The expected participations of the client, where no log tells them."""
+def _expected_participations(record: AuditRecord) -> float:
+    """The expected participations of the client, if there is no participation log."""
     design = record.design
     counted = record.findings.client_participations
     if counted:

@@ -1,12 +1,14 @@
-"""Scores by which a privacy claim is tested: those of the adversary and client of the claim.
+"""Scores that test a privacy claim, for the adversary and the client of the claim.
 
-Canaries that take part more often than the client, or are heavier, do not count. Where the rounds
-are secret, no canary is chosen by them: canaries that were drawn for no round count as members.
+Canaries that take part more often than the client, or with larger weights, do not count. If the
+rounds are secret, canaries are not chosen by their rounds, and canaries that were drawn for no
+round count as members.
 
-Likelihood ratios at secret rounds have no closed-form null, but a known one: whitened scores of a
-direction that took no part are independent N(0, 1). Where the ratio L is large its tail follows
-from members' draws, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, at any depth; elsewhere from draws of the
-null. So ratios are turned into scores whose null is N(0, 1), and no unobserved canary is needed.
+The null of likelihood ratios at secret rounds has no closed form but can be simulated: whitened
+scores of a direction that took no part are independent N(0, 1). The tail of a large ratio L is
+computed from draws of members, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, however small it is, and the
+tail of other ratios from draws of the null. So ratios are turned into scores whose null is
+N(0, 1), and no unobserved canary is needed.
 """
 
 import dataclasses
@@ -34,31 +36,31 @@ from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
 
-# Times the client's expected score that the expected score of a canary may be.
+# Largest expected score of a canary, over the client's expected score.
 _LARGEST_SIZE = 1.1
 
-# Share of the client's rounds that a canary has at least, if so many canaries have it.
+# If at least `_ENOUGH` canaries have at least this share of the client's rounds, only they
+# count.
 _LEAST_SHARE = 0.5
 _ENOUGH = 4
 
-# Draws of a null: numbers drawn in all, draws at least and at most, numbers drawn at once, and the
-# seed.
-_WORK = 2 * 10**7
+# Draws of a null, each of as many random numbers as there are rounds.
+_WORK = 2 * 10**7  # random numbers in all
 _LEAST_DRAWS = 2_000
 _MOST_DRAWS = 20_000
-_AT_ONCE = 2 * 10**6
+_AT_ONCE = 2 * 10**6  # random numbers that are in memory at once
 _SEED = 0
 
-# A tail that is larger comes from draws of the null.
+# A larger tail probability is estimated from draws of the null.
 _DIRECT = 0.02
 
-# Standard errors that are added to a drawn tail.
+# Standard errors that are added to an estimated tail.
 _STANDARD_ERRORS = 3.0
 
-# Draws that may be missing beyond the largest, with probability e⁻⁵ at most.
+# Upper bound on the expected number of draws above the largest one: none has probability e⁻⁵.
 _MISSING = 5.0
 
-# Dimension of scores whose null is N(0, 1).
+# Scores whose null is N(0, 1) get this dimension, as if it were infinite.
 _DIM = 10**9
 
 
@@ -71,8 +73,8 @@ def scores_for_claim(
 
     Args:
         record: the audit record of a run.
-        adversary: of the claim; by default that of `claim_adversary`.
-        client: who is covered; by default the one that takes part most often.
+        adversary: the adversary of the claim; by default that of `claim_adversary`.
+        client: the client of the claim; by default the one that takes part most often.
 
     Raises:
         NotMeasured: if fewer than two canaries count, or the law of secret rounds is not known.
@@ -80,26 +82,29 @@ def scores_for_claim(
     adversary = adversary or claim_adversary(record)
     client = client or AuditedClient.of(record, adversary, most=True)
     view = seen_by(record, Adversary(adversary.sees))
-    scores = scores_of(view)  # There are none if too few canaries took part.
+    # It raises an error if too few canaries took part.
+    scores = scores_of(view)
     if client.secret is None:
-        return _covered(client.view(record, adversary), client, scores)
+        return _covered_scores(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
-        return _ratios(view, client.secret)
+        return _ratio_scores(view, client.secret)
     null = view.alone.unobserved.displacement * math.sqrt(record.dim)
-    absent = _drawn_for_none(record, client.secret, null, scores.observed)
+    absent = _absent_member_scores(record, client.secret, null, scores.observed)
     observed = np.append(scores.observed, absent)
     return dataclasses.replace(
         scores, observed=observed, unobserved=None, expected=None
     )
 
 
-def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
+def _covered_scores(
+    view: View, client: AuditedClient, scores: Scores
+) -> Scores:
     """Scores of canaries that took part at most as often, and as strongly, as the client.
 
     Args:
-        view: which tells how strongly. The scores do not depend on how it was fitted.
+        view: the view with the canaries' expected scores.
         client: the client of the claim.
-        scores: of all canaries.
+        scores: the scores of all canaries, which do not depend on a fit of the view.
 
     Raises:
         NotMeasured: if fewer than two canaries count.
@@ -108,16 +113,16 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     counts = view.record.presence.sum(axis=0)
     if len(sizes) < len(counts):  # Canaries that never took part have no score.
         counts = counts[counts > 0]
-    most = math.ceil(client.participations * (1 - 1e-9))
+    most_rounds = math.ceil(client.participations * (1 - 1e-9))
     is_small = sizes <= _LARGEST_SIZE * client.size(view)
-    is_covered = (counts <= most) & is_small & (counts > 0)
+    is_covered = (counts <= most_rounds) & is_small & (counts > 0)
     is_frequent = is_covered & (counts >= _LEAST_SHARE * client.participations)
     chosen = is_frequent if is_frequent.sum() >= _ENOUGH else is_covered
     number = int(chosen.sum())
     if number < 2:
         raise NotMeasured(
             f"only {number} of {len(counts)} canaries took part at most as often as the client, "
-            f"{how_often(most)}, and with no larger weight"
+            f"{how_often(most_rounds)}, and with no larger weight"
         )
     return dataclasses.replace(
         scores,
@@ -127,11 +132,11 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     )
 
 
-def _ratios(view: View, events: Events) -> Scores:
+def _ratio_scores(view: View, events: Events) -> Scores:
     """Likelihood ratios at secret rounds, as scores that are N(0, 1) for non-members.
 
-    They are those of independent rounds: of a round that is correlated with earlier ones only what
-    is new in it counts.
+    The ratios assume independent rounds: of a round that is correlated with earlier ones only
+    its innovation counts.
     """
     record = view.record
     correlation = record.correlation
@@ -139,23 +144,23 @@ def _ratios(view: View, events: Events) -> Scores:
     signal = np.ones(record.rounds)
     if record.signal_known():
         signal = view.round_signal / correlation.innovations
-    safe = 1 + 3 * view.unit_error  # The null may be wider by as much.
+    # The null may be wider by three standard errors of its unit.
+    safe = 1 + 3 * view.unit_error
 
     def ratios(scores: Floats, width: float) -> Floats:
         cosines = cosines_of(scores / width / safe, record.dim)
         deviates = normal_deviates(cosines, record.dim, 0.0)
         return mixture_ratios(deviates, events, signal[:, None])
 
-    # Scores of all rounds: those kept during a run may be of a canary's own rounds alone.
+    # These are scores of all rounds: scores of a running audit may be of a canary's rounds alone.
     members = ratios(correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
-    absent = _drawn_for_none(record, events, null, members)
+    absent = _absent_member_scores(record, events, null, members)
     members = np.append(members, absent)
     null = null[len(absent) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
-    if (
-        correlation.factor is None
-    ):  # Rounds may be correlated, and the null is not known.
+    # Without a factor rounds may be correlated, and the null is not known.
+    if correlation.factor is None:
         unobserved = null if len(null) > 1 else None
         return Scores(
             members, unobserved, None, UNKNOWN_ROUNDS, adversary=adversary
@@ -174,7 +179,7 @@ def _ratios(view: View, events: Events) -> Scores:
 
 
 def members_of(record: AuditRecord, events: Events) -> int:
-    """Number of canaries that are members, with those that were drawn for no round."""
+    """The number of canaries that are members, including those that were drawn for no round."""
     count = record.num_canaries
     planned = record.design.num_canaries
     chances = np.array([event.chance for event in events.independent])
@@ -187,12 +192,12 @@ def members_of(record: AuditRecord, events: Events) -> int:
     return max(round(count / drawn_once), count)
 
 
-def _drawn_for_none(
+def _absent_member_scores(
     record: AuditRecord, events: Events, null: Floats, observed: Floats
 ) -> Floats:
     """Scores of canaries that are members, but were drawn for no round.
 
-    A record has them among the unobserved ones; where it lacks them, the lowest score stands in.
+    A record has them among the unobserved canaries; for missing ones the lowest score is used.
     """
     absent = members_of(record, events) - record.num_canaries
     scores = null[:absent]
@@ -201,12 +206,14 @@ def _drawn_for_none(
 
 
 def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
-    """Scores that are N(0, 1) for canaries that took no part, or below; they rise with the ratio.
+    """Scores whose law for canaries that took no part is N(0, 1), or below it.
+
+    They rise with the ratio.
 
     Args:
         ratios: log likelihood ratios of canaries.
         members: sorted draws of the ratio of members.
-        null: as many sorted draws of the ratio of canaries that took no part.
+        null: equally many sorted draws of the ratio of canaries that took no part.
     """
     count = len(null)
     above = count - np.searchsorted(null, ratios, side="left")
@@ -251,7 +258,7 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
 def _drawn_counts(
     events: Events, rounds: int, count: int, rng: np.random.Generator
 ) -> Floats32:
-    """How many times each of ``count`` members is in each round, ``(T, count)``."""
+    """Draws how many times each of ``count`` members is in each round, ``(T, count)``."""
     counts = np.zeros((rounds, count), np.float32)
     members = np.arange(count)
     chances = np.zeros((rounds, 1), np.float32)

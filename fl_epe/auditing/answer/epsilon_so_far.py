@@ -1,10 +1,10 @@
 """ε after each round of a run, for an adversary who sees every round's model.
 
-It is that of a client that has taken part as often as is planned up to then: κ of all canaries so
-far times the expected score of that client. `EpsilonSoFar` is the only implementation. A
-`RunAuditor` adds each round's scores to it during the run and keeps them in the record, from which
-`epsilon_by_round` computes the same numbers again. After the last round ε is the answer of the run
-(`fl_epe.auditing.answer.answer`), with its interval for one look.
+It is ε of a client that has taken part as often as planned so far; the client's score is κ of
+all canaries so far times its expected score. `EpsilonSoFar` is the only implementation. A
+`RunAuditor` adds each round's scores to it during the run and keeps them in the record, from
+which `epsilon_by_round` computes the same numbers again. After the last round ε is the answer
+of the run (`fl_epe.auditing.answer.answer`), whose interval holds for this round alone.
 
 Its intervals are a confidence sequence (`fl_epe.auditing.estimate.confidence_sequence`): a run may
 be stopped when they are narrow enough.
@@ -50,36 +50,38 @@ from fl_epe.schedules import Events, ParticipationLaw
 METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
 
 UNPLANNED = 100.0
-"""Scores after which the interval is tightest, where no number of them is planned."""
+"""Participations at which the interval is tightest, if no number of them is planned."""
 
-# Rounds before which there is no ε of a client whose rounds are secret.
+# First round after which there is an ε of a client whose rounds are secret.
 _FIRST_SECRET = 8
 
-# Smallest signal of a participation, over the mean one.
+# Smallest signal of a participation, relative to the mean signal.
 _LEAST_SIGNAL = 1e-9
 
 
 class EpsilonSoFar:
     """ε of a client that has taken part as often as planned so far.
 
-    The scores are those of the matched filter of `epsilon_from_record`: each canary's is κ times
-    its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`. What one
-    participation of the client adds to its squared expected score is the canaries' mean so far.
-    ε is that of two Gaussians. Where the client's rounds are secret, it is that of the mixture over
-    all rounds that it may have had. The mixture takes seconds and is computed after 8, 16, 32, …
-    rounds alone, as if rounds were independent (`client_epsilon` says where they are not).
+    The scores are those of the matched filter of `epsilon_from_record`: each canary's score is
+    κ times its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`.
+    One participation of the client adds the canaries' mean so far to its squared expected
+    score. ε is that of two Gaussians. If the client's rounds are secret, it is that of the
+    mixture over all rounds that the client may have. The mixture takes seconds and is computed
+    after 8, 16, 32, … rounds alone, as if rounds were independent (`client_epsilon` checks
+    whether they are).
 
-    The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
-    It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
-    mean over the participations so far. See docs/notes/watching.md.
+    The intervals are a confidence sequence: with the stated probability those of *all* rounds
+    hold. They are intervals for κ or, if κ changes, for its mean over the participations so
+    far. See docs/notes/watching.md.
 
     Args:
         dim: dimension d of the model.
         count: number of canaries.
-        planned: participations of all canaries together that the run is planned for, at which the
-            intervals are tightest; ``None`` if that is not known. It is no promise.
-        window: rounds back to which correlations are followed, see `Whitener`.
-        client: how the client takes part; by default as often as the median canary that does.
+        planned: planned participations of all canaries together, at which the intervals are
+            tightest; ``None`` if not known. The run may have more or fewer.
+        window: number of rounds over which correlations are followed, see `Whitener`.
+        client: the law of the client's participations; by default it takes part as often as the
+            median of the canaries that take part.
     """
 
     def __init__(
@@ -95,12 +97,12 @@ class EpsilonSoFar:
         self._window = window
         self._client = client
         # Sums over all canaries and rounds: of squared signals, of signals times scores, and of the
-        # variance of the latter, which is also held for the first participation.
+        # variances of these products; and the first participation's variance.
         self._energy = 0.0
         self._gains = 0.0
         self._variance = 0.0
         self._first_variance = 0.0
-        self._participations = np.zeros(count, np.int64)  # of each canary
+        self._participations = np.zeros(count, np.int64)  # by canary
         self._rounds = 0
         self._pairs = 0.0
         self._squared_energy = 0.0
@@ -117,17 +119,17 @@ class EpsilonSoFar:
         """Add the scores of a round.
 
         All scores of a round share the random norm of its residual, so they are correlated. The
-        norm's relative variance is at most 1/(2d), as of noise alone (`scores.mean_spread`).
+        norm's relative variance is at most 1/(2d), that of noise alone (`scores.mean_spread`).
 
         Args:
-            present: numbers of the canaries that took part.
-            scores: whitened score of each canary, ``(count,)``.
-            signals: what it added to that, ``(count,)``.
+            present: the numbers of the canaries that took part.
+            scores: the whitened score of each canary, ``(count,)``.
+            signals: each canary's expected contribution to its score, ``(count,)``.
         """
         self._rounds += 1
         self._participations[list(present)] += 1
-        before = np.array(self._signals).reshape(-1, len(signals))
-        self._pairs += energy_of_pairs(signals, before)
+        previous_signals = np.array(self._signals).reshape(-1, len(signals))
+        self._pairs += energy_of_pairs(signals, previous_signals)
         self._signals.append(signals)
         self._squared_signals.append(math.nan)
         if not signals.any():
@@ -147,21 +149,22 @@ class EpsilonSoFar:
 
     @property
     def canaries_seen(self) -> int:
-        """How many canaries have taken part so far."""
+        """The number of canaries that have taken part so far."""
         return int(np.count_nonzero(self._participations))
 
     @property
     def extrapolates(self) -> bool:
         """Whether ε may be far off, as all canaries took part much less often than the client.
 
-        It is not far off where noise hides most of a client (`fl_epe.auditing.scoring.reaction`).
+        It is not far off if noise dominates the score of a client
+        (`fl_epe.auditing.scoring.reaction`).
         """
-        most = self._participations.max(initial=0)
-        return bool(most < AS_OFTEN * self.participations)
+        most_participations = self._participations.max(initial=0)
+        return bool(most_participations < AS_OFTEN * self.participations)
 
     @property
     def participations(self) -> float:
-        """Expected rounds of the client so far; at least one where they are known."""
+        """The client's expected number of rounds so far; at least 1 if they are known."""
         client = self._client
         if client is None or client.rate is None:
             counts = self._participations[self._participations > 0]
@@ -176,9 +179,9 @@ class EpsilonSoFar:
     def estimate(
         self, delta: float, confidence: float = 0.95
     ) -> EpsilonEstimate | None:
-        """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds of secret ones.
+        """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds if they are secret.
 
-        ``None`` also where the law of secret rounds has no events that ε could be computed from.
+        It is also ``None`` if the law of secret rounds has no events to compute ε from.
         """
         check_probability("confidence", confidence)
         if self.canaries_seen < 2 or not self._energy > 0:
@@ -218,10 +221,10 @@ class EpsilonSoFar:
     def _epsilon(
         self, signal: float, delta: float, events: Events | None
     ) -> float:
-        """ε where ``signal`` is the expected score of one participation.
+        """ε of the client so far.
 
         Args:
-            signal: see above.
+            signal: the expected score of one participation.
             delta: target δ.
             events: how the client's rounds so far are drawn, if they are secret.
         """
@@ -270,10 +273,10 @@ class RoundEstimate:
     """ε so far, after one of a run's rounds.
 
     Attributes:
-        round: counted from 1.
-        estimate: its interval is one of a confidence sequence; after the last round it is the
-            answer's, for one look.
-        participations: of the client so far.
+        round: the round, counted from 1.
+        estimate: ε, whose interval belongs to a confidence sequence; after the last round it is
+            the answer of the run, whose interval holds for this round alone.
+        participations: the client's participations so far.
     """
 
     round: int
@@ -288,21 +291,21 @@ def epsilon_by_round(
     confidence: float = 0.95,
     most: int = 200,
 ) -> list[RoundEstimate]:
-    """ε after each round, as `RunAuditor.epsilon_so_far` returned it, and at last the answer.
+    """ε after each round, as `RunAuditor.epsilon_so_far` returned it, and finally the answer.
 
-    For a record that nobody watched, such as one of independent canaries without a rule to stop, it
-    is what that would have returned, from the scores of `epsilon_from_record`.
+    For a record without running scores, such as one of independent canaries without a stopping
+    rule, ε is computed from the scores of `epsilon_from_record`.
 
     Args:
         record: the audit record of a run.
         delta: target δ; the record's by default.
-        confidence: of all intervals together, and of the answer's.
-        most: number of rounds to return at most; of longer runs they are evenly spread, with the
-            last one.
+        confidence: confidence of all intervals together, and of the answer's interval.
+        most: largest number of rounds to return; in a longer run they are evenly spread and
+            include the last one.
 
     Returns:
-        In the order of the rounds, from the first after which two canaries had taken part; empty if
-        nothing was measured.
+        The estimates in the order of the rounds, from the first round after which two canaries
+        had taken part; empty if nothing was measured.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -316,7 +319,7 @@ def epsilon_by_round(
     view = seen_by(record, EVERY_ROUND)
     answer_estimate = RoundEstimate(record.rounds, last, client.participations)
     if client.extrapolated(record) and not view.noise_prevails():
-        # How the other clients react to a client is known at the end alone.
+        # The other clients' reaction to a client is known only at the end.
         return [answer_estimate]
     running = record.running
     planned = running.planned
@@ -343,7 +346,8 @@ def epsilon_by_round(
     for number in range(1, record.rounds):
         t = number - 1
         so_far.add(np.flatnonzero(record.presence[t]), scores[t], signals[t])
-        # At secret rounds ε is computed after some rounds, whichever are chosen.
+        # At secret rounds `estimate` must be called after every round: it computes ε after some
+        # rounds alone, whichever are chosen.
         if number not in chosen and client.secret is None:
             continue
         estimate = so_far.estimate(last.delta, confidence)

@@ -1,8 +1,8 @@
 """Estimates of an empirical ε with an interval, from scores.
 
-Every result here is an *estimate*: what this canary attack achieves, not a bound on what any attack
-could. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched filter
-are the defaults: docs/notes/estimates.md.
+Every result here is an *estimate*: the ε that this canary attack achieves, not a bound for all
+attacks. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched
+filter are the defaults: docs/notes/estimates.md.
 
 Examples:
     >>> estimate = epsilon_from_cosines([0.01, 0.02, 0.03], dim=10_000, delta=1e-5)
@@ -53,12 +53,12 @@ from fl_epe.checks import Floats, check_probability, raise_invalid
 # Relative difference of expected scores that count as equal.
 _ALIKE = 0.01
 
-# Scores of each side that are needed without a law, times δ, at the very least.
+# Least number of scores of each side, times δ, for an estimate without a law.
 _SCORES_FOR_ANY_LAW = 10
 
 ANY_LAW = "best threshold, any law"
 
-# For a larger mean score ε is infinite; squares of as many scores still fit.
+# For a larger mean score ε is infinite; sums of squares of scores of this size do not overflow.
 _HUGE = 1e145
 
 
@@ -72,23 +72,23 @@ def epsilon_from_cosines(
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
-    The cosines' own law is used, a noncentral t distribution
-    (`fl_epe.auditing.scoring.scores`): each canary is in a Gaussian vector of its own, or of
-    the same length. The interval then covers at every ε in ``dim`` ≥ 10, and a χ² test refuses
-    cosines that are wider (`check_known_variance`). ``benchmarks/estimators.py --dims`` prints
-    bias, coverage and refusals.
+    The cosines' exact law is used, a noncentral t distribution
+    (`fl_epe.auditing.scoring.scores`), whether the canaries are in independent Gaussian vectors
+    or in a common one. The interval covers at every ε for ``dim`` ≥ 10, and a χ² test refuses
+    cosines with a larger variance (`check_known_variance`). ``benchmarks/estimators.py --dims``
+    prints bias, coverage and refusals.
 
     Args:
-        cosines: shape ``(k,)``, cosine of each observed canary with what was released.
+        cosines: shape ``(k,)``, the cosine of each observed canary with the released vector.
         dim: dimension of the canaries.
         delta: target δ in (0, 1).
-        variance: "known" uses the variance that a shifted null has; "fitted" estimates it, as the
+        variance: "known" uses the variance of a shifted null; "fitted" estimates it, as the
             paper does (noisier, biased upwards), and takes a mixture of canaries for a Gaussian.
         confidence: coverage of the interval.
 
     Raises:
         ValueError: for NaN or infinite cosines, fewer than two, or an argument out of range.
-        NotMeasured: a `ValueError`, for cosines that are wider than known variance allows, far
+        NotMeasured: a `ValueError`, for cosines with a larger variance than the known one, far
             below 0, or in fewer than 10 dimensions.
     """
     scores = Scores.from_cosines(cosines, dim)
@@ -110,16 +110,16 @@ def epsilon_from_scores(
     which needs no law and at least 10/δ scores of each side.
 
     Args:
-        observed: shape ``(k,)``, score of each canary that took part.
-        unobserved: shape ``(u,)``, scores of canaries that did not.
+        observed: shape ``(k,)``, the score of each canary that took part.
+        unobserved: shape ``(u,)``, the scores of canaries that did not.
         delta: target δ in (0, 1).
         confidence: coverage of the interval, for large samples.
 
     Raises:
         ValueError: for scores that are NaN, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones, and for
-            too few scores that are not Gaussian, as infinite ones are not. `epsilon_lower_bound`
-            needs no law.
+            scores that are not Gaussian (infinite ones are not) if there are too few of them.
+            `epsilon_lower_bound` needs no law.
     """
     scores = Scores(np.asarray(observed), np.asarray(unobserved))
     return epsilon_of(scores, delta, confidence=confidence, refuse=True)
@@ -128,25 +128,25 @@ def epsilon_from_scores(
 def epsilon_of_thresholds(
     scores: Scores, delta: float, confidence: float = 0.95
 ) -> EpsilonEstimate:
-    """ε that the best threshold on the scores shows, whatever their law.
+    """ε of the best threshold on the scores, whatever their law.
 
-    The largest of ln((P[S ≥ t] − δ)/Q[S ≥ t]) and ln((Q[S < t] − δ)/P[S < t]) over all thresholds
-    t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh, Viswanath 2015). It
-    is ε of the scores where their likelihood ratio rises with the score, and less elsewhere. The
-    interval is from limits of both rates that hold at all thresholds together, so it covers for
-    every law. Coverage and width: ``simulations/studies/any_law.py``.
+    It is the largest of ln((P[S ≥ t] − δ)/Q[S ≥ t]) and ln((Q[S < t] − δ)/P[S < t]) over all
+    thresholds t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh,
+    Viswanath 2015). It is ε of the scores if their likelihood ratio rises with the score, and
+    less otherwise. The interval is computed from limits of both rates that hold at all
+    thresholds simultaneously, so it covers for every law. Coverage and width:
+    ``simulations/studies/any_law.py``.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are missing.
-        NotMeasured: a `ValueError`, for too few scores: what was never seen may have a probability
-            above δ, so that no ε is too large.
+        NotMeasured: a `ValueError`, for too few scores: an event that was never observed may
+            have a probability above δ, so that ε may be infinite.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     observed, unobserved = in_moderate_units(*scores.both())
-    alpha = (
-        1 - confidence
-    ) / 4  # Each of four bands has a quarter of the level.
+    # Each of four bands has a quarter of the level.
+    alpha = (1 - confidence) / 4
     sample = Sample(observed, unobserved, 0, delta, alpha)
     thresholds = np.append(
         np.unique(np.concatenate([observed, unobserved])), math.inf
@@ -200,21 +200,22 @@ def epsilon_from_record(
     Args:
         record: the audit record of the run.
         delta: target δ; the record's by default.
-        adversary: what is seen and known. By default that of a named statistic, or else the one of
-            privacy accounting: every round's model is seen, and the rounds of a client are known,
-            unless sampling hides them.
+        adversary: what the adversary sees and knows. By default it is the adversary of a named
+            statistic, or else that of privacy accounting, who sees every round's model and
+            knows the rounds of a client unless sampling hides them.
         statistic: "displacement" is the cosine with θ_T − θ_0, as the initial model is public, and
-            "model" the paper's, with θ_T. Of every round "matched-filter" needs known rounds;
-            "full-knowledge" is of an adversary who knows the real clients' sum and the other
-            canaries' updates as well; "maximum" is the paper's (the largest cosine with the model's
-            change in a round).
+            "model" is the paper's, the cosine with θ_T. The others use every round's model:
+            "matched-filter" needs known rounds; "full-knowledge" is for an adversary who also knows
+            the real clients' sum and the other canaries' updates; "maximum" is the paper's (the
+            largest cosine with the model's change in a round).
         variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted.
         confidence: coverage of the interval.
         leave_one_out: whether the other canaries are projected out of the released vectors, so
             that ε does not fall where there are many canaries.
 
     Raises:
-        ValueError: if an argument is out of range or the record lacks what the statistic needs.
+        ValueError: if an argument is out of range or the record lacks the data of the
+            statistic.
         NotMeasured: a `ValueError` with the reason, if the run measured nothing.
     """
     delta = record.delta if delta is None else delta
@@ -232,8 +233,8 @@ def epsilon_from_record(
     scores = scores_of(view, statistic)
     if leave_one_out or variance != "known" or not scores.standard_null:
         return epsilon_of(scores, delta, variance, confidence)
-    # The scores are wider than known, as canaries are noise to each other, so that no test of the
-    # variance is made.
+    # Canaries are noise to each other, so the scores have a larger variance than the known one. It
+    # is not tested.
     method = f"{scores.statistic}, known variance"
     return _known_variance(scores, delta, confidence, method)
 
@@ -249,15 +250,15 @@ def epsilon_of(
     """ε from scores: against N(0, 1) if that is their null, else between two fitted Gaussians.
 
     The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
-    N(0, 1). Where scores are `wider_than_known`, no number of them is ε: the estimate is that of
-    the fitted variance, and its interval has no upper end; with ``refuse=True`` it is an error.
-    With ``refuse=True`` scores that are not Gaussian have no estimate of fitted Gaussians, but that
+    N(0, 1). For scores that are `wider_than_known` the estimate is that of the fitted variance,
+    and its interval has no upper end; with ``refuse=True`` they are an error. With
+    ``refuse=True`` scores that are not Gaussian have no estimate by fitted Gaussians, but that
     of `epsilon_of_thresholds` if there are enough of them.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
         NotMeasured: a `ValueError`, for observed scores far below unobserved ones, cosines in fewer
-            than 10 dimensions, or as ``refuse`` says.
+            than 10 dimensions, or, with ``refuse=True``, other scores without an estimate.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
@@ -322,7 +323,10 @@ def _two_gaussians(
 def _known_variance(
     scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
-    """The mean of the deviates is N(0, spread²/k) at the true μ; their unit may have an error."""
+    """ε by known variance: at the true μ the mean of the k deviates is N(0, spread²/k).
+
+    The interval allows for the error of the scores' unit.
+    """
     expected = scores.expected
     if expected is not None and np.ptp(expected) > _ALIKE * expected.mean():
         method += ", of the mean of unequal canaries"

@@ -1,12 +1,12 @@
 """The privacy leakage of one record in a federation of a few silos: `SiloAnswer`.
 
-`FederationFacts` are the facts that a silo is told for it.
+`FederationFacts` are the facts about the federation that a silo needs for its answer.
 
 Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. For each
 adversary there is a `SiloLine`: the measured ε of a record, what is proved of it, the analytical
-ε, and the linear limit. The analytical ε is the privacy accountant's, of every step, and holds for
-all that is computed from the steps. The linear limit is exact where gradients do not depend on the
-model, and no bound otherwise (docs/notes/silos.md).
+ε, and the linear limit. The analytical ε is the privacy accountant's for all steps, and holds
+for everything that is computed from the steps. The linear limit is exact if gradients do not
+depend on the model, and no bound otherwise (docs/notes/silos.md).
 
 An answer leaves a silo as text, and nothing else leaves it.
 
@@ -29,7 +29,7 @@ from typing import Any, Literal, Self, get_args
 from fl_epe.checks import raise_invalid
 
 SiloAdversary = Literal["server", "partner", "outsider", "public"]
-"""The server, another silo, whoever sees every average, or whoever has the last model."""
+"""The server, another silo, an observer of every average, or an observer of the last model."""
 
 SEEN_OF_SILOS: dict[SiloAdversary, str] = {
     "server": "the silo's upload of each round",
@@ -60,19 +60,20 @@ class SiloLine:
 
     Attributes:
         adversary: the adversary.
-        epsilon: as measured; ``None`` if it was not.
-        low: lower end of its interval.
-        high: upper end of its interval.
-        scale: κ, the part of a canary's contribution that is in what the adversary sees.
-        proved: the record's ε is above this; ``None`` without a bound. A bound above theory holds
-            at 99.99% confidence in place of the stated one, as it accuses the silo.
+        epsilon: the measured ε; ``None`` if it was not measured.
+        low: lower end of the interval of ε.
+        high: upper end of the interval of ε.
+        scale: κ, the part of a canary's contribution that reaches the adversary's view.
+        proved: a lower bound on the record's ε; ``None`` without one. A bound above theory
+            holds at 99.99% confidence in place of the stated one, as it accuses the silo.
         theory: the accountant's ε of every step, in nats; infinite without noise, ``None`` if no
             theorem is known to apply.
-        linear_limit: ε by the claimed noise if gradients did not depend on the model; ``None`` if
-            it is not known. No bound.
-        releases: how many releases of the adversary's view are in the numbers above.
+        linear_limit: ε by the claimed noise if gradients did not depend on the model, which is
+            not a bound; ``None`` if it is not known.
+        releases: the number of releases in the adversary's view that the numbers above are
+            from.
         reason: why ε was not measured, as a sentence without its full stop; empty if it was.
-        doubts: what makes ε unreliable or changes its reading, likewise.
+        doubts: reasons why ε is unreliable or must be read differently, as such sentences.
     """
 
     adversary: SiloAdversary
@@ -89,7 +90,7 @@ class SiloLine:
 
     @property
     def exceeds_theory(self) -> bool:
-        """Whether what is proved is more than theory allows: a defect of the silo."""
+        """Whether the lower bound exceeds the analytical ε, which shows a defect of the silo."""
         return self.theory is not None and (self.proved or 0.0) > self.theory
 
 
@@ -98,20 +99,20 @@ class SiloAnswer:
     """The answer of a silo, which is all that leaves it unless the silo shares more.
 
     Attributes:
-        silo: its name, or the number of its node.
+        silo: the silo's name, or the number of its node.
         unit: the unit of privacy: "record", or "person of 3 records".
         delta: target δ of every ε.
-        confidence: of the intervals (two-sided) and of the proofs (one-sided).
+        confidence: confidence of the intervals (two-sided) and of the lower bounds (one-sided).
         rounds: number of rounds in which the silo has trained.
-        canaries: canary records (or persons) that took part; ``None`` where that would tell
-            how many records the silo has, see `to_leave`.
-        lines: one for each adversary, in the order of `SEEN_OF_SILOS`.
-        faults: how the silo's training is not what its privacy accounting assumes, in sentences
-            without a full stop.
-        notes: what a reader should know besides, likewise.
+        canaries: number of canary records (or persons) that took part; ``None`` if it would
+            reveal how many records the silo has, see `to_leave`.
+        lines: the line of each adversary, in the order of `SEEN_OF_SILOS`.
+        faults: deviations of the silo's training from what its privacy accounting assumes, as
+            sentences without a full stop.
+        notes: further remarks for the reader, as such sentences.
         design: sampling rate, steps, batch and noise by name; ``None`` unless the silo shares them.
-        records: the records of what others see, as files in base64, by adversary; ``None`` unless
-            the silo shares its scores.
+        records: the audit records of the adversaries' views, as files in base64, by adversary;
+            ``None`` unless the silo shares its scores.
     """
 
     silo: str
@@ -136,9 +137,9 @@ class SiloAnswer:
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
     def to_leave(self) -> str:
-        """`to_json` for others, from whom the number of canaries is hidden.
+        """`to_json` for other parties, without the number of canaries.
 
-        It tells the number of records, unless the silo shares its design.
+        That number reveals the number of records. It stays if the silo shares its design.
         """
         if self.design is not None:
             return self.to_json()
@@ -146,7 +147,7 @@ class SiloAnswer:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`, of a text from a silo.
+        """The inverse of `to_json`, for a text from a silo.
 
         Raises:
             ValueError: if it is no such text.
@@ -161,7 +162,7 @@ class SiloAnswer:
 
 @contextlib.contextmanager
 def _reading(expected: str, text: str) -> Iterator[None]:
-    """An error in this context is raised again as one of the text, which is not as expected."""
+    """Raises an error in this context again as a `ValueError` that names the text."""
     try:
         yield
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -169,6 +170,7 @@ def _reading(expected: str, text: str) -> Iterator[None]:
 
 
 def _line(values: dict[str, Any]) -> SiloLine:
+    """A line from its JSON values."""
     fields = values.copy()
     for name in _NUMBERS:
         if values[name] is not None:
@@ -186,21 +188,22 @@ def _line(values: dict[str, Any]) -> SiloLine:
 
 @dataclasses.dataclass(frozen=True)
 class FederationFacts:
-    """Facts of its federation that a silo cannot know, and is told with the last model.
+    """Facts about its federation that a silo cannot know, and receives with the last model.
 
     Attributes:
         rounds: number of the federation's rounds that released a model.
-        taken: the numbers of those, from 1, in which the silo's upload arrived.
-        silos: how many took part; ``None`` if that is not known.
-        others: in each round of ``taken`` the share of the energy of the other silos' weighted
+        taken: the numbers, from 1, of the rounds among these in which the silo's upload
+            arrived.
+        silos: the number of silos that took part; ``None`` if it is not known.
+        others: for each round of ``taken`` the share of the energy of the other silos' weighted
             uploads that remains without those of a partner and its allies, in [0, 1]; empty if
-            nobody can see uploads. A partner is then measured only if the silo was told that all
-            silos are alike.
-        allies: number of silos that collude with a partner, itself included.
+            nobody can see uploads. A partner is then measured only if the silo was configured
+            for silos that are all alike.
+        allies: number of silos that collude, a partner included.
         server: "sgd" if the average moves the model, with ``momentum``; else the name of the
             server's optimizer.
-        momentum: of the server.
-        learning_rate: of the server.
+        momentum: the server's momentum.
+        learning_rate: the server's learning rate.
     """
 
     rounds: int

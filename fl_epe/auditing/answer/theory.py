@@ -1,11 +1,11 @@
 """The analytical ε of the answer's client and adversary.
 
-Where the adversary knows the client's rounds, it is that of a Gaussian mechanism with that client's
-rounds and share of the mean: μ-GDP with ``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``, C the strategy
-of correlated noise (the identity for independent noise) and r the client's share over the one that
-the noise is for (Dong, Roth, Su 2019; Denisov et al. 2022). Where sampling hides the rounds, it is
-by the schedule's theorem (`fl_epe.accounting.upper_bounds`). Both are for every round's model, and
-hold for the final one, which is made of them.
+If the adversary knows the client's rounds, it is ε of a Gaussian mechanism with that client's
+rounds and share of the mean: μ-GDP with ``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``. C is the
+strategy of correlated noise (the identity for independent noise), and r the client's share over
+the share that the noise is calibrated to (Dong, Roth, Su 2019; Denisov et al. 2022). If
+sampling hides the rounds, it is ε by the schedule's theorem (`fl_epe.accounting.upper_bounds`).
+Both hold for every round's model, and so for the final one, by post-processing.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ class Analytical:
     """An analytical ε and its assumptions.
 
     Attributes:
-        epsilon: in nats; infinite without noise, ``None`` if no theorem is known to apply.
-        knows_rounds: whether it holds against an adversary who knows the client's rounds.
-        adjacency: which two runs it tells apart: "zero-out" or "add-or-remove".
-        assumption: what it assumes, in words; without an ε why there is none.
+        epsilon: ε in nats; infinite without noise, ``None`` if no theorem is known to apply.
+        knows_rounds: whether ε holds against an adversary who knows the client's rounds.
+        adjacency: the relation of the two runs, "zero-out" or "add-or-remove".
+        assumption: the assumption of ε, in words; without an ε the reason why there is none.
     """
 
     epsilon: float | None
@@ -40,10 +40,10 @@ class Analytical:
 def analytical(
     mechanism: Mechanism, client: AuditedClient, delta: float
 ) -> Analytical:
-    """The analytical ε of a client of a run, after the rounds so far or all of them.
+    """The analytical ε of a client of a run, after all rounds of the mechanism.
 
     Args:
-        mechanism: of these rounds.
+        mechanism: the mechanism of these rounds.
         client: the client.
         delta: target δ.
     """
@@ -81,7 +81,7 @@ def analytical(
 
 
 def _shares(mechanism: Mechanism) -> Floats | None:
-    """The contribution of a client of median weight over what the noise is for, ``(T,)``."""
+    """A median client's contribution over the one that the noise is calibrated to, ``(T,)``."""
     expected = mechanism.noise_is_for
     if mechanism.contributions is None or not expected:
         return np.ones(len(mechanism.clip_norms))
@@ -95,7 +95,7 @@ def _shares(mechanism: Mechanism) -> Floats | None:
 def _sensitivity(
     mechanism: Mechanism, client: AuditedClient, shares: Floats
 ) -> float:
-    """The sum of the client's rounds in clip norms, given the noise's correlation."""
+    """The sensitivity to all rounds of the client, in clip norms, given the noise's correlation."""
     strategy = mechanism.strategy
     patterns = client.patterns
     if strategy is None:

@@ -35,7 +35,7 @@ class Sample:
         unobserved: scores of unobserved canaries, shape (u,), sorted, or ``None`` for the exact
             null.
         dim: dimension of the exact null; not used if ``unobserved`` is given.
-        delta: δ of the ε that is bounded.
+        delta: the δ of the ε that is bounded.
         alpha: one minus the one-sided confidence.
     """
 
@@ -92,8 +92,8 @@ class Sample:
         """A random generator that differs from data set to data set.
 
         A generator with a fixed seed would choose the same ranks among sorted scores in every data
-        set of the same size. This one is seeded with a hash of the cosines in float32, or of how
-        the two groups of scores interleave, which does not depend on their unit.
+        set of the same size. This one is seeded with a hash of the cosines in float32, or of
+        the order of the two groups' scores, which does not depend on their unit.
         """
         if self.unobserved is None:
             data = self.observed.astype("<f4")
@@ -116,10 +116,11 @@ class Errors:
     """Errors of the attack at each of ``j`` thresholds.
 
     Attributes:
-        missed: observed canaries below the threshold, shape (j,); fractions are allowed.
+        missed: number of observed canaries below the threshold, shape (j,); it may be
+            fractional.
         observed: number of observed canaries.
-        false_alarms: unobserved canaries at or above the threshold, shape (j,); ``None`` with the
-            exact null.
+        false_alarms: number of unobserved canaries at or above the threshold, shape (j,);
+            ``None`` with the exact null.
         unobserved: number of unobserved canaries; 0 with the exact null.
         log_fpr: the known log FPR, shape (j,); used only with the exact null.
     """
@@ -271,6 +272,7 @@ def log_null_tail(cosines: Floats, dim: int) -> Floats:
 
 
 def _count_below(scores: Floats, thresholds: Floats) -> Floats:
+    """The number of scores below each threshold, shape (j,)."""
     return np.searchsorted(np.sort(scores), thresholds, side="left").astype(
         np.float64
     )
@@ -279,6 +281,7 @@ def _count_below(scores: Floats, thresholds: Floats) -> Floats:
 def _split(
     scores: Floats, share: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
+    """Two disjoint random parts of scores, neither of them empty."""
     size = min(max(1, round(share * scores.size)), scores.size - 1)
     shuffled = rng.permutation(scores)
     return shuffled[:size], shuffled[size:]

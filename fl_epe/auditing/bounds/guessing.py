@@ -2,16 +2,17 @@
 
 "weighted" is a test for each ε, without a model of the scores. It is the sharpest bound for up to
 about 0.05 / δ canaries. It is weak for more of them against unobserved scores, and for fewer than
-about 16 canaries. Every canary's score counts by how much likelier it makes the canary's label than
-the tested ε allows, if the scores were Gaussian. Derivation: docs/notes/lower-bounds.md.
+about 16 canaries. The weight of a canary's score is the excess of the log-odds that it gives to
+the canary's label, if scores were Gaussian, over the tested ε. Derivation:
+docs/notes/lower-bounds.md.
 
-The scores may depend on each other for two bounds.
+The other two bounds allow scores that depend on each other.
 
-"lifted" counts a run as one trial, where other bounds count k canaries as k independent ones, as
-only runs are independent for certain (Pillutla et al. 2023, arXiv 2305.18447). What it needs is
-that a canary's score, had the canary not taken part, is distributed like those of the unobserved
-canaries of the same run, or as the exact null of a cosine. Random canaries have that by
-construction. Proof, and what correlation costs: docs/notes/lifted.md.
+"lifted" counts a run as one trial, as only runs are certainly independent, where other bounds count
+k canaries as k independent trials (Pillutla et al. 2023, arXiv 2305.18447). It assumes that the
+score of a canary that did not take part is distributed like the scores of the unobserved
+canaries of the same run, or as the exact null of a cosine. Random canaries satisfy this by
+construction. Proof, and the cost of correlation: docs/notes/lifted.md.
 
 "one-run" is for canaries that were included by independent fair coins. The attack guesses "in" for
 the canaries with the highest scores, "out" for as many with the lowest, and abstains on the others
@@ -34,42 +35,44 @@ from fl_epe.auditing.bounds.error_rates import (
 )
 from fl_epe.checks import Floats, Integers, tail_sums
 
-_TOLERANCE = 1e-4
-_LARGEST_EPSILON = 1e6
+_TOLERANCE = 1e-4  # absolute error of a bound on ε
+_LARGEST_EPSILON = 1e6  # the search for a bound ends here
 
-# Width of the cells of values of ε that one test is for; above 2 it is a twentieth of the value.
+# Values of ε in one cell share a test. This is a cell's width; above 2 it is a twentieth of ε.
 _CELL = 0.1
 
-# "lifted" looks at three shares of the canaries, each at a third of the level. The largest is a
-# half; the smallest is one whose limit is four times δ.
+# "lifted" tests three shares of the canaries, each at a third of the level. The largest share
+# is a half; at the smallest, the limit is four times δ.
 _SHARES = 3
 _LARGEST_SHARE = 0.5
 _LIMIT_OVER_DELTA = 4.0
 
-# Weights of guesses are integers of up to 16. Those below 3 are set to 0, as labels without a
-# weight make the condition cheaper, but for groups of a tenth of all scores, which are tied.
+# Weights of guesses are integers of up to 16. Weights below 3 are set to 0, as labels without a
+# weight lower the cost of the condition in `_two_groups`. Tied groups of at least a tenth of
+# all scores keep their weight.
 _LARGEST_WEIGHT = 16
 _LEAST_WEIGHT = 3
 _LARGE_GROUP = 0.1
 
-# Share of the level for numbers of leaks that are hardly possible.
+# Share of the level that is spent on improbably many leaks.
 _SHARE_FOR_LEAKS = 0.01
 
-# More than the error of a probability that `_tail_of_sum` computes.
+# Upper bound on the rounding error of a probability from `_tail_of_sum`.
 _ROUNDING = 1e-11
 
-# A sum leaves the mean ± this many root sums of squared ranges with probability below 10⁻¹².
+# A sum deviates from its mean by more than this many root sums of squared ranges with
+# probability below 10⁻¹².
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
 Law = tuple[Floats, int]
-"""Probabilities of 0, 1, 2, …, and how many variables have them."""
+"""The probabilities of 0, 1, 2, …, and the number of variables with this law."""
 
 Margin = Callable[[float], float]
 """An increasing function of ε, negative where a test rejects ε."""
 
 
 def one_run(sample: Sample) -> float:
-    """(ε, δ) from the number of right guesses (Steinke et al. 2023)."""
+    """A bound on ε at δ from the number of right guesses (Steinke et al. 2023)."""
     sizes, members = tied_groups(sample)
     count = int(sizes.sum())
 
@@ -93,8 +96,9 @@ def steinke_p_value(
 ) -> float:
     """The largest probability of at least ``right`` right ``guesses`` under (ε, δ)-DP.
 
-    Steinke et al. 2023: β + 2·m·δ·max_i P[v > B ≥ v − i]/i, with B ~ Bin(r, q) the right guesses at
-    δ = 0, q = 1/(1 + e^−ε) and β = P[B ≥ v]. It is near 1 unless 2·m·δ is small.
+    It is β + 2·m·δ·max_i P[v > B ≥ v − i]/i (Steinke et al. 2023) for m canaries, r guesses and
+    v right ones. B ~ Bin(r, q) is the number of right guesses at δ = 0, q = 1/(1 + e^−ε), and
+    β = P[B ≥ v]. It is near 1 unless 2·m·δ is small.
     """
     if right == 0:
         return 1.0
@@ -108,8 +112,8 @@ def first_accepted(test_for: Callable[[float], Margin]) -> float:
     """The end of the range of rejected values that starts at 0.
 
     Args:
-        test_for: the test that is designed for a value. Each cell of values uses the test of its
-            upper end.
+        test_for: a function from a value to the test that is designed for it. Each cell of
+            values uses the test of its upper end.
 
     Returns:
         The end, or infinity if all values up to 10⁶ are rejected: these scores rule out every
@@ -132,7 +136,7 @@ def first_accepted(test_for: Callable[[float], Margin]) -> float:
 
 
 def tied_groups(sample: Sample) -> tuple[Integers, Integers]:
-    """How many scores have each value, and how many of them are observed, from the highest."""
+    """The number of scores with each value, from the highest, and of observed ones among them."""
     observed, unobserved = sample.both()
     pooled = np.concatenate([observed, unobserved])
     values, sizes = np.unique(-pooled, return_counts=True)
@@ -145,16 +149,17 @@ def tied_groups(sample: Sample) -> tuple[Integers, Integers]:
 def guesses_on_groups(
     sizes: Integers, members: Integers, wanted: int
 ) -> tuple[int, int]:
-    """Number of guesses, and of right ones: half are "in" from the top, half "out" from the bottom.
+    """The number of guesses, and of right ones.
 
-    Tied scores get the same guess or none, so that guesses depend on the scores alone: there are
-    more guesses than ``wanted`` where an end of them is tied. A group that is centred on the middle
-    gets none.
+    Half of the guesses are "in", for the highest scores, and half "out", for the lowest. Tied
+    scores get the same guess or none, so that guesses depend on the scores alone; with ties at
+    an end there are more guesses than ``wanted``. A group that is centred on the middle gets
+    none.
 
     Args:
-        sizes: of `tied_groups`.
-        members: of `tied_groups`.
-        wanted: even number of guesses.
+        sizes: the sizes of `tied_groups`.
+        members: the numbers of observed scores of `tied_groups`.
+        wanted: the wanted number of guesses, even.
     """
     total = sizes.sum()
     ends = np.cumsum(sizes)
@@ -209,28 +214,28 @@ def confidence_quantile(share: Floats, shift: Floats | float) -> Floats:
 
 
 def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
-    """The share of N(0, 1) and N(shift, 1) together farther than ``distance`` from the middle."""
+    """The part of N(0, 1) plus that of N(shift, 1) farther than ``distance`` from the middle."""
     above = shift / 2 - distance
     below = -distance - shift / 2
     return np.asarray(scipy.special.ndtr(above) + scipy.special.ndtr(below))
 
 
 def wrong_share(distance: Floats, shift: Floats | float) -> Floats:
-    """The share on the wrong side, of the scores farther than ``distance`` from the middle."""
+    """Of the scores farther than ``distance`` from the middle, the share on the wrong side."""
     log_right = scipy.special.log_ndtr(shift / 2 - distance)
     log_wrong = scipy.special.log_ndtr(-distance - shift / 2)
     return np.asarray(scipy.special.expit(log_wrong - log_right))
 
 
 def lifted(sample: Sample) -> float:
-    """ε from one run whose scores may depend on each other in any way.
+    """A bound on ε from one run whose scores may depend on each other in any way.
 
-    If a share of the canaries has p-values of at most x, the mean of that share is above α times
-    it, except with probability α (Markov's inequality), and at most e^ε·x + δ.
+    If a share s of the canaries has p-values of at most x, the expectation of this share is at
+    least α·s, except with probability α (Markov's inequality), and at most e^ε·x + δ.
     """
     log_p = log_p_values(sample)
-    # Against u unobserved scores a p-value is at least 1/(u + 1), so that a small share proves
-    # little: only the largest is looked at.
+    # Against u unobserved scores a p-value is at least 1/(u + 1), so that small shares give weak
+    # bounds: only the largest share is tested.
     tried = _SHARES if sample.unobserved is None else 1
     alpha = sample.alpha / tried
     smallest = max(_LIMIT_OVER_DELTA * sample.delta / alpha, 1 / log_p.size)
@@ -247,9 +252,10 @@ def lifted(sample: Sample) -> float:
 
 
 def log_p_values(sample: Sample) -> Floats:
-    """Log of each observed canary's p-value, sorted: P₀[p ≤ x] ≤ x if it did not take part.
+    """The logarithm of each observed canary's p-value, sorted.
 
-    Against u unobserved scores it is the rank (1 + those not below it) / (u + 1).
+    P₀[p ≤ x] ≤ x for a canary that did not take part. Against u unobserved scores, of which v
+    are not below the canary's score, it is (1 + v) / (u + 1).
     """
     if sample.unobserved is None:
         return np.sort(log_null_tail(sample.observed, sample.dim))
@@ -259,7 +265,7 @@ def log_p_values(sample: Sample) -> Floats:
 
 
 def weighted(sample: Sample) -> float:
-    """ε from weighted evidence, against scored unobserved canaries or the exact null."""
+    """A bound on ε from weighted evidence, against unobserved canaries or the exact null."""
     if sample.unobserved is None:
         return _exact_null(sample)
     return _two_groups(sample)
@@ -268,22 +274,25 @@ def weighted(sample: Sample) -> float:
 def _two_groups(sample: Sample) -> float:
     """Weighted guesses of the labels of canaries, from two independent groups of scores.
 
-    Two groups of k and u scores are k + u canaries, each included by a coin with probability
-    k/(k + u), given that k are. By the coins, a guess "in" is right with odds of at most e^ε·k/u,
-    and "out" with e^ε·u/k. Tied scores share the mean weight of their ranks, so that weights depend
-    on scores alone. The weight of the right guesses is at most a sum of independent variables, plus
-    the largest weight for each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
+    Two groups of k and u scores are treated as k + u canaries, each included by a coin with
+    probability k/(k + u), conditioned on k inclusions. By the coins, a guess "in" is right with
+    odds of at most e^ε·k/u, and a guess "out" with odds of at most e^ε·u/k. Tied scores share
+    the mean weight of their ranks, so that weights depend on scores alone. The weight of the
+    right guesses is at most a sum of independent variables, plus the largest weight for each
+    label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
 
-    That k are included has the probability P[k]. Given the labels with a weight it has at most the
-    probability M, as the others are coins as well. So the condition makes what the coins do at most
-    M/P[k] times as likely.
+    The condition of k inclusions has the probability P[k]. Given the labels with a weight, its
+    probability is at most M, as the other labels are coins as well. So the condition makes
+    every event of the coins at most M/P[k] times as likely.
     """
     sizes, members = tied_groups(sample)
     count = int(sizes.sum())
     observed = int(members.sum())
     log_odds = math.log(observed / (count - observed))
-    condition = float(scipy.stats.binom.pmf(observed, count, observed / count))
-    alpha = sample.alpha * condition
+    condition_chance = float(
+        scipy.stats.binom.pmf(observed, count, observed / count)
+    )
+    alpha = sample.alpha * condition_chance
     leaks = np.arange(count + 1)
     above = scipy.special.bdtrc(leaks, count, sample.delta)
     leak_chances = -np.diff(above, prepend=1.0)
@@ -348,11 +357,13 @@ def _group_weights(sizes: Integers, shift: float, epsilon: float) -> Integers:
 
 
 def _largest_probability(count: int, variance: float) -> float:
-    """No number of heads among ``count`` coins, each of at least that variance, is more likely.
+    """An upper bound on the probability of any number of heads among ``count`` coins.
+
+    Each coin has at least the variance ``variance``.
 
     The characteristic function of a coin has the square 1 − 2·p·(1 − p)·(1 − cos t), and no number
-    is more likely than the mean of the product's absolute value. The mean of the power below is
-    exact at so many angles.
+    is more likely than the mean of the product's absolute value. The mean over this many angles
+    is exact.
     """
     power = count // 2
     angles = 2 * np.pi * np.arange(power + 1) / (power + 1)
@@ -360,7 +371,7 @@ def _largest_probability(count: int, variance: float) -> float:
 
 
 def _exact_null(sample: Sample) -> float:
-    """Weighted cosines of observed canaries.
+    """A bound on ε from weighted cosines of observed canaries.
 
     Under (ε, δ)-DP, P[C ≥ c] is at most e^ε·P₀[C ≥ c] + δ and at most 1 − e^−ε·(P₀[C < c] − δ),
     where P₀ is the exact null. Cosines are turned into scores that are N(0, 1) under it.
@@ -391,7 +402,7 @@ def _exact_null(sample: Sample) -> float:
 
 @functools.lru_cache
 def _detectable_shifts(count: int, alpha: float) -> tuple[Floats, Floats]:
-    """Gaussian shifts, and the ε that ``count`` scores with that shift rule out, increasing."""
+    """Gaussian shifts, and the ε that ``count`` scores with each shift rule out, increasing."""
     shifts = np.geomspace(0.01, 2000.0, 300)
     hits = np.geomspace(1.0, count, 60)
     threshold = shifts[:, np.newaxis] - scipy.special.ndtri(
@@ -416,7 +427,7 @@ def _cuts(epsilon: float, shift: float, count: int) -> Floats:
 
 
 def _tail_of_sum(laws: list[Law], values: Integers) -> Floats:
-    """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
+    """P[S ≥ v] at each v of ``values`` for a sum S of independent variables, rounded up.
 
     It is computed by Fourier transform, on a window around the mean that S leaves with probability
     below 10⁻¹² (Hoeffding's inequality).

@@ -1,7 +1,7 @@
 """Lower bounds on ε that hold at a stated confidence, by name.
 
-`epsilon_lower_bound` computes the bound of one method; `BOUNDS` says what each method is, what it
-assumes and whether it is valid. A valid bound exceeds the true ε with probability at most
+`epsilon_lower_bound` computes the bound of one method; `BOUNDS` has each method's function, its
+assumption and whether it is valid. A valid bound exceeds the true ε with probability at most
 1 − confidence if its assumption holds. Choose the method before the scores are seen: the largest of
 several bounds is not a bound. How they work: docs/notes/lower-bounds.md.
 
@@ -42,12 +42,12 @@ _INDEPENDENT = (
     "that the scores of one run are independent is assumed, not proven"
 )
 
-# Up to so many canaries "simultaneous" is sharper than "weighted" with an exact null.
+# Up to this many canaries, "simultaneous" is sharper than "weighted" with an exact null.
 _FEW_FOR_WEIGHTS = 16
 
-# Canaries times δ beyond which "weighted" is weaker, with an exact null and with two groups.
-_LEAKS_EXACT = 1.0
-_LEAKS_IN_GROUPS = 0.1
+# "weighted" is weaker than another method if canaries times δ is above this limit.
+_LEAKS_EXACT = 1.0  # with an exact null
+_LEAKS_IN_GROUPS = 0.1  # with two groups of scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Bound:
     """One method of ``epsilon_lower_bound``.
 
     Attributes:
-        compute: from checked scores to ε.
-        assumption: what it assumes besides independent scores.
-        theorem: what says that it holds for the canaries of one run, in words.
+        compute: the function from checked scores to ε.
+        assumption: the assumption of the method besides independent scores.
+        theorem: why the assumption holds for the canaries of one run, in words.
         valid: whether the bound keeps its confidence if the assumption holds.
-        gaussian: whether it assumes Gaussian noise, which has no finite ε at δ = 0.
+        gaussian: whether the method assumes Gaussian noise, which has no finite ε at δ = 0.
         needs_coins: whether each canary must have been included by an independent fair coin.
     """
 
@@ -112,7 +112,7 @@ class Bound:
         )
 
     def check_delta(self, delta: float) -> None:
-        """Refuse a δ outside [0, 1), or one at which the method bounds nothing."""
+        """Raise for a δ outside [0, 1), or a δ at which the method bounds nothing."""
         if delta != 0:
             check_probability("delta", delta)
         elif self.gaussian:
@@ -147,7 +147,7 @@ BOUNDS: Mapping[str, Bound] = {
         needs_coins=True,
     ),
 }
-"""Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
+"""Every lower bound: its function, its assumption, and whether it keeps its confidence."""
 
 
 def bound_named(method: str | Bound) -> Bound:
@@ -172,17 +172,17 @@ def epsilon_lower_bound(
 
     The default holds for scores of any distribution; "weighted" is often sharper. "jeffreys", the
     paper's method, is no bound: at ε = 0 it is positive in 23% of runs, and in 74% with the exact
-    null (``benchmarks/bounds_peers.py``). It warns.
+    null (``benchmarks/bounds_peers.py``). It gives a warning.
 
     Args:
         observed: scores of the observed canaries, larger for "took part", shape (k,).
-        unobserved: scores of unobserved canaries, shape (u,), which may be infinite, as observed
-            ones may then: only their order counts. ``None`` if ``dim`` is given: the
-            scores are then cosines in ``dim`` dimensions, whose null is known exactly.
-        delta: δ of the ε that is bounded, in [0, 1); above 0 for methods that assume Gaussian
-            noise.
+        unobserved: scores of unobserved canaries, shape (u,). Scores of both groups may then be
+            infinite, as only their order counts. ``None`` if ``dim`` is given: the scores are
+            then cosines in ``dim`` dimensions, whose null is known exactly.
+        delta: the δ of the ε that is bounded, in [0, 1); above 0 for methods that assume
+            Gaussian noise.
         dim: dimension of the canaries; not used if ``unobserved`` is given.
-        confidence: one-sided.
+        confidence: the one-sided confidence.
         method: a key of `BOUNDS`, chosen before the scores are seen.
 
     Returns:
@@ -239,7 +239,7 @@ def all_bounds(
 ) -> dict[str, float]:
     """Every lower bound that applies, each at this one-sided confidence, by its method.
 
-    There is none if the scores have nothing to be compared with.
+    There is none if the scores have neither unobserved scores nor an exact null.
     """
     if not scores.boundable:
         return {}
@@ -258,9 +258,9 @@ def ceiling(
     """The largest lower bound that this many scores can give: that of a perfect attack.
 
     Args:
-        scores: of these only the numbers and the null matter.
+        scores: the scores, of which only their numbers and their null are used.
         delta: target δ in [0, 1).
-        confidence: one-sided.
+        confidence: the one-sided confidence.
         method: a key of `BOUNDS`.
     """
     unobserved = 0 if scores.unobserved is None else scores.unobserved.size
@@ -269,9 +269,8 @@ def ceiling(
     )
 
 
-@functools.lru_cache(
-    maxsize=256
-)  # Many reports are of runs with as many canaries.
+# Many reports are of runs with the same number of canaries.
+@functools.lru_cache(maxsize=256)
 def _ceiling(
     observed: int,
     unobserved: int,
@@ -280,6 +279,7 @@ def _ceiling(
     confidence: float,
     method: str,
 ) -> float:
+    """`ceiling`, by the numbers of scores and the dimension of an exact null."""
     null = np.zeros(unobserved) if unobserved else None
     perfect = Scores(np.ones(observed), null)
     if dim is not None:
@@ -290,15 +290,15 @@ def _ceiling(
 def method_by_design(
     scores: Scores, delta: float, confidence: float
 ) -> str | None:
-    """The primary bound of a report: of those for scores of any distribution, the sharpest.
+    """The primary bound of a report: the sharpest bound for scores of any distribution.
 
-    It is chosen from the design alone, so that it keeps its confidence. How close it comes to the
-    best method for each design: docs/notes/lower-bounds.md.
+    It is chosen by the design alone, so that it keeps its confidence. A comparison with the
+    best method of each design: docs/notes/lower-bounds.md.
 
     Args:
-        scores: of these only the numbers and the null matter.
+        scores: the scores, of which only their numbers and their null are used.
         delta: target δ in (0, 1).
-        confidence: one-sided.
+        confidence: the one-sided confidence.
 
     Returns:
         A key of `BOUNDS`, or ``None`` if the bound would be 0 even if every unobserved score were

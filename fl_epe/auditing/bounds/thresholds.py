@@ -1,10 +1,10 @@
-"""Bounds from the error rates at a threshold: one that is held out, or the best of all.
+"""Bounds from the error rates at a held-out threshold, or at the best of all thresholds.
 
-A threshold that is chosen on the scores by which it is judged makes its error rates look too small.
-"clopper-pearson" and "gdp" choose it on a tenth of the scores and judge it by the rest,
-"simultaneous" has limits that hold at all thresholds together, and "jeffreys", the paper's method,
-does not correct for the choice and is not valid. Reasons, measurements and the derivation of the
-confidence band: docs/notes/lower-bounds.md.
+If a threshold is chosen on the same scores that estimate its error rates, these are biased
+downwards. "clopper-pearson" and "gdp" choose it on a tenth of the scores and estimate its error
+rates on the rest, "simultaneous" has limits that hold at all thresholds together, and
+"jeffreys", the paper's method, does not correct for the choice and is not valid. Reasons,
+measurements and the derivation of the confidence band: docs/notes/lower-bounds.md.
 
 Examples:
     >>> 1e-4 < local_level(total=1000, alpha=0.05) < 0.01
@@ -35,6 +35,7 @@ from fl_epe.auditing.bounds.error_rates import (
 )
 from fl_epe.checks import Floats, any_infinite
 
+# Share of the scores on which a threshold is chosen.
 _SHARE_FOR_CHOICE = 0.1
 
 # The threshold is chosen for this δ, whatever δ is, so that no bound grows with δ.
@@ -43,12 +44,14 @@ _DELTA_FOR_CHOICE = 1e-3
 # Candidate thresholds, in standard deviations around each mean.
 _GRID = np.linspace(-5.0, 5.0, 201)
 
-# Standard deviations of the number of errors from the expected one, and their Gaussian weights.
+# Deviations of the number of errors, in standard deviations, and their Gaussian weights.
 _LUCK = np.linspace(-2.4, 2.4, 7)
 _LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
 
-# The band's limits are at counts that grow by this factor from either end.
+# The band's limits are computed at counts that grow by this factor from either end.
 _NODE_RATIO = 1.1
+
+# Absolute error of the logarithm of the band's local level.
 _LOG_TOLERANCE = 1e-3
 
 AtThresholds = Callable[[Errors], Floats]
@@ -56,7 +59,7 @@ AtThresholds = Callable[[Errors], Floats]
 
 
 def clopper_pearson(sample: Sample) -> float:
-    """(ε, δ) from Clopper–Pearson limits of both rates at a held-out threshold."""
+    """A bound on ε at δ by Clopper–Pearson limits of both rates at a held-out threshold."""
     choice = epsilon_limits(
         dataclasses.replace(sample, delta=_DELTA_FOR_CHOICE)
     )
@@ -64,13 +67,13 @@ def clopper_pearson(sample: Sample) -> float:
 
 
 def gdp(sample: Sample) -> float:
-    """ε of the μ-GDP that both rates rule out at a held-out threshold (Nasr et al. 2023)."""
+    """ε at δ of the μ-GDP that both rates at a held-out threshold rule out (Nasr et al. 2023)."""
     mu = mu_limits(sample)
     return float(epsilon_of_shift(mu(held_out(sample, mu))[0], sample.delta))
 
 
 def jeffreys(sample: Sample) -> float:
-    """The best of all thresholds with each rate at level α and no correction; not valid.
+    """The bound at the best threshold, each rate at level α without correction; it is not valid.
 
     Source: ``ε_lo`` in Andrew et al. 2024, after Zanella-Béguelin et al. 2023.
     """
@@ -78,11 +81,12 @@ def jeffreys(sample: Sample) -> float:
 
 
 def simultaneous(sample: Sample) -> float:
-    """(ε, δ) from the best of all thresholds, with limits that hold at all of them together."""
+    """A bound on ε at δ at the best threshold, by limits that hold at all thresholds together."""
     return _best_of_all(sample, band_upper, joint_alpha(sample))
 
 
 def _best_of_all(sample: Sample, upper: UpperLimit, alpha: float) -> float:
+    """The largest ε over all thresholds, by limits of both rates at level ``alpha``."""
     scores = sample.observed
     if sample.unobserved is not None:
         scores = np.concatenate([scores, sample.unobserved])
@@ -102,21 +106,21 @@ def joint_alpha(sample: Sample) -> float:
 
 
 def epsilon_limits(sample: Sample) -> AtThresholds:
-    """ε from limits of both rates that hold together, at each threshold."""
+    """ε at each threshold, by limits of both rates that hold together."""
     return _joint_limits(
         sample, functools.partial(epsilon_from_rates, delta=sample.delta)
     )
 
 
 def mu_limits(sample: Sample) -> AtThresholds:
-    """μ from limits of both rates that hold together, at each threshold."""
+    """μ at each threshold, by limits of both rates that hold together."""
     return _joint_limits(sample, mu_from_rates)
 
 
 def _joint_limits(
     sample: Sample, level_of: Callable[[Floats, Floats], Floats]
 ) -> AtThresholds:
-    """The privacy level, by log FPR and FNR, of limits that hold together."""
+    """The privacy level that ``level_of`` gives to limits of log FPR and FNR that hold together."""
     alpha = joint_alpha(sample)
 
     def limits(errors: Errors) -> Floats:
@@ -127,19 +131,19 @@ def _joint_limits(
 
 
 def held_out(sample: Sample, bound: AtThresholds) -> Errors:
-    """Errors at one threshold, counted on other scores than the tenth that chose it.
+    """Errors at one threshold, counted on other scores than those that choose the threshold.
 
     Args:
         sample: all scores.
-        bound: the bound for given errors, element by element. The threshold is chosen where its
-            mean is largest over the errors that a Gaussian fit predicts.
+        bound: the function from errors to bounds, element by element. The chosen threshold has
+            the largest mean bound over the errors that a Gaussian fit predicts.
     """
-    choosing, judging = sample.split(_SHARE_FOR_CHOICE)
-    # Infinite scores have no mean. The scores that judge must not influence the choice.
-    if any_infinite(choosing.observed, choosing.unobserved):
-        choosing = choosing.in_finite_units()
-        judging = judging.in_finite_units()
-    fit = _fit(choosing, judging)
+    selection, evaluation = sample.split(_SHARE_FOR_CHOICE)
+    # Infinite scores have no mean. Whether the evaluation has any must not influence the choice.
+    if any_infinite(selection.observed, selection.unobserved):
+        selection = selection.in_finite_units()
+        evaluation = evaluation.in_finite_units()
+    fit = _fit(selection, evaluation)
     middle = (fit.null_mean + fit.mean) / 2
     thresholds = np.concatenate(
         [[middle], fit.null_mean + fit.std * _GRID, fit.mean + fit.std * _GRID]
@@ -158,10 +162,10 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
 
 
 def _predicted(distance: Floats, std: float, total: int) -> Floats:
-    """Errors among ``total`` Gaussian scores, from lucky to unlucky, shape (levels, j).
+    """Numbers of errors among ``total`` Gaussian scores, few to many, shape (levels, j).
 
     Args:
-        distance: how far the threshold lies beyond the fitted mean, shape (j,).
+        distance: distance of each threshold beyond the fitted mean, shape (j,).
         std: fitted standard deviation of the scores.
         total: number of scores.
     """
@@ -177,13 +181,13 @@ def _predicted(distance: Floats, std: float, total: int) -> Floats:
 
 @dataclasses.dataclass(frozen=True)
 class _Fit:
-    """Two Gaussians with one standard deviation, fitted to the scores that choose.
+    """Two Gaussians with one standard deviation, fitted to the scores that choose the threshold.
 
     Attributes:
         null_mean: mean of the unobserved scores.
         mean: mean of the observed scores.
         std: standard deviation of both.
-        errors_at: errors of the scores that judge, at thresholds in the unit of these means.
+        errors_at: errors of the other scores, at thresholds in the unit of these means.
     """
 
     null_mean: float
@@ -192,41 +196,41 @@ class _Fit:
     errors_at: Callable[[Floats], Errors]
 
 
-def _fit(choosing: Sample, judging: Sample) -> _Fit:
-    """The fit of the scores that choose.
+def _fit(selection: Sample, evaluation: Sample) -> _Fit:
+    """Two Gaussians that are fitted to the scores that choose the threshold.
 
     With the exact null, scores are those of `normal_scores`. Cosines with mean m have the standard
     deviation (1 − m²)^1.5 / √d. Their normal scores are about √(−d·ln(1 − m²)), and have that
     deviation times the slope there.
     """
-    if choosing.unobserved is not None:
+    if selection.unobserved is not None:
         return _Fit(
-            null_mean=float(choosing.unobserved.mean()),
-            mean=float(choosing.observed.mean()),
+            null_mean=float(selection.unobserved.mean()),
+            mean=float(selection.observed.mean()),
             std=math.sqrt(
-                (choosing.observed.var() + choosing.unobserved.var()) / 2
+                (selection.observed.var() + selection.unobserved.var()) / 2
             ),
-            errors_at=functools.partial(count_errors, judging),
+            errors_at=functools.partial(count_errors, evaluation),
         )
-    square = float(np.clip(choosing.observed.mean(), -1, 1)) ** 2
+    square = float(np.clip(selection.observed.mean(), -1, 1)) ** 2
     square = min(max(square, 1e-12), 1 - 1e-12)
-    scores = normal_scores(judging.observed, judging.dim)
+    scores = normal_scores(evaluation.observed, evaluation.dim)
     return _Fit(
         null_mean=0.0,
-        mean=float(normal_scores(choosing.observed, choosing.dim).mean()),
+        mean=float(normal_scores(selection.observed, selection.dim).mean()),
         std=math.sqrt(square * (1 - square) / -math.log1p(-square)),
         errors_at=functools.partial(count_normal_errors, scores),
     )
 
 
 def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
-    """Upper limits of a rate at any number of thresholds, which hold all together.
+    """Upper limits of a rate at any number of thresholds, which hold simultaneously.
 
-    Clopper–Pearson limits at one corrected level η (an "equal local levels" band, Aldor-Noiman et
-    al. 2013).
+    They are Clopper–Pearson limits at one corrected level η (an "equal local levels" band,
+    Aldor-Noiman et al. 2013).
 
     Args:
-        errors: scores beyond each threshold, any shape, integers in [0, total].
+        errors: number of scores beyond each threshold, any shape, integers in [0, total].
         total: number of scores.
         alpha: probability that at least one limit is below its true rate.
     """
@@ -279,6 +283,7 @@ def _probability_below(nodes: Floats, limits: Floats, total: int) -> float:
 
 
 def _poisson(counts: Floats, rate: float) -> Floats:
+    """The Poisson probabilities of counts."""
     log = (
         scipy.special.xlogy(counts, rate)
         - rate

@@ -1,9 +1,9 @@
 """Two tests of a claim of (ε, δ)-DP by a run, with their assumptions and their power.
 
 `assert_private` tests a claim. It fails if the claim is refuted. The estimate refutes it, at half
-of the level 1 − confidence, if its interval is above the claim and the laws that it rests on hold
-in the run (`fl_epe.auditing.claims.laws`). A lower bound refutes it at the other half. A true
-claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
+of the level 1 − confidence, if its interval is above the claim and the laws that it assumes
+hold in the run (`fl_epe.auditing.claims.laws`). A lower bound refutes it at the other half. A
+true claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
 ``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it
 passes, and if the method is chosen in advance.
 
@@ -67,11 +67,11 @@ _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
 Verdict = Literal[
     "violated", "faulty", "not judged", "undecided", "not violated"
 ]
-"""The result of an audit of a claim, the first of these that applies."""
+"""The result of an audit of a claim: the first of these that applies."""
 
 
 class Undecided(ValueError):  # noqa: N818 - a result: the claim is neither refuted nor tested
-    """The scores are too few, or too little was looked at, to test the claim."""
+    """The scores are too few, or too little of the run was observed, to test the claim."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,25 +81,28 @@ class Evidence:
     Attributes:
         claimed: the claimed ε in nats.
         delta: δ of the claim.
-        confidence: a true claim is called violated with probability at most 1 − this. It is also
-            that of the estimate's interval (two-sided), whose lower end tests the claim at half of
-            the level; the lower bound has the other half.
-        lower_bound: the true ε exceeds this, under the assumption.
-        method: of the lower bound.
-        assumption: of the lower bound, besides independent scores.
-        estimate: the ε that the attack measured; not a proof. ``None`` at δ = 0, or if none was.
+        confidence: c. A true claim is called violated with probability at most 1 − c. The
+            estimate's interval (two-sided) has the confidence c, and its lower end tests the
+            claim at half of the level; the lower bound has the other half.
+        lower_bound: the lower bound on the true ε, under the assumption.
+        method: the method of the lower bound.
+        assumption: the assumption of the lower bound, besides independent scores.
+        estimate: the ε that the attack measured, which is no proof; ``None`` at δ = 0, or if
+            nothing was measured.
         observed: number of observed scores.
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
         ceiling: the largest lower bound that this many scores can give; it may be infinite.
-        laws: tests of the laws that the estimate rests on.
-        power: probability that a claim is called violated where ε is twice as large; ``None`` if
-            it is called so, or is infinite.
-        faults: how the run was found to differ from what its privacy accounting assumes, as by
+        laws: tests of the laws that the estimate assumes.
+        power: probability that the claim is called violated if ε is twice as large; ``None`` if
+            the claim is violated or infinite.
+        faults: deviations of the run from what its privacy accounting assumes, for example from
             `fl_epe.dp_sgd.audit_dp_sgd`.
-        unseen: what the accounting assumes and nobody looked at.
-        adversary: of the claim, the bound and the estimate; ``None`` for bare scores.
-        participations: of the client that the claim covers; ``None`` for bare scores.
+        unseen: assumptions of the accounting that were not observed.
+        adversary: the adversary of the claim, the bound and the estimate; ``None`` for bare
+            scores.
+        participations: participations of the client that the claim covers; ``None`` for bare
+            scores.
     """
 
     claimed: float
@@ -127,14 +130,14 @@ class Evidence:
 
     @property
     def proved(self) -> bool:
-        """Whether the lower bound refutes the claim. One of Gaussian noise needs that law."""
+        """Whether the lower bound refutes the claim; a bound for Gaussian noise needs that law."""
         if BOUNDS[self.method].gaussian and self.laws.objection:
             return False
         return self.lower_bound > self.claimed
 
     @property
     def refuted_by_estimate(self) -> bool:
-        """Whether the estimate's interval is above the claim, and the laws behind it hold."""
+        """Whether the estimate's interval is above the claim, and the laws that it assumes hold."""
         if self.estimate is None or self.laws.objection:
             return False
         return self.estimate.low > self.claimed
@@ -146,7 +149,7 @@ class Evidence:
 
     @property
     def undecided(self) -> str:
-        """Why the claim is neither refuted nor tested, as a clause; empty if it is."""
+        """Why the claim is neither refuted nor tested, as a clause; empty if it is either."""
         if self.violated:
             return ""
         if (
@@ -258,8 +261,8 @@ def run_scores(run: object, adversary: Adversary | None = None) -> Scores:
 
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
-            arguments that returns one of these. A record's are those of `scores_for_claim`.
-        adversary: of the claim, for a record.
+            arguments that returns one of these. The scores of a record are `scores_for_claim`.
+        adversary: the adversary of the claim, for a record.
 
     Raises:
         ValueError: if a record has neither unobserved canaries nor an exact null.
@@ -282,11 +285,11 @@ def run_scores(run: object, adversary: Adversary | None = None) -> Scores:
         )
     scores = scores_for_claim(result, adversary)
     if not scores.boundable:
-        most = result.presence.sum(axis=0).max()
+        most_participations = result.presence.sum(axis=0).max()
         raise_invalid(
             "unobserved",
             result.unobserved.count,
-            f">= 2, as a canary took part {how_often(most)}",
+            f">= 2, as a canary took part {how_often(most_participations)}",
         )
     return scores
 
@@ -314,24 +317,24 @@ def find_evidence(
     """The evidence of a run about the claim that it was (ε, δ)-DP.
 
     A claim about a record covers the client that takes part most often. Canaries that take part
-    more often, or are heavier than any client, do not count.
+    more often, or with larger weights than any client, do not count.
 
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one.
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
-        delta: δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
-        confidence: a true claim is called violated with probability at most 1 − this.
-        adversary: of a claim about a record: by default the one of privacy accounting, who sees
-            every round's model and knows a client's rounds, unless sampling hides them.
-        method: a valid one of `BOUNDS`, chosen before the scores are seen; by default the one that
-            suits the number of scores and δ (`method_by_design`).
+        delta: the δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
+        confidence: c; a true claim is called violated with probability at most 1 − c.
+        adversary: the adversary of a claim about a record; by default that of accounting, who
+            sees every round's model and knows a client's rounds, unless sampling hides them.
+        method: a valid method of `BOUNDS`, chosen before the scores are seen; by default that
+            of `method_by_design`, which suits the number of scores and δ.
         power: whether to compute the test's power, which may take a second. Without it a claim
             that is not violated counts as undecided.
 
     Raises:
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
-        NotMeasured: a `ValueError`, if all scores are equal, or have no spread and the method
-            assumes Gaussian ones.
+        NotMeasured: a `ValueError`, if all scores are equal, or if they have no spread and the
+            method assumes Gaussian scores.
     """
     check_not_negative("epsilon", epsilon)
     check_probability("confidence", confidence)
@@ -427,23 +430,23 @@ def assert_private(
     allow_undecided: bool = False,
     allow_unseen: bool = False,
 ) -> Evidence:
-    """Fail if a run refutes the claim that it was (ε, δ)-DP; passing does not prove it.
+    """Fail if a run refutes the claim that it was (ε, δ)-DP; passing does not prove the claim.
 
     Args:
-        run: as for `find_evidence`, whose evidence is returned.
+        run: the run, see `find_evidence`, whose evidence is returned.
         epsilon: the claim, in nats, at least 0 and finite.
-        delta: δ of the claim.
-        confidence: a true claim fails with probability at most 1 − this.
-        adversary: as for `find_evidence`.
-        method: as for `find_evidence`.
-        allow_undecided: pass where the run could not tell ε from twice the claim.
-        allow_unseen: pass where nobody saw a part of what the claim rests on.
+        delta: the δ of the claim.
+        confidence: c; a true claim fails with probability at most 1 − c.
+        adversary: see `find_evidence`.
+        method: see `find_evidence`.
+        allow_undecided: whether to pass if the run cannot distinguish ε from twice the claim.
+        allow_unseen: whether to pass if some assumption of the claim was not observed.
 
     Raises:
         AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
-        Undecided: a `ValueError` with the evidence, if it is neither, and the run could not have
-            told; unless that is allowed.
-        ValueError, TypeError: as `find_evidence`; and for an infinite claim.
+        Undecided: a `ValueError` with the evidence, if the claim is neither refuted nor tested,
+            or not judged; unless that is allowed.
+        ValueError, TypeError: as `find_evidence`, and for an infinite claim.
     """
     evidence = find_evidence(
         run, epsilon, delta, confidence, adversary=adversary, method=method
@@ -469,15 +472,15 @@ def evidence_against_theory(
 ) -> Evidence | None:
     """`find_evidence` about the analytical ε of the client that takes part most often.
 
-    A report needs only whether that is violated, for each adversary, so the power of the test,
-    which takes longest, is not computed. The result is ``None`` if theory allows no finite ε, or no
-    claim about the record can be tested.
+    A report only needs to know whether that ε is violated, for each adversary, so the power of
+    the test, which takes longest, is not computed. The result is ``None`` if there is no finite
+    analytical ε, or if no claim about the record can be tested.
 
     Args:
         record: the audit record of a run.
         adversary: the adversary.
         delta: target δ.
-        confidence: as in `find_evidence`.
+        confidence: see `find_evidence`.
     """
     try:
         client = AuditedClient.of(record, adversary, most=True)
@@ -487,12 +490,13 @@ def evidence_against_theory(
         return find_evidence(
             record, limit, delta, confidence, adversary=adversary, power=False
         )
-    except ValueError:  # There are too few canaries, or no null.
+    except ValueError:
+        # There are too few canaries, or there is no null.
         return None
 
 
 def _check_measured(scores: Scores, method: str) -> None:
-    """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
+    """Raise for observed scores without spread, unless they are larger and no law is assumed."""
     if not all_equal(scores.observed):
         return
     score = scores.observed[0]

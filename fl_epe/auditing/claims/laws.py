@@ -1,11 +1,11 @@
-"""The laws that an estimate rests on where it tests a claim, and the power of such tests.
+"""The laws that an estimate assumes when it tests a claim, and the power of such tests.
 
-An estimate refutes a claim below its interval if scores are Gaussian and, where a client's rounds
-are secret, drawn by the recorded law. Both are tested in the same run. Scores of a record are
-inner products with random directions, which are Gaussian in any mechanism unless something is
-wrong. Bare scores may have any law, so that many of them are needed to tell. An estimate refutes
-nothing if its law was rejected, or if the scores are too few to reject it. Error rates and power:
-``simulations/studies/false_convictions.py``.
+An estimate refutes a claim below its interval if scores are Gaussian and, if a client's rounds
+are secret, these are drawn by the recorded law. Both are tested in the same run. Scores of a
+record are inner products with random directions, which are Gaussian in any mechanism unless
+something is wrong. Bare scores may have any law, so that the test needs many of them. An
+estimate refutes nothing if its law was rejected, or if the scores are too few to reject it.
+Error rates and power: ``simulations/studies/false_convictions.py``.
 
 Examples:
     >>> round(power_against_twice(lambda shift: 4 * shift, 2.0, reach=0.3, confidence=0.9973), 2)
@@ -42,41 +42,43 @@ from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import Events
 
 LEAST_OF_A_RECORD = 20
-"""Scores of a record, observed and unobserved, that tell whether they are Gaussian."""
+"""Least number of a record's scores, observed and unobserved, for a test of Gaussian scores."""
 
 LEAST_ASSUMED = 200
 LEAST_BARE = 2000
-"""Bare scores for the same, if the user assumes the law, and if nobody assumes it.
+"""Least number of bare scores for that test, if the user does not assume the law.
 
-Of Laplace noise 200 reject the Gaussian law in 93% of runs; of logistic noise, the nearest that is
-in use, 2,000 do in nearly all.
+`LEAST_ASSUMED` is the number if the user assumes it. 200 scores of Laplace noise reject the
+Gaussian law in 93% of runs; 2,000 scores of logistic noise, the most similar noise that is in
+use, reject it in nearly all runs.
 """
 
 POWER = 0.8
-"""Least power against twice the claimed ε with which a claim is not refuted; below: undecided."""
+"""With less power against twice the claimed ε, a claim that is not refuted is undecided."""
 
-# Level of the test of Gaussian scores: so often a correct run is left undecided.
-# `assumptions.not_gaussian` refuses an estimate at 0.1%, as that costs its number; here a false
-# alarm costs a refutation, and a miss is a false accusation.
+# Level of the test of Gaussian scores, and so the rate at which a correct run is left
+# undecided. `assumptions.not_gaussian` tests at 0.1%, as a false alarm there costs the
+# estimate. Here a false alarm costs a refutation, and a miss is a false accusation.
 _GAUSSIAN_LEVEL = 0.005
 
-# Level of the tests of the model behind a fit, and of sampling.
+# Level of the tests of the model of a fit, and of sampling.
 _MODEL_LEVEL = 0.001
 
 # Relative error of a scale that is solved for.
 _SCALE_ERROR = 1e-3
 
+# The powers that `power_of_bound` tries.
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
 
 @dataclasses.dataclass(frozen=True)
 class LawTest:
-    """Tests of the laws that an estimate rests on.
+    """Tests of the laws that an estimate assumes.
 
     Attributes:
         gaussian_p: p-value of the Anderson–Darling test; ``None`` for too few scores.
-        sampling_p: that participations follow their recorded law; ``None`` where the adversary
-            knows them.
+        sampling_p: p-value of the test that participations follow their recorded law; ``None``
+            if the adversary knows them.
         objection: why the estimate refutes no claim, as a clause; empty if it may.
     """
 
@@ -89,8 +91,9 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
     """Whether bare scores are Gaussian with one variance.
 
     Args:
-        scores: against N(0, 1), or two groups.
-        method: of the lower bound; a user who names a Gaussian one assumes that law.
+        scores: the scores, whose null is N(0, 1) or a group of unobserved scores.
+        method: the method of the lower bound; a user who names a Gaussian method assumes that
+            law.
     """
     groups: tuple[Floats, ...]
     if compared_with(scores, method):
@@ -119,9 +122,9 @@ def epsilon_of_one_variance(
     1985).
 
     Args:
-        scores: k observed ones, and u unobserved ones or a known null.
+        scores: k observed scores, and u unobserved scores or a known null.
         delta: target δ in (0, 1).
-        confidence: of the interval.
+        confidence: confidence of the interval.
     """
     if scores.standard_null:
         return epsilon_of(scores, delta, confidence=confidence)
@@ -138,7 +141,8 @@ def epsilon_of_one_variance(
     variance = mean_variance + min(shift, 1e100) ** 2 / (2 * freedom)
     half = half_width(confidence) * math.sqrt(variance)
     low = 0.0
-    if math.isfinite(shift):  # It is infinite if no score has any spread.
+    # The shift is infinite if the scores have no spread.
+    if math.isfinite(shift):
         low = max(shift - half, 0.0)
     return EpsilonEstimate(
         epsilon=float(epsilon_of_shift(shift, delta)),
@@ -153,7 +157,7 @@ def epsilon_of_one_variance(
 def laws_of_record(
     record: AuditRecord, client: AuditedClient, run_answer: Answer
 ) -> LawTest:
-    """Whether a record's scores and participations follow the laws that its answer rests on.
+    """Whether a record's scores and participations follow the laws that its answer assumes.
 
     Args:
         record: the audit record of a run.
@@ -202,7 +206,9 @@ def compared_with(scores: Scores, method: str) -> int:
 
 
 def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
-    """p-value of groups that are Gaussian with one variance, by all scores less their group's mean.
+    """p-value of a test that groups of scores are Gaussian with one variance.
+
+    The test uses all scores less their group's mean.
 
     It is ``None`` for fewer than eight scores, or scores without any spread.
     """
@@ -217,13 +223,14 @@ def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
 def sampling_p_value(record: AuditRecord, events: Events) -> float:
     """p-value of canaries' participations under the law of their secret rounds.
 
-    It is 1 or 0 where only a dominating law is known. For coins there are three tests, Bonferroni
-    corrected: of the total number of participations, of how much it varies between canaries, and of
-    whether it varies more than it may between rounds.
+    It is 1 or 0 if only a dominating law is known. For coins there are three tests with a
+    Bonferroni correction: of the total number of participations, of its variance between
+    canaries (two-sided), and of its variance between rounds (one-sided).
     """
     presence = record.presence
     law = record.mechanism.participation
-    if law.dominating is not None:  # It is not the law of the rounds.
+    # A dominating law is not the law of the rounds.
+    if law.dominating is not None:
         return float(np.all(presence.sum(axis=0) <= law.limit))
     members = members_of(record, events)
     for event in events.independent:
@@ -245,11 +252,11 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     if not 0 < rate < 1:
         return min(1.0, by_total)
     absent = np.zeros(members - presence.shape[1])
-    of_canaries = np.append(presence.sum(axis=0), absent)
-    canaries = _excess_variance(of_canaries, record.rounds, rate)
-    rounds = _excess_variance(presence.sum(axis=1), members, rate)
-    by_canaries = 2 * scipy.special.ndtr(-abs(canaries))
-    by_rounds = scipy.special.ndtr(-rounds)
+    canary_counts = np.append(presence.sum(axis=0), absent)
+    canary_excess = _excess_variance(canary_counts, record.rounds, rate)
+    round_excess = _excess_variance(presence.sum(axis=1), members, rate)
+    by_canaries = 2 * scipy.special.ndtr(-abs(canary_excess))
+    by_rounds = scipy.special.ndtr(-round_excess)
     return float(min(1.0, 3 * min(by_total, by_canaries, by_rounds)))
 
 
@@ -259,19 +266,18 @@ def power_against_twice(
     reach: float,
     confidence: float,
 ) -> float:
-    """Probability that an estimate refutes a claim where ε is twice as large.
+    """The probability that an estimate refutes a claim if ε is twice as large.
 
     Args:
-        epsilon_at: ε of a scale, increasing.
-        claim: ε, finite.
-        reach: from the scale's estimate to the end of its interval.
-        confidence: of that interval, two-sided.
+        epsilon_at: ε as an increasing function of a scale.
+        claim: the claimed ε, finite.
+        reach: distance of the scale's estimate from the end of its interval.
+        confidence: confidence of that interval, two-sided.
     """
     if not 0 < reach < math.inf:
         return 0.0
-    cached = functools.cache(
-        epsilon_at
-    )  # One value may take a tenth of a second.
+    # One value may take a tenth of a second.
+    cached = functools.cache(epsilon_at)
     claimed = scale_at(cached, claim, close=_SCALE_ERROR)
     twice = scale_at(cached, 2 * claim, close=_SCALE_ERROR)
     distance = (twice - claimed) / reach
@@ -281,7 +287,7 @@ def power_against_twice(
 def power_of_answer(
     run_answer: Answer, client: AuditedClient, claim: float
 ) -> float:
-    """`power_against_twice` of the answer of a record."""
+    """`power_against_twice` for the answer of a record."""
     view = run_answer.view
     fit = run_answer.fit
     estimate = run_answer.estimate
@@ -296,7 +302,7 @@ def power_of_answer(
 
 
 def power_of_estimate(estimate: EpsilonEstimate, claim: float) -> float:
-    """`power_against_twice` of an estimate from bare scores, by the shift of two Gaussians."""
+    """`power_against_twice` for an estimate from bare scores, by the shift of two Gaussians."""
     if not math.isfinite(estimate.high):
         return 0.0
     delta = estimate.delta
@@ -314,16 +320,16 @@ def power_of_bound(
 ) -> float:
     """Power of a lower bound against twice the claimed ε, in steps of 5%.
 
-    It is the power against Gaussian noise, or Laplace noise at δ = 0: the largest power at which
-    the bound of the laws' quantiles, moved together by the sampling error of so many scores, is
-    above the claim.
+    The noise is Gaussian, or Laplace noise at δ = 0. Scores at the quantiles of its law are
+    shifted by their sampling error at each power; the largest power at which the bound is above
+    the claim is returned.
 
     Args:
-        scores: of these only the numbers and the null matter.
+        scores: the scores, of which only their numbers and their null are used.
         delta: target δ.
-        claim: ε, finite.
-        confidence: of the bound.
-        method: of the bound.
+        claim: the claimed ε, finite.
+        confidence: confidence of the bound.
+        method: method of the bound.
     """
     law = scipy.stats.norm if delta else scipy.stats.laplace
     shift = shift_of_epsilon(2 * claim, delta) if delta else 2 * claim
@@ -354,7 +360,7 @@ def power_of_bound(
 def _not_gaussian(
     groups: Sequence[Floats], p_value: float | None, least: int
 ) -> str:
-    """An objection as of `LawTest`, by the p-value of at least so many scores."""
+    """The objection of a `LawTest` for scores that are too few, or not Gaussian; else empty."""
     if p_value is None or sum(group.size for group in groups) < least:
         return (
             f"fewer than {least} scores cannot tell whether they are Gaussian"
@@ -375,5 +381,5 @@ def _excess_variance(
 
 
 def _quantiles(count: int) -> Floats:
-    """Levels of ``count`` evenly spread quantiles."""
+    """The levels of ``count`` evenly spread quantiles."""
     return (np.arange(count) + 0.5) / count

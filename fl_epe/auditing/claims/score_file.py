@@ -1,4 +1,4 @@
-"""Scores of observed and unobserved canaries from a file, and all that they say.
+"""Scores of observed and unobserved canaries from a file, and their estimates and bounds.
 
 `read_scores` reads CSV, TSV, JSON lines, NPZ, NPY, JSON and Parquet files. `summarize_scores`
 computes all estimates and all bounds that apply.
@@ -42,29 +42,31 @@ from fl_epe.table_file import (
 )
 
 Table = tuple[dict[str, Floats], Callable[[int], str]]
-"""Columns by name, NaN in an empty cell, and the name of a row in messages."""
+"""Columns by name, with NaN for empty cells, and a function that names a row in messages."""
 
 LAYOUT = (
     "columns (or keys) 'observed' and, unless --dim is given, 'unobserved'; "
     "or 'score' and 'member' (1 took part, 0 did not)"
 )
 
+# The names of the columns that are read.
 _NAMES = ("observed", "unobserved", "score", "member")
 _MEMBER = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
 
 
 def read_scores(path: Path) -> tuple[Floats, Floats | None]:
-    """Observed scores ``(k,)`` and unobserved ones ``(u,)``, or ``None`` if there are none.
+    """Observed scores ``(k,)``, and unobserved scores ``(u,)`` or ``None`` if there are none.
 
     Args:
-        path: ends with .csv, .tsv or .jsonl, which may be followed by .gz, or with .npz, .npy
-            (observed scores alone), .json or .parquet; see `LAYOUT`. The shorter of two columns may
-            end in empty cells; no other cell may be empty. Scores may be infinite, but not NaN.
+        path: a file whose name ends with .csv, .tsv or .jsonl, which may be followed by .gz, or
+            with .npz, .npy (observed scores alone), .json or .parquet; see `LAYOUT`. The
+            shorter of two columns may end in empty cells; no other cell may be empty. Scores
+            may be infinite, but not NaN.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it cannot be read as scores, in one line that names the file, the reason
-            and, where it is about a cell, the row.
+        ValueError: if it cannot be read as scores; the message is one line with the file, the
+            reason and, for a fault of a cell, the row.
     """
     readers = {
         **dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _rows),
@@ -85,6 +87,7 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
 def _scores(
     read: Callable[[Path], Table], path: Path
 ) -> tuple[Floats, Floats | None]:
+    """Observed and unobserved scores of a table in either layout."""
     columns, place = read(path)
     names = shown(sorted(columns))
     has_groups = "observed" in columns or "unobserved" in columns
@@ -125,12 +128,14 @@ def _without_end(
 def _check_complete(
     name: str, numbers: Floats, place: Callable[[int], str]
 ) -> None:
+    """Raises if a column has an empty cell."""
     missing = np.flatnonzero(np.isnan(numbers))
     if len(missing):
         raise ValueError(f"{place(int(missing[0]))}: {name} is missing")
 
 
 def _cell(name: str, value: Any, place: str) -> float:
+    """The number in a cell; NaN if it is empty."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
     if name == "member":
@@ -147,9 +152,9 @@ def _cell(name: str, value: Any, place: str) -> float:
 
 
 def _number(value: Any) -> float:
-    """A number, which may be infinite if it is written so; NaN if it is none, or too large."""
+    """A number, or infinity if it is written so; NaN for anything else, and too large numbers."""
     try:
-        # `float` takes these values and texts, which are no numbers of a table.
+        # `float` accepts these values and texts, which are no numbers in a table.
         if isinstance(value, bool | np.bool_ | bytes) or "_" in str(value):
             return math.nan
         number = float(value)
@@ -172,6 +177,7 @@ def _table(columns: Mapping[str, Any]) -> Table:
 
 
 def _column(name: str, cells: Any) -> Floats:
+    """The numbers of a column in memory; empty if its name is not in `LAYOUT`."""
     if name not in _NAMES:
         return np.empty(0)
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
@@ -189,7 +195,7 @@ def _column(name: str, cells: Any) -> Floats:
 
 
 def _rows(path: Path) -> Table:
-    """A table that is read row by row into arrays: of ten million rows only those are kept."""
+    """A table that is read row by row into arrays of numbers, to save memory."""
     table = table_rows(path, _NAMES)
     columns = {name: array.array("d") for name in table.names}
     row_numbers = array.array("q")
@@ -227,9 +233,8 @@ def _json(path: Path) -> Table:
     content = json_object(path.read_bytes(), "the text")
     columns = {}
     for name, cells in content.items():
-        if isinstance(
-            cells, dict
-        ):  # As pandas writes a table: cells by the names of the rows.
+        # pandas writes the cells of a column by the names of the rows.
+        if isinstance(cells, dict):
             cells = list(cells.values())
         if isinstance(cells, list):
             columns[name] = cells
@@ -242,19 +247,21 @@ class ScoreSummary:
 
     Attributes:
         delta: target δ.
-        confidence: of the interval (two-sided) and of the proof (one-sided).
+        confidence: confidence of the interval (two-sided) and of the lower bound (one-sided).
         dim: dimension of the cosines; ``None`` if the scores are not cosines.
         observed, unobserved: number of scores in each group.
-        estimates: every estimate that applies; the first is the answer's. Empty if there is none.
-        proved: ε is above this; ``None`` without a bound.
-        proof: the bound's method, chosen by the number of scores and δ alone.
+        estimates: every estimate that applies; the first is the answer's. It is empty if none
+            does.
+        proved: a lower bound on ε; ``None`` without one.
+        proof: the method of the lower bound, chosen by the number of scores and δ alone.
         bounds: every lower bound that applies, by its method.
         gaussian: test of normality for each group with enough scores.
-        evidence: about the claim; ``None`` if nothing is claimed.
-        overlap: ``m²·k/d`` for a mean score m, the share of k observed canaries in the energy of
-            what was released, if they share it; ``None`` if the scores are not cosines.
-        refused: why the first estimate that would have applied does not, where the scores refute
-            its law.
+        evidence: the evidence about the claim; ``None`` if nothing is claimed.
+        overlap: ``m²·k/d`` for a mean score m: the share of k observed canaries in the energy
+            of the released vector, if all are in one vector; ``None`` if the scores are not
+            cosines.
+        refused: why the first estimate whose law the scores refute does not apply; ``None`` if
+            there is none.
     """
 
     delta: float
@@ -280,7 +287,7 @@ class ScoreSummary:
 
     @property
     def if_gaussian(self) -> bool:
-        """Whether the estimate holds only if the scores are Gaussian, which few scores hardly tell.
+        """Whether the estimate holds only if the scores are Gaussian, which few scores cannot show.
 
         Cosines have a known law.
         """
@@ -292,7 +299,7 @@ class ScoreSummary:
 def bare_scores(
     observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None
 ) -> Scores:
-    """`Scores` from what a file holds; for `summarize_scores`.
+    """The `Scores` of the columns of a file, for `summarize_scores`.
 
     Args:
         observed: scores of observed canaries, larger for "took part", shape ``(k,)``.
@@ -301,8 +308,8 @@ def bare_scores(
 
     Raises:
         ValueError: for bad scores.
-        NotMeasured: a `ValueError`, for fewer than two scores of a side, or neither ``unobserved``
-            nor ``dim``.
+        NotMeasured: a `ValueError`, for fewer than two scores of a group, or neither
+            ``unobserved`` nor ``dim``.
     """
     groups: dict[str, ArrayLike | None] = {
         "took part": observed,
@@ -343,9 +350,9 @@ def summarize_scores(
     """The answer of bare scores, and all estimates and bounds that apply to them.
 
     Args:
-        scores: from `bare_scores`.
+        scores: the scores, see `bare_scores`.
         delta: target δ in (0, 1).
-        confidence: of the intervals (two-sided) and of the bounds (one-sided).
+        confidence: confidence of the intervals (two-sided) and of the bounds (one-sided).
         coins: whether the canaries were included by independent fair coins.
         claim: the ε that is claimed, which `find_evidence` tests at that confidence.
 

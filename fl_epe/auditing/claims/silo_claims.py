@@ -15,19 +15,20 @@ def assert_silos_private(
     *,
     allow_undecided: bool = False,
 ) -> None:
-    """Fail if an answer refutes the claim that a silo was (ε, δ)-DP; passing does not prove it.
+    """Fail if an answer refutes the claim that a silo was (ε, δ)-DP; passing is no proof.
 
     Args:
-        answers: by silo, as of `fl_epe.flower.RecordAudit.answers`.
+        answers: the answers by silo, such as `fl_epe.flower.RecordAudit.answers`.
         epsilon: the claim for one unit of a silo, in nats.
-        delta: δ of the claim, and of every answer.
-        allow_undecided: pass where a silo measured nothing, or more than it could prove.
+        delta: the δ of the claim, and of every answer.
+        allow_undecided: whether to pass if a silo measured nothing, or if its interval is above
+            the claim without a proof.
 
     Raises:
-        AssertionError: naming each silo of which more than ``epsilon`` is proved against an
-            adversary, or that has faults.
-        Undecided: a `ValueError`, if there is none, and a silo measured nothing, or an interval is
-            above the claim.
+        AssertionError: with the name of each silo that has faults, or a lower bound above
+            ``epsilon`` against an adversary.
+        Undecided: a `ValueError`, if there is no such silo, but a silo that measured nothing,
+            or an interval above the claim.
         ValueError: if an answer has another δ.
 
     Examples:

@@ -1,4 +1,4 @@
-"""`Adversary`: who attacks a client of a run, what is seen, and what is known.
+"""`Adversary`: an attacker of a client of a run, with its view and its knowledge.
 
 Examples:
     >>> FINAL_MODEL.sees_final, EVERY_ROUND.sees_final
@@ -16,13 +16,13 @@ Sees = Literal["final", "all"]
 
 @dataclasses.dataclass(frozen=True)
 class Adversary:
-    """Who attacks a client of a run.
+    """An attacker of a client of a run.
 
     Attributes:
         sees: "final", the final model and the initial one, or "all", every round's model.
-        knows_rounds: whether the rounds in which the client takes part are known.
-        knows_others: whether all other clients' updates are known (the full knowledge that
-            differential privacy assumes); if not, only the directions of the other canaries are.
+        knows_rounds: whether the adversary knows the rounds in which the client takes part.
+        knows_others: whether the adversary knows all other clients' updates (the full knowledge
+            that differential privacy assumes), or only the directions of the other canaries.
     """
 
     sees: Sees
@@ -34,7 +34,7 @@ class Adversary:
 
     @property
     def sees_final(self) -> bool:
-        """Whether only the final model is seen, beside the initial one."""
+        """Whether the adversary sees the initial and the final model only."""
         match self.sees:
             case "final":
                 return True
@@ -44,7 +44,7 @@ class Adversary:
 
 
 FINAL_MODEL = Adversary("final")
-"""Sees the initial and the final model, and knows the client's rounds."""
+"""An adversary who sees the initial and the final model, and knows the client's rounds."""
 
 EVERY_ROUND = Adversary("all")
-"""Sees every round's model, and knows the client's rounds."""
+"""An adversary who sees every round's model, and knows the client's rounds."""

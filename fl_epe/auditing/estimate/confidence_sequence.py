@@ -1,10 +1,10 @@
-"""Confidence sequences: intervals that hold after every round at once, to stop a run by.
+"""Confidence sequences: intervals that hold after all rounds at once, for a stopping rule.
 
 A 95% interval that is computed after every round excludes the truth in some round far more often
 than in 5% of runs. A confidence sequence does so in at most 5% of runs, over all rounds together,
-and one may stop the run by it. Scores must have variance 1 and come one after the other; each has
-a conditional mean given those before, so that their sum minus its mean is a random walk. `boundary`
-bounds that walk. Derivation and cost: docs/notes/watching.md.
+so a run may be stopped by it. Scores must arrive one after the other and have variance 1; each
+has a conditional mean given the previous scores, so their sum minus its mean is a random walk.
+`boundary` bounds that walk. Derivation and cost: docs/notes/watching.md.
 
 Examples:
     >>> round(widening(share=0.5, confidence=0.95), 2)  # of a run that ended halfway
@@ -27,17 +27,17 @@ from fl_epe.checks import (
 
 SHAPE = 0.2  # exponent Δ of the boundary c·t^Δ; 0 is tightest at the end, ½ is too wide
 
-# Of the planned information, as rounds differ a little in their information.
+# Factor on the planned information, as rounds differ a little in their information.
 PLAN_MARGIN = 1.1
 
 _AFTER_END = 0.04  # share of the error for the time after the planned end
-_STEPS = 400  # of the integral equation for c
-_INEXACT = (
-    1e-3  # its relative error, which is subtracted from the requested error
-)
-_NEVER = (
-    9.0  # standard deviations that a walk does not exceed before the first step
-)
+_STEPS = 400  # steps of the integral equation for c
+
+# Relative error of the integral equation, which is subtracted from the requested error.
+_INEXACT = 1e-3
+
+# Standard deviations that a walk does not exceed before the first step.
+_NEVER = 9.0
 
 
 def crossing_probability(
@@ -45,17 +45,17 @@ def crossing_probability(
 ) -> float:
     """The probability that a Brownian motion is ever above ``height · t^Δ`` for t in (0, 1].
 
-    Solves the integral equation of the first crossing's density (Buonocore, Nobile and Ricciardi
-    1987) on a grid of times. Error: below `_INEXACT` of the result, which a test shows.
+    It is the solution of the integral equation of the first crossing's density (Buonocore,
+    Nobile and Ricciardi 1987) on a grid of times. A test shows that its relative error is below
+    `_INEXACT`.
 
     Args:
-        height: c.
-        steps: of the grid.
-        shape: Δ, below ½.
+        height: the height c of the boundary.
+        steps: number of steps of the grid.
+        shape: the exponent Δ of the boundary, below ½.
     """
-    first = min(
-        (_NEVER / height) ** (1 / (shape - 0.5)), 0.01
-    )  # no crossing before
+    # Before this time there is no crossing.
+    first = min((_NEVER / height) ** (1 / (shape - 0.5)), 0.01)
     log_times, step = np.linspace(math.log(first), 0.0, steps + 1, retstep=True)
     times = np.exp(log_times)
     heights = height * times**shape
@@ -64,12 +64,13 @@ def crossing_probability(
     for t in range(1, steps + 1):
         elapsed = times[t] - times[:t]
         rise = heights[t] - heights[:t]
-        again = (slopes[t] - rise / elapsed) * _density(rise, elapsed)
-        density[t] += step * np.sum(again * density[:t] * times[:t])
+        crossing_rate = (slopes[t] - rise / elapsed) * _density(rise, elapsed)
+        density[t] += step * np.sum(crossing_rate * density[:t] * times[:t])
     return float(step * (np.sum(density * times) - density[-1] / 2))
 
 
 def _density(values: Floats, variances: Floats) -> Floats:
+    """The density of N(0, variance) at each value."""
     return np.exp(-(values**2) / (2 * variances)) / np.sqrt(
         2 * math.pi * variances
     )
@@ -77,7 +78,7 @@ def _density(values: Floats, variances: Floats) -> Floats:
 
 @functools.cache
 def boundary_height(error: float) -> float:
-    """The c for which c·t^Δ is crossed with probability at most ``error``, from above.
+    """The smallest c for which c·t^Δ is crossed with probability at most ``error``, rounded up.
 
     Raises:
         ValueError: if ``error`` is not in [1e-9, 0.4].
@@ -96,18 +97,19 @@ def boundary_height(error: float) -> float:
 def boundary(
     information: ArrayLike, error: float, horizon: float, planned: bool = True
 ) -> Floats:
-    """How far above its mean a sum of scores may be after ``information``.
+    """An upper bound for a sum of scores minus its mean, after ``information``.
 
-    It is exceeded at any information > 0, with any number of looks, with probability at most
-    ``error``, whatever ``horizon`` is. That decides where the boundary is tight, and must be chosen
-    before the scores are seen. It is infinite without information.
+    The sum exceeds the boundary at any information > 0, with any number of looks, with
+    probability at most ``error``, whatever ``horizon`` is. The horizon determines where the
+    boundary is tight, and must be chosen before the scores are seen. The boundary is infinite
+    without information.
 
     Args:
         information: the number of scores so far, or the sum of squared weights.
-        error: probability, one-sided.
+        error: probability of an error, one-sided.
         horizon: information at the planned end, after which the boundary is wider.
-        planned: whether the end is planned; otherwise ``horizon`` is where the boundary is
-            tightest, and there is no end.
+        planned: whether the end is planned; otherwise there is no end, and the boundary is
+            tightest at ``horizon``.
     """
     check_probability("error", error)
     check_positive("horizon", horizon)
@@ -124,7 +126,7 @@ def boundary(
 
 
 def _mixture(information: Floats, error: float, horizon: float) -> Floats:
-    """Robbins' mixture over a half-normal law, from above; valid without an end."""
+    """An upper bound on Robbins' mixture boundary with a half-normal law, valid without an end."""
     log = 2 * math.log(1 / (2 * error))
     rho = horizon / (log + math.log1p(log))
     odds = np.sqrt((information + rho) / rho) / (2 * error)
@@ -132,11 +134,11 @@ def _mixture(information: Floats, error: float, horizon: float) -> Floats:
 
 
 def widening(share: float, confidence: float) -> float:
-    """Width of an interval that holds after every round, over that of one for a single look.
+    """Width of an interval that holds after all rounds, over that of one for a single look.
 
     Args:
-        share: of the planned rounds that are done, in (0, 1].
-        confidence: of both intervals, two-sided.
+        share: share of the planned rounds that are done, in (0, 1].
+        confidence: confidence of both intervals, two-sided.
     """
     error = (1 - confidence) / 2
     single_look = -float(scipy.special.ndtri(error)) * math.sqrt(share)

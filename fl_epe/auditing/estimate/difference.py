@@ -1,6 +1,6 @@
 """`EpsilonDifference`: whether two runs' ε differ by more than chance.
 
-How often its interval holds: simulations/studies/differences.py.
+Coverage of its interval: simulations/studies/differences.py.
 
 Examples:
     >>> first = EpsilonEstimate(5.0, 4.0, 6.0, 1e-5, 0.95, "displacement")
@@ -26,7 +26,8 @@ class EpsilonDifference:
         low: lower end of the interval.
         high: upper end of the interval.
         confidence: coverage of the interval.
-        independent: whether the interval is for independent runs; otherwise it holds for any.
+        independent: whether the interval assumes independent runs; otherwise it holds for any
+            runs.
     """
 
     value: float
@@ -44,22 +45,23 @@ class EpsilonDifference:
 def epsilon_difference(
     first: EpsilonEstimate, second: EpsilonEstimate, *, independent: bool = True
 ) -> EpsilonDifference:
-    """ε of ``first`` minus ε of ``second``, with an interval: is it larger than chance?
+    """ε of ``first`` minus ε of ``second``, with an interval that shows whether it is chance.
 
     For independent runs the distances from the estimates to the ends of their intervals are added
-    as squares (Zou and Donner 2008), which keeps the skewness of each. An interval that ends at 0
-    because no ε is smaller counts as reaching at least as far below as above. For runs that may
-    depend on each other, the interval reaches from one run's lower end to the other's upper end.
+    as squares (Zou and Donner 2008), which preserves the skewness of each. An interval that
+    ends at 0, as no ε is smaller, counts as extending at least as far below the estimate as
+    above. For runs that may depend on each other, the interval reaches from one run's lower end
+    to the other's upper end.
 
     Args:
-        first: of one run.
-        second: of another, at the same δ and confidence.
+        first: the estimate of one run.
+        second: the estimate of another run, at the same δ and confidence.
         independent: whether the runs share no randomness: canaries, noise and participation have
             different seeds. If they do, the confidence of the result is lower: 90% from two 95%
             intervals.
 
     Raises:
-        ValueError: if δ or the confidence of the two differ.
+        ValueError: if the two estimates differ in δ or confidence.
     """
     for name in ("delta", "confidence"):
         expected = getattr(first, name)
@@ -68,29 +70,34 @@ def epsilon_difference(
             raise_invalid(
                 f"second.{name}", actual, f"to be that of first, {expected}"
             )
-    value = _minus(first.epsilon, second.epsilon, math.nan)
+    value = _difference(first.epsilon, second.epsilon, math.nan)
     ends = (first.low, first.high, second.low, second.high)
     if independent and math.isfinite(value) and all(map(math.isfinite, ends)):
-        low = value - math.hypot(_below(first), second.high - second.epsilon)
-        high = value + math.hypot(first.high - first.epsilon, _below(second))
+        low = value - math.hypot(
+            _extent_below(first), second.high - second.epsilon
+        )
+        high = value + math.hypot(
+            first.high - first.epsilon, _extent_below(second)
+        )
     else:
-        low = _minus(first.low, second.high, -math.inf)
-        high = _minus(first.high, second.low, math.inf)
+        low = _difference(first.low, second.high, -math.inf)
+        high = _difference(first.high, second.low, math.inf)
     confidence = first.confidence
     if not independent:
         confidence = 1 - 2 * (1 - confidence)
     return EpsilonDifference(value, low, high, confidence, independent)
 
 
-def _below(estimate: EpsilonEstimate) -> float:
-    """How far the interval reaches below the estimate; at least as far as above if it ends at 0."""
+def _extent_below(estimate: EpsilonEstimate) -> float:
+    """The interval's extent below the estimate; at least that above if the interval ends at 0."""
     below = estimate.epsilon - estimate.low
     if estimate.low > 0:
         return below
     return max(below, estimate.high - estimate.epsilon)
 
 
-def _minus(first: float, second: float, both_infinite: float) -> float:
+def _difference(first: float, second: float, both_infinite: float) -> float:
+    """``first - second``, or ``both_infinite`` if both are infinite."""
     if math.isinf(first) and math.isinf(second):
         return both_infinite
     return first - second

@@ -33,7 +33,7 @@ class EpsilonEstimate:
         delta: the δ of that ε.
         confidence: coverage of the interval, such as 0.95.
         method: the statistic and the variance, in words.
-        adversary: who attacks; ``None`` for bare scores, of which it is not known.
+        adversary: the adversary; ``None`` for bare scores, whose adversary is not known.
     """
 
     epsilon: float
@@ -46,7 +46,7 @@ class EpsilonEstimate:
 
 
 def half_width(confidence: float) -> float:
-    """Half the width of a Gaussian estimate's two-sided interval, in its standard errors."""
+    """Half the width of a Gaussian estimate's two-sided interval, in standard errors."""
     return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
@@ -68,7 +68,7 @@ def epsilon_metrics(
 
 @dataclasses.dataclass(frozen=True)
 class FittedGaussian:
-    """A Gaussian fitted to ``count`` scores; ``count`` is infinite if it is known exactly."""
+    """A Gaussian fitted to ``count`` scores; ``count`` is infinite for an exactly known one."""
 
     mean: float
     std: float
@@ -76,7 +76,7 @@ class FittedGaussian:
 
 
 def fit_gaussian(scores: Floats) -> FittedGaussian:
-    """Mean and standard deviation of ``scores``, shape ``(k,)``; exactly 0 if all are equal."""
+    """The Gaussian fitted to ``scores``, shape ``(k,)``; its std is exactly 0 if all are equal."""
     offsets = scores - scores[0]
     mean = float(scores[0] + offsets.mean())
     return FittedGaussian(mean, float(offsets.std(ddof=1)), len(scores))
@@ -93,12 +93,12 @@ def estimate_between(
     """ε between two fitted Gaussians, with an interval for large samples.
 
     Args:
-        null: of unobserved canaries.
-        alt: of observed canaries.
+        null: the Gaussian of unobserved canaries.
+        alt: the Gaussian of observed canaries.
         delta: target δ in (0, 1).
         confidence: coverage of the interval.
         method: the statistic and the variance, in words.
-        adversary: who attacks.
+        adversary: the adversary.
 
     Raises:
         ValueError: for a ``delta`` or ``confidence`` outside (0, 1).
@@ -124,7 +124,7 @@ def estimate_between(
 def _plausible(
     null: FittedGaussian, alt: FittedGaussian, confidence: float
 ) -> tuple[Floats, Floats]:
-    """Means and deviations of the alternative, in units of the null, that fit the scores well.
+    """Means and standard deviations of the alternative, in units of the null, that fit well.
 
     They fill an ellipse of the large-sample distribution of (mean, ln deviation).
     """

@@ -1,4 +1,4 @@
-"""`AuditRecord`: all that is kept of an audited run, enough for any later statistic.
+"""`AuditRecord`: the stored values of an audited run, from which any statistic is computed.
 
 A run in which nothing was measured has a record too: its estimates raise `NotMeasured`.
 
@@ -45,8 +45,8 @@ from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
 
-# Names of arrays by their axes: T rounds, k observed and u unobserved canaries, correlated over W
-# rounds.
+# Names of arrays by their axes: T rounds, k observed and u unobserved canaries, and a window of
+# W rounds for correlations.
 _SHAPES = {
     "Tk": "presence mechanism.canary_weights running.scores running.signals observed.means "
     "observed.deltas observed.residuals observed.sums",
@@ -59,7 +59,7 @@ _SHAPES = {
     "TT": "mechanism.strategy",
 }
 
-# Metrics that have one length.
+# Groups of metrics that have one length.
 _SERIES = (
     ("eval_round", "eval_loss", "eval_accuracy", "eval_auc"),
     ("train_loss", "train_accuracy", "unclipped", "cohort"),
@@ -68,27 +68,27 @@ _SERIES = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AuditRecord:
-    """Scores of observed and unobserved canaries, and what is known about the run.
+    """Scores of observed and unobserved canaries, and the facts about the run.
 
     Attributes:
         dim: dimension d of the model.
         delta: target δ of the run.
-        observed: cosines of the canaries that took part, k of them.
-        unobserved: cosines of those that never did.
+        observed: cosines of the k canaries that took part.
+        unobserved: cosines of the u canaries that never took part.
         presence: ``(T, k)`` bool, the rounds of each observed canary.
-        norms: of the vectors that the cosines are taken with.
+        norms: norms of the vectors with which the cosines are computed.
         mechanism: participation, clipping, noise and the server's step.
         clients: the rounds of each real client.
         metrics: series by name, such as "train_loss" ``(T,)`` or "eval_round" and
             "eval_accuracy", of equal length.
-        design: what was decided before the run.
-        findings: what was observed during the run.
+        design: the settings that were fixed before the run.
+        findings: the observations during the run.
         provenance: seeds, versions and faults.
-        correlation: of the residuals of the rounds.
+        correlation: the correlation of the residuals of the rounds.
         running: the scores after each round, from which ε was estimated during the run.
 
     Raises:
-        ArgumentError: for a value out of range or of another shape, by its name.
+        ArgumentError: for a value out of range or of another shape, with its name.
     """
 
     dim: int
@@ -131,9 +131,8 @@ class AuditRecord:
                 if values[name] is not None and shape != expected:
                     raise_invalid(f"{name}.shape", shape, f"to be {expected}")
         finite = ["means"]
-        if np.isfinite(
-            self.norms.final
-        ):  # otherwise there are no cosines with the model
+        # If the model is not finite, there are no cosines with it.
+        if np.isfinite(self.norms.final):
             finite += ["final", "displacement"]
         for side in _SIDES:
             for name in finite:
@@ -166,12 +165,12 @@ class AuditRecord:
         return self.presence * weights
 
     def signal_known(self) -> bool:
-        """Whether it is known how much the canaries added in each of their rounds."""
+        """Whether the canaries' contribution in each of their rounds is known."""
         has_canaries = self.presence.any(axis=1)
         return bool(np.all(np.isfinite(self.mechanism.added[has_canaries])))
 
     def round_weights(self) -> Floats:
-        """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
+        """The weight of each round's mean in θ_T − θ_0, ``(T,)``.
 
         Raises:
             ValueError: with an optimizer other than SGD, whose model is no weighted sum of means.
@@ -186,8 +185,8 @@ class AuditRecord:
     def delta_cosines(self) -> tuple[Floats, Floats]:
         """Cosines with the model deltas θ_t − θ_{t−1}, for observed and unobserved canaries.
 
-        With server SGD they follow from the means: each delta is a sum of past means, discounted
-        by the momentum.
+        With server SGD they are computed from the means: each delta is a sum of past means,
+        discounted by the momentum.
 
         Raises:
             ValueError: if the optimizer is not linear and the record holds no such cosines.
@@ -222,16 +221,16 @@ class AuditRecord:
     def with_values(self, **values: Any) -> AuditRecord:
         """The record with other values.
 
-        Canaries were projected out of the final model by what they should have added to it. After
-        a change of that (the server's steps, contributions, weights) the record has no ε of the
+        Canaries were projected out of the final model by their expected contributions. After a
+        change of these (the server's steps, contributions, weights) the record has no ε of the
         final model; pass such values to `RunAuditor.record` instead.
 
         Args:
-            values: by name, or by the end of a name that no other value has: ``delta``,
-                ``noise_multiplier``, ``**{"norms.means": …}``; parts likewise.
+            values: the values, or parts, by name, or by the end of a name that no other value
+                has: ``delta``, ``noise_multiplier``, ``**{"norms.means": …}``.
 
         Raises:
-            ArgumentError: for what is not the name of one value.
+            ArgumentError: for a name that is not that of exactly one value.
         """
         names = [name for name, _ in _named_fields(self)]
         full_names = {}
@@ -259,25 +258,26 @@ class AuditRecord:
             self.shares(), changed.shares()
         ):
             return changed
-        # The signals during the run were of what canaries added by the values before.
+        # The signals of the run were computed from the previous values.
         running = dataclasses.replace(self.running, signals=None)
         return dataclasses.replace(changed, running=running)
 
     def save(
         self, path: str | os.PathLike[str], *, private: bool = True
     ) -> Path:
-        """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.
+        """Write the record to a NumPy archive without pickles, which is replaced atomically.
 
         Args:
-            path: where to.
-            private: for its owner alone (mode 0600), because a record holds the seeds.
+            path: the path of the file.
+            private: whether only the owner may read it (mode 0600), as a record holds the
+                seeds.
         """
         write_values(Path(path), self.by_name(), private=private)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditRecord:
-        """Read what `save` wrote.
+        """Read a record that `save` wrote.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -294,7 +294,7 @@ class AuditRecord:
 
 
 def _check_lengths(record: AuditRecord) -> None:
-    """What `AuditRecord` does not check itself, as only an edited file can violate it."""
+    """The checks that `AuditRecord` does not make, as only an edited file can violate them."""
     for name, series in record.metrics.items():
         if series.ndim != 1:
             raise_invalid(
@@ -360,6 +360,6 @@ def _with_values(part: Any, values: Mapping[str, Any]) -> Any:
         else:
             fields[field] = value
     for field, inner in inner_values.items():
-        before = fields.get(field, getattr(part, field))
-        fields[field] = _with_values(before, inner)
+        previous = fields.get(field, getattr(part, field))
+        fields[field] = _with_values(previous, inner)
     return dataclasses.replace(part, **fields)

@@ -1,4 +1,4 @@
-"""What can go wrong in a run: the kinds of faults, and the one book in which they are counted.
+"""The kinds of faults in a run, and the book in which they are counted.
 
 No fault ends a run, and none weakens its DP: a lost update counts as zero in a mean whose
 denominator is fixed before the run.
@@ -23,12 +23,12 @@ import numpy as np
 from fl_epe.archive import one_line
 from fl_epe.checks import NamedArrays
 
-_MESSAGES = 100  # that are kept
+_MESSAGES = 100  # largest number of messages, but for the first of each kind
 _LONGEST = 400  # characters of a message
 
 
 class FaultKind(enum.StrEnum):
-    """A kind of fault; its value is the text of reports. `meaning` says what was done about it."""
+    """A kind of fault; its value is its text in reports, and `meaning` its handling."""
 
     CLIENT_FAILED = "client failed"
     CLIENT_NOT_FINITE = "client's update not finite"
@@ -54,7 +54,7 @@ class FaultKind(enum.StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What was done about it, in a sentence."""
+        """The meaning of the fault, and how it was handled, in a sentence."""
         return _MEANINGS.get(self, _ABSENT)
 
 
@@ -76,11 +76,11 @@ _MEANINGS = {
 
 
 class Fault(NamedTuple):
-    """Something that went wrong.
+    """A fault of a run.
 
     Attributes:
-        kind: of the fault.
-        text: who, and what.
+        kind: the kind of the fault.
+        text: who failed, and how.
     """
 
     kind: FaultKind
@@ -88,7 +88,7 @@ class Fault(NamedTuple):
 
 
 class FaultBook:
-    """How often each kind of fault happened in a run, and the first messages.
+    """The number of faults of each kind in a run, and the first messages.
 
     A hundred messages are kept; after them only the first of each kind is added.
 
@@ -102,7 +102,7 @@ class FaultBook:
         self._first: list[tuple[int, str, str]] = []  # round, kind and message
 
     def add(self, index: int, kind: str, text: str, times: int = 1) -> bool:
-        """Count a fault of the round with this index, from 0, and keep its text on one line.
+        """Count a fault of the round with this index, from 0, and store its text on one line.
 
         Returns:
             Whether it is the first of its kind.
@@ -115,13 +115,14 @@ class FaultBook:
     def _count(
         self, index: int, kind: str, message: str, times: int = 1
     ) -> None:
+        """Count a fault; store its message if there is room, or if it is the first of its kind."""
         self._counts[index, kind] += times
         if len(self._first) < _MESSAGES or self.first(kind) is None:
             self._first.append((index, kind, message))
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each kind of fault happened."""
+        """The number of faults of each kind."""
         counts = Counter[str]()
         for (_, kind), times in self._counts.items():
             counts[kind] += times
@@ -129,7 +130,7 @@ class FaultBook:
 
     @property
     def total(self) -> int:
-        """How many faults there were."""
+        """The number of all faults."""
         return self._counts.total()
 
     @property
@@ -145,11 +146,11 @@ class FaultBook:
         return None
 
     def values(self) -> dict[str, Any]:
-        """The book under the names that a record's `Provenance` has for it."""
+        """The messages and counts under their names in a record's `Provenance`."""
         return {"faults": tuple(self.messages), "fault_counts": self.counts}
 
     def state(self) -> NamedArrays:
-        """A named array for a checkpoint, from which `restore` goes on."""
+        """A named array for a checkpoint, from which `restore` continues."""
         return {
             "faults": np.array(
                 json.dumps([[*self._counts.items()], self._first])
@@ -157,7 +158,7 @@ class FaultBook:
         }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Take up the first ``rounds`` of a `state`; new faults of this book come after them."""
+        """Restore the first ``rounds`` of a `state`; new faults of this book come after them."""
         counts, first = json.loads(str(state["faults"]))
         saved = [tuple(entry) for entry in first]
         new = [entry for entry in self._first if entry not in saved]

@@ -23,19 +23,19 @@ WHAT = "a record written by AuditRecord.save"
 
 _METRICS = "metrics."
 _LONGEST = 2000  # characters of a text
-_DEPTH = 8  # of lists and tables in each other
-_LARGEST_INTEGER = 2**128  # of a seed
+_DEPTH = 8  # largest depth of nested lists and tables
+_LARGEST_INTEGER = 2**128  # largest seed
 
 
 def write_values(
     path: Path, values: Mapping[str, Any], *, private: bool = True
 ) -> None:
-    """Write a record's values by name; replaces ``path`` atomically.
+    """Write a record's values by name to ``path``, which is replaced atomically.
 
     Args:
-        path: where to; its folder is created if it is missing.
-        values: as `AuditRecord.by_name` gives them.
-        private: for its owner alone (mode 0600).
+        path: the path of the file; its folder is created if it is missing.
+        values: the values, see `AuditRecord.by_name`.
+        private: whether only the owner may read the file (mode 0600).
     """
     arrays = {}
     meta = {}
@@ -50,7 +50,7 @@ def write_values(
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Read what `write_values` wrote; no value is checked yet.
+    """Read the values that `write_values` wrote; they are not checked yet.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -59,20 +59,20 @@ def read_values(path: Path) -> dict[str, Any]:
     (meta,), arrays = read_archive(path, WHAT, schema=SCHEMA, texts=("meta",))
     names = [name for name in arrays if name.startswith(_METRICS)]
     metrics = {name.removeprefix(_METRICS): arrays.pop(name) for name in names}
-    return {**_short(meta), **arrays, "metrics": metrics}
+    return {**_shortened(meta), **arrays, "metrics": metrics}
 
 
-def _short(value: Any, depth: int = _DEPTH) -> Any:
-    """A JSON value with its long texts cut off, as a file from elsewhere may hold any."""
+def _shortened(value: Any, depth: int = _DEPTH) -> Any:
+    """A JSON value with its long texts cut off, as a file from elsewhere may hold any text."""
     if isinstance(value, str):
         if len(value) <= _LONGEST:
             return value
         return value[: _LONGEST - 1] + "…"
     if isinstance(value, list) and depth:
-        return [_short(part, depth - 1) for part in value]
+        return [_shortened(part, depth - 1) for part in value]
     if isinstance(value, dict) and depth:
         return {
-            _short(name): _short(part, depth - 1)
+            _shortened(name): _shortened(part, depth - 1)
             for name, part in value.items()
         }
     return value
@@ -85,8 +85,8 @@ def part_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
     Args:
         kind: the part's dataclass.
-        values: of the whole record, by their full names.
-        prefix: of the names of the part's fields.
+        values: the values of the whole record, by their full names.
+        prefix: the prefix of the names of the part's fields.
 
     Raises:
         ArgumentError: for a value of another type or out of range, or one that is missing.
@@ -110,7 +110,8 @@ def part_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
             if name not in _ANY_RANGE:
                 _check_range(name, arguments[field.name])
     for field in dataclasses.fields(kind):
-        is_required = field.default is field.default_factory  # both are missing
+        # Both are `dataclasses.MISSING` if the field has no default.
+        is_required = field.default is field.default_factory
         if is_required and field.name not in arguments:
             name = f"{prefix}{field.name}"
             raise ArgumentError(
@@ -128,13 +129,14 @@ _WORDS = {
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value`` if it is of this type; a list becomes a tuple if that is the type."""
+    """``value`` if it is of the type of ``hint``; a list becomes a tuple if that is the type."""
     kind, *alternatives = parts_of(hint)
     arguments = typing.get_args(kind)
     if kind is Any or (value is None and types.NoneType in alternatives):
         return value
     if kind is float and isinstance(value, float) and not math.isfinite(value):
-        return value  # of a model that diverged, or not known
+        # The value belongs to a model that diverged, or is not known.
+        return value
     origin = typing.get_origin(kind)
     if origin is np.ndarray:
         return _checked_array(name, value, typing.get_args(arguments[1])[0])
@@ -153,6 +155,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def _checked_array(name: str, value: Any, scalar: Any) -> np.ndarray:
+    """``value`` if it is an array of this type of numbers."""
     kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
     if not isinstance(value, np.ndarray):
         actual = type(value).__name__
@@ -165,10 +168,10 @@ def _checked_array(name: str, value: Any, scalar: Any) -> np.ndarray:
     )
 
 
-_LARGEST = 1e100  # whose square is a float, too
-_LENGTH = (1e-46, 1e46)  # of float32, if it is not 0
+_LARGEST = 1e100  # its square does not overflow
+_LENGTH = (1e-46, 1e46)  # range of the norm of a float32 vector that is not 0
 
-# By how names begin, the first that fits: the ends of a range, and further values.
+# The first entry with a prefix of a value's name has the ends of its range, and further values.
 _RANGES: dict[tuple[str, ...], tuple[float, ...]] = {
     ("dim",): (1, 2**53 - 1),
     ("observed.ids", "unobserved.ids"): (0, 2**53),
@@ -181,14 +184,10 @@ _RANGES: dict[tuple[str, ...], tuple[float, ...]] = {
         math.inf,
         math.nan,
     ),
-    ("mechanism.canary_participations",): (
-        0,
-        1e6,
-    ),  # each of them may be an epoch
-    ("mechanism.cohort_size",): (
-        *_LENGTH,
-        math.nan,
-    ),  # a deployment may not know it
+    # Each participation may be an epoch.
+    ("mechanism.canary_participations",): (0, 1e6),
+    # A deployment may not know its cohort size.
+    ("mechanism.cohort_size",): (*_LENGTH, math.nan),
     ("mechanism.noise_multiplier", "mechanism.sum_noise_multiplier"): (
         1 / _LARGEST,
         _LARGEST,
@@ -199,19 +198,20 @@ _RANGES: dict[tuple[str, ...], tuple[float, ...]] = {
         _LARGEST,
     ),
     ("mechanism.server.momentum",): (0, math.nextafter(1, 0)),
-    ("mechanism.strategy",): (-1.001, 1.001),  # no column is longer than 1
-    ("correlation.factor",): (
-        -1.1,
-        1.1,
-    ),  # rows of length 1, but for a sketch's error
+    # No column has a norm above 1.
+    ("mechanism.strategy",): (-1.001, 1.001),
+    # Rows have the norm 1, but for the error of a sketch.
+    ("correlation.factor",): (-1.1, 1.1),
     ("running.planned",): (1 / _LARGEST, _LARGEST),
     ("",): (0, _LARGEST),
 }
 
+# Values without a range.
 _ANY_RANGE = ("metrics", "design.settings", "clients.ids")
 
 
 def _check_range(name: str, value: Any) -> None:
+    """Raises if a number of ``value`` is outside the range for this name."""
     if isinstance(value, dict):
         value = [item for item in value.values() if isinstance(item, int)]
     elif not isinstance(value, int | float | np.ndarray) or value is True:

@@ -1,9 +1,10 @@
 """Whether a record measures anything, and whether training failed.
 
 An ε that was not measured is an error, never a number: `check_measured` raises `NotMeasured` with
-the reason in a sentence; every statistic of a record calls it first. `divergence` says why training
-failed: a loss that is not finite, a model no better than chance. `updates_lost` says that most
-clients did not answer. Where a record lacks the values to decide, they report nothing.
+the reason in a sentence; every statistic of a record calls it first. `divergence` returns why
+training failed: a loss that is not finite, or a model no better than chance. `updates_lost`
+reports that most clients did not answer. If a record lacks the values to decide, they report
+nothing.
 
 Examples:
     >>> raise NotMeasured("no canary took part in 12 rounds")
@@ -20,13 +21,15 @@ from fl_epe.auditing.record.audit_record import AuditRecord
 from fl_epe.checks import Booleans, Floats
 from fl_epe.wording import counted
 
-LEAST_CANARIES = 2  # that must have taken part for an ε
-_LAST = 3  # evaluations, or rounds, at the end of a run that decide that training failed
-_EARLY = 10  # rounds that a model has to leave chance: evaluations before do not count
-_MOST_LOST = 0.5
-_EXPLODED = 100.0
-_MARGIN = 0.1  # of the way from the metric of a constant prediction to 1
-_FELL = 0.9  # of the first loss on held-out data
+LEAST_CANARIES = 2  # canaries that must have taken part for an ε
+_LAST = 3  # evaluations, or rounds, at the end of a run that decide whether training failed
+_EARLY = 10  # evaluations before this round do not count as a model at chance
+_MOST_LOST = 0.5  # a larger share of lost updates is reported
+_EXPLODED = (
+    100.0  # a loss has exploded if it exceeds the first one by this factor
+)
+_MARGIN = 0.1  # part of the way from the metric of a constant prediction to 1
+_FELL = 0.9  # a loss has fallen if it is at most this part of the first one
 
 
 class NotMeasured(ValueError):  # noqa: N818 - a result, which reports show
@@ -36,7 +39,7 @@ class NotMeasured(ValueError):  # noqa: N818 - a result, which reports show
 def check_measured(
     record: AuditRecord, adversary: Adversary, statistic: str | None = None
 ) -> None:
-    """Refuse a record from which no ε follows; arguments are as for `not_measured`.
+    """Raise for a record without an ε; arguments are those of `not_measured`.
 
     Raises:
         NotMeasured: with the reason.
@@ -49,12 +52,12 @@ def check_measured(
 def not_measured(
     record: AuditRecord, adversary: Adversary, statistic: str | None = None
 ) -> str | None:
-    """Why no ε follows from a record; ``None`` if one does.
+    """Why a record has no ε; ``None`` if it has one.
 
     Args:
         record: the audit record of a run.
-        adversary: what is seen.
-        statistic: "model" is of the final model, others of its displacement.
+        adversary: the adversary.
+        statistic: the statistic; "model" uses the final model, others its displacement.
     """
     reason = _no_canaries(record)
     if reason is not None:
@@ -69,10 +72,12 @@ def not_measured(
 
 
 def _no_canaries(record: AuditRecord) -> str | None:
+    """Why too few canaries took part for an ε; ``None`` if enough did."""
     rounds = f"in {counted(record.rounds, 'round')}"
     count = _count(record.presence)
     if count < LEAST_CANARIES:
-        if record.findings.not_measured:  # a more precise reason
+        # The findings may have a more precise reason.
+        if record.findings.not_measured:
             return record.findings.not_measured.rstrip(". ")
         if record.rounds == 0:
             return "the audit saw no round"
@@ -88,6 +93,7 @@ def _no_canaries(record: AuditRecord) -> str | None:
 
 
 def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
+    """Why the final model has no information about canaries; ``None`` if it has."""
     norms = record.norms
     if not (math.isfinite(norms.final) and math.isfinite(norms.displacement)):
         return "the final model is not finite"
@@ -101,6 +107,7 @@ def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
 
 
 def _count(presence: Booleans) -> int:
+    """The number of canaries that took part in any round."""
     return int(presence.any(axis=0).sum())
 
 
@@ -116,9 +123,9 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
 
 
 def _model_not_finite(record: AuditRecord) -> str | None:
-    """The final model has an entry that is NaN or infinite.
+    """A reason if the final model has an entry that is NaN or infinite.
 
-    An audit of a deployment keeps the last finite model, and notes that in its findings.
+    An audit of a deployment keeps the last finite model, and records that in its findings.
     """
     if not record.findings.last_model_is_finite:
         return "the last model that the strategy released has NaN or infinite entries"
@@ -128,7 +135,7 @@ def _model_not_finite(record: AuditRecord) -> str | None:
 
 
 def _loss_not_finite(record: AuditRecord) -> str | None:
-    """The last loss, on held-out data or in training, is NaN or infinite.
+    """A reason if the last loss, on held-out data or in training, is NaN or infinite.
 
     A round in which no client trained has no training loss, which is NaN in a record; such rounds
     are ignored.
@@ -146,9 +153,9 @@ def _loss_not_finite(record: AuditRecord) -> str | None:
 
 
 def _loss_exploded(record: AuditRecord) -> str | None:
-    """A loss is a hundred times that on held-out data before the training.
+    """A reason if a loss is over a hundred times the held-out loss before the training.
 
-    It is the loss on held-out data, or that of the clients as they train if the one on held-out
+    It is the loss on held-out data, or the training loss of the clients if the loss on held-out
     data fell by less than a tenth.
     """
     losses = _series(record, "eval_loss")
@@ -177,11 +184,11 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
 
     It has not learned if it is no better than a constant prediction (`no_better_than_constant`),
     unless it distinguishes examples (`tells_apart`): an overconfident model may have a large loss,
-    and still be right more often than by chance.
+    but still be right more often than by chance.
 
     Args:
         record: the audit record of a run.
-        evaluations: how many of the last ones must all agree.
+        evaluations: number of evaluations at the end that must all agree.
     """
     if tells_apart(record, evaluations):
         return None
@@ -194,14 +201,15 @@ def no_better_than_constant(
     """Why the model is no better than the best constant prediction; ``None`` if it is.
 
     Its loss decides, or its metric if the loss of that prediction is not known. Accuracy alone
-    would not do: where 95% of examples are of one class, a good model may never predict another.
+    is not enough: if 95% of examples are of one class, a good model may never predict another
+    class.
 
     The chance levels are in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
-    rounds do not count, so that nothing is reported of a short run. Arguments are as for
+    rounds do not count, so that nothing is reported of a short run. Arguments are those of
     `at_chance`.
     """
     chance_loss = record.design.chance_loss
-    losses = _late(record, "eval_loss", evaluations)
+    losses = _late_values(record, "eval_loss", evaluations)
     if chance_loss is not None and len(losses):
         if np.any(losses < chance_loss):
             return None
@@ -209,8 +217,8 @@ def no_better_than_constant(
             f"the loss on held-out data is {losses[-1]:.3g}, no better than that of the same "
             f"prediction for everybody ({chance_loss:.3g})"
         )
-    guess = _guess(record)
-    scores = _late(record, "eval_accuracy", evaluations)
+    guess = _constant_metric(record)
+    scores = _late_values(record, "eval_accuracy", evaluations)
     if guess is None or not len(scores) or np.any(scores > guess):
         return None
     if _has_r_square(record):
@@ -221,18 +229,21 @@ def no_better_than_constant(
 def tells_apart(record: AuditRecord, evaluations: int = 1) -> bool:
     """Whether the model distinguishes examples, by its accuracy, R² or ROC AUC.
 
-    One of the last evaluations is a tenth of the way from chance to a perfect model. Arguments are
-    as for `at_chance`.
+    It does if one of the last evaluations is at least a tenth of the way from chance to a
+    perfect model. Arguments are those of `at_chance`.
     """
-    for name, guess in (("eval_accuracy", _guess(record)), ("eval_auc", 0.5)):
+    for name, guess in (
+        ("eval_accuracy", _constant_metric(record)),
+        ("eval_auc", 0.5),
+    ):
         if guess is not None:
-            values = _late(record, name, evaluations)
+            values = _late_values(record, name, evaluations)
             if np.any(values >= guess + _MARGIN * (1 - guess)):
                 return True
     return False
 
 
-def _guess(record: AuditRecord) -> float | None:
+def _constant_metric(record: AuditRecord) -> float | None:
     """The metric of the best constant prediction."""
     if _has_r_square(record):
         return 0.0
@@ -243,8 +254,8 @@ def _has_r_square(record: AuditRecord) -> bool:
     return record.design.metric.lower().replace("_", "") in ("r2", "r2score")
 
 
-def _late(record: AuditRecord, name: str, count: int) -> Floats:
-    """The last ``count`` values of an evaluation after the early rounds; none if they are fewer."""
+def _late_values(record: AuditRecord, name: str, count: int) -> Floats:
+    """The last ``count`` values of an evaluation after the early rounds; empty if too few."""
     values = _series(record, name)
     is_late = _series(record, "eval_round") >= _EARLY
     if len(values) != len(is_late) or is_late.sum() < count:
@@ -253,7 +264,7 @@ def _late(record: AuditRecord, name: str, count: int) -> Floats:
 
 
 def updates_lost(record: AuditRecord) -> str | None:
-    """That most clients' updates did not arrive, or none at the end; ``None`` otherwise.
+    """A sentence if most clients' updates were lost, or all at the end; else ``None``.
 
     This does not concern the training: clients may have been switched off.
     """
@@ -279,7 +290,10 @@ def share_lost(lost: int, arrived: int) -> str | None:
 
 
 def _arrived(record: AuditRecord) -> Floats | None:
-    """Updates of clients and canaries that arrived in each round, ``(T,)``; ``None`` if unknown."""
+    """The number of updates that arrived in each round, ``(T,)``; ``None`` if unknown.
+
+    Updates of canaries are included.
+    """
     canaries = record.presence.sum(axis=1)
     cohort = _series(record, "cohort")
     if len(cohort) == record.rounds:
@@ -287,13 +301,13 @@ def _arrived(record: AuditRecord) -> Floats | None:
     offsets = record.clients.offsets
     if offsets is not None and len(offsets) == record.rounds + 1:
         return np.asarray(np.diff(offsets) + canaries, np.float64)
-    replies = (
-        record.mechanism.cohort_size
-    )  # their mean number, canaries included
+    # The mean number of replies, canaries included.
+    replies = record.mechanism.cohort_size
     if not math.isfinite(replies):
         return None
     return np.full(record.rounds, replies)
 
 
 def _series(record: AuditRecord, name: str) -> Floats:
+    """A series of the record's metrics; empty if it is missing."""
     return np.asarray(record.metrics.get(name, np.empty(0)), np.float64)

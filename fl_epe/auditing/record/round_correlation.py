@@ -1,16 +1,17 @@
-"""Rounds that are correlated, and scores that are not: the whitened matched filter.
+"""The correlation of rounds, and the whitened matched filter that allows for it.
 
 The residuals of a run's rounds are correlated: real updates have similar directions, and momentum
 and correlated noise carry over from one round to the next. For a random direction c that took no
 part, the scores of all rounds are jointly N(0, G), where G holds the cosines of the residuals. With
-the factor ``G = L·Lᵀ`` the values ``L⁻¹·s`` are independent and N(0, 1), and what a canary added to
-the rounds becomes ``L⁻¹·f``: the best filter is their inner product, ``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows
-by a row a round (Gram-Schmidt), so that estimates during a run and after it are the same.
+the factor ``G = L·Lᵀ`` the values ``L⁻¹·s`` are independent and N(0, 1), and a canary's
+contribution to the rounds becomes ``L⁻¹·f``. The best filter is their inner product,
+``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows by one row with each round (Gram-Schmidt), so that estimates
+during a run and after it are equal.
 
-Rounds are not stored, only a sketch of each: every coordinate gets a random sign, and groups of
-coordinates are added up. Products of M sums estimate G as M random directions would, and exactly in
-M dimensions or fewer. The loss is known (Reed, Mallett and Brennan 1974) and small: `Precision`.
-Derivation and measurements: docs/notes/whitening.md.
+Only a sketch of each round is stored: every coordinate gets a random sign, and groups of
+coordinates are summed up. Inner products of M sums estimate G as M random directions would, and
+exactly in M dimensions or fewer. The loss is known (Reed, Mallett and Brennan 1974) and small,
+see `Precision`. Derivation and measurements: docs/notes/whitening.md.
 
 Examples:
     >>> whitener = Whitener(dim=40)
@@ -33,40 +34,42 @@ from fl_epe.canaries import signs
 from fl_epe.checks import Floats, Floats32, Vector, raise_invalid
 from fl_epe.mechanism import Banded, norm
 
-# Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
+# Numbers in a sketch. It is a prime, so that no part collects one column of a layer's matrix.
 SKETCH_PARTS = 16381
 
-# Rounds back to which a round's correlations are followed by default.
+# Number of rounds over which a round's correlations are followed by default.
 WINDOW = 800
 
-_PARTS_A_ROUND = 20  # of a sketch, or dimensions, for the estimate of G
-_LEAST_PARTS = (
-    7  # the same where more than `WINDOW` rounds are known to be correlated
-)
+# Parts of a sketch, or dimensions, for each round in the estimate of G.
+_PARTS_A_ROUND = 20
 
-# A round's new part is at least this share of its residual: a smaller one is mostly rounding in
-# float32, or within two errors of a residual (1/√d) from projecting the canaries out.
+# The same where more than `WINDOW` rounds are known to be correlated.
+_LEAST_PARTS = 7
+
+# A round's new part is at least this share of its residual. A smaller new part is mostly
+# rounding in float32, or within two errors (1/√d each) of projecting the canaries out of the
+# residual.
 _LEAST_NEW = 0.01
 _ERRORS = 2.0
 
-_COLUMNS = 512  # of L⁻¹, computed at once
-_SEED = 0
-_CHANCE = 4.0  # scales of the largest eigenvalue's law, which noise alone does not reach
-_UNIT_ROW = np.ones(
-    1
-)  # the factor's row of a first round, or one without a residual
+_COLUMNS = 512  # columns of L⁻¹ that are computed at once
+_SEED = 0  # seed of the signs
+_CHANCE = 4.0  # scales of the largest eigenvalue's law that noise alone does not exceed
+
+# The factor's row of a first round, or of a round without a residual.
+_UNIT_ROW = np.ones(1)
 
 
 def window_of(dim: int, rounds: int) -> int:
-    """The rounds back to which correlations can be estimated in so many dimensions, at least 1."""
+    """The number of rounds over which correlations can be estimated in ``dim`` dimensions."""
     parts = _PARTS_A_ROUND if rounds <= WINDOW else _LEAST_PARTS
     return max(1, min(rounds, min(dim, SKETCH_PARTS) // parts))
 
 
 def reach_of(rounds: int, window: int) -> float:
-    """With how many rounds, itself included, a round is whitened: on average over all of them.
+    """The mean number of rounds, itself included, with which a round's correlation is estimated.
 
-    Correlations are followed ``window`` rounds back, and so also by later rounds to this one.
+    A round is correlated with those up to ``window`` rounds before it, and with those after it.
     """
     back = min(rounds, window)
     return 1 + (back - 1) * (2 * rounds - back) / max(rounds, 1)
@@ -74,12 +77,12 @@ def reach_of(rounds: int, window: int) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Residual:
-    """``mean − share · canaries``: what a round released, without its canaries.
+    """``mean − share · canaries``: the released vector of a round, without its canaries.
 
     Attributes:
-        mean: shape ``(dim,)``.
-        canaries: their sum; ``None`` if none were in it.
-        share: how often the sum was in it.
+        mean: the released vector, shape ``(dim,)``.
+        canaries: the sum of the canaries' updates; ``None`` if no canary took part.
+        share: the weight of that sum in the mean.
     """
 
     mean: Vector
@@ -87,13 +90,13 @@ class Residual:
     share: float = 1.0
 
     def part(self, block: slice) -> Vector:
-        """A block of its entries."""
+        """A block of the residual's entries."""
         if self.canaries is None:
             return self.mean[block]
         return self.mean[block] - np.float64(self.share) * self.canaries[block]
 
     def norm(self) -> float:
-        """Its Euclidean norm."""
+        """The residual's Euclidean norm."""
         return norm(self.mean, self.canaries, np.float64(self.share))
 
 
@@ -102,28 +105,26 @@ class Whitener:
 
     Args:
         dim: dimension d of the rounds.
-        window: how many rounds back a round's correlations are followed, itself included; with 1
-            rounds are declared independent.
+        window: number of rounds over which a round's correlations are followed, itself
+            included; with 1, rounds are declared independent.
     """
 
     def __init__(self, dim: int, window: int = WINDOW) -> None:
         self.window = window_of(dim, window)
         self._dim = dim
         self._parts = min(dim, SKETCH_PARTS)
-        self._width = (
-            self._parts + self.window
-        )  # with room for what is added to rounds
+        # A round without a new part gets one, in an entry after its sketch.
+        self._width = self._parts + self.window
         self._signs: NDArray[np.uint8] | None = None  # as bits
-        self._recent = np.empty(
-            (0, self._width), np.float32
-        )  # rounds, orthonormal
+        # The sketches of the last rounds, orthonormal.
+        self._recent = np.empty((0, self._width), np.float32)
 
     def add(self, residual: Residual | Vector | None) -> Floats:
-        """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
+        """Add a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
 
         Returns:
-            Its row of L: its part along itself, along the round before it, and so on; at most
-            ``window`` numbers.
+            The round's row of L: its new part, its part along the previous round, and so on; at
+            most ``window`` numbers.
         """
         if self.window == 1:
             return _UNIT_ROW
@@ -135,21 +136,22 @@ class Whitener:
             return _UNIT_ROW
         direction: Vector = np.zeros(self._width, np.float32)
         direction[: self._parts] = self._sketch(residual) / length
-        least = max(_LEAST_NEW, _ERRORS / math.sqrt(self._dim)) * norm(
+        least_norm = max(_LEAST_NEW, _ERRORS / math.sqrt(self._dim)) * norm(
             direction
         )
         along = self._recent @ direction
         direction -= along @ self._recent
         new = norm(direction)
-        if new < least:
-            # As if the round had noise of its own, so that no score varies more than is assumed.
+        if new < least_norm:
+            # The round gets additional noise, so that no score has a larger variance than assumed.
             unused = ~self._recent[:, self._parts :].any(axis=0)
             place = self._parts + int(np.argmax(unused))
-            direction[place] = math.sqrt(least**2 - new**2)
-            new = least
+            direction[place] = math.sqrt(least_norm**2 - new**2)
+            new = least_norm
         self._append(np.asarray(direction / new, np.float32))
         if len(along) == 0:
-            return _UNIT_ROW  # the length is known, without the sketch's error
+            # The norm is known exactly, without the error of the sketch.
+            return _UNIT_ROW
         return np.concatenate([[new], along[::-1]])
 
     def _append(self, direction: Floats32) -> None:
@@ -157,7 +159,7 @@ class Whitener:
         self._recent = rows[1 - self.window :]
 
     def _sketch(self, residual: Residual) -> Floats32:
-        """Shape ``(parts,)``, the same function of all vectors; short ones are returned whole."""
+        """The sketch of a residual, shape ``(parts,)``; a short vector is its own sketch."""
         if self._dim == self._parts:
             return np.asarray(residual.part(slice(None)), np.float32)
         if self._signs is None:
@@ -166,9 +168,8 @@ class Whitener:
             )
             self._signs = np.packbits(drawn == 0)
         sums = np.zeros(self._parts)
-        for start in range(
-            0, self._dim, 8 * self._parts
-        ):  # whole bytes of signs
+        # A block has whole bytes of signs.
+        for start in range(0, self._dim, 8 * self._parts):
             block = slice(start, min(start + 8 * self._parts, self._dim))
             signed = residual.part(block) * signs(self._signs, block)
             for first in range(0, len(signed), self._parts):
@@ -177,14 +178,14 @@ class Whitener:
         return np.asarray(sums, np.float32)
 
     def state(self) -> Floats32:
-        """The last rounds, orthonormal, ``(< W, parts + W)``, from which `restore` goes on."""
+        """The last rounds, orthonormal, ``(< W, parts + W)``, from which `restore` continues."""
         return self._recent
 
     def restore(self, recent: Vector, forgotten: int = 0) -> None:
-        """Go on from what `state` returned, without the last rounds that are ``forgotten``.
+        """Continue from a `state`, without its last ``forgotten`` rounds.
 
         Raises:
-            ValueError: if it does not fit.
+            ValueError: if the state does not fit this whitener.
         """
         if recent.shape[1:] != (self._width,) or not np.all(
             np.isfinite(recent)
@@ -197,12 +198,13 @@ class Whitener:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundCorrelation:
-    """How the residuals of a run's rounds are correlated.
+    """The correlation of the residuals of a run's rounds.
 
     Attributes:
-        factor: ``(T, W)``, the rows of `Whitener.add`: how much of each round's residual, of length
-            1, is along itself, the round before it, …; ``None`` if rounds are declared independent.
-        parts: numbers in the sketches that it comes from; 0 if they were the residuals themselves.
+        factor: ``(T, W)``, the rows of `Whitener.add`: the coefficients of each round's
+            residual, of norm 1, for its new part, the previous round, …; ``None`` if rounds are
+            declared independent.
+        parts: number of parts of the sketches; 0 if the residuals themselves were used.
     """
 
     factor: Floats | None = None
@@ -210,7 +212,7 @@ class RoundCorrelation:
 
     @classmethod
     def of(cls, rows: Sequence[Floats], dim: int) -> RoundCorrelation:
-        """From the rows of L."""
+        """The correlation with these rows of L."""
         window = max(map(len, rows), default=1)
         if window == 1:
             return cls()
@@ -221,20 +223,20 @@ class RoundCorrelation:
 
     @property
     def window(self) -> int:
-        """Rounds back to which correlations are followed."""
+        """The number of rounds over which correlations are followed."""
         if self.factor is None:
             return 1
         return int(self.factor.shape[1])
 
     @property
     def innovations(self) -> Floats:
-        """Norm of the new part of each round's residual, ``(T,)``; ``(1,)`` if all is new."""
+        """The norm of the new part of each round, ``(T,)``; ``(1,)`` for independent rounds."""
         if self.factor is None:
             return np.ones(1)
         return self.factor[:, 0]
 
     def whiten(self, values: Floats) -> Floats:
-        """``L⁻¹·values``, where ``values`` have the shape ``(T, …)`` or are of the first rounds."""
+        """``L⁻¹·values`` for ``values`` of all rounds, shape ``(T, …)``, or of the first rounds."""
         if self.factor is None:
             return values
         whitened = np.empty(values.shape)
@@ -243,10 +245,11 @@ class RoundCorrelation:
         return whitened
 
     def independent(self, dim: int) -> bool:
-        """Whether the rounds are no more alike than independent noise in ``dim`` dimensions.
+        """Whether the rounds are no more correlated than independent noise in ``dim`` dimensions.
 
-        Then no eigenvalue of G is outside the range of those of a Wishart matrix: the edges of
-        Marchenko and Pastur (1967), and four of the scales of Johnstone (2001, equation 1.3) more.
+        It is true if all eigenvalues of G are in the range of a Wishart matrix: within the
+        edges of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001,
+        equation 1.3).
         """
         if self.factor is None or self.window == 1:
             return True
@@ -267,10 +270,10 @@ class RoundCorrelation:
         )
 
     def loss_by_pairs(self, signal: Floats, dim: int) -> float:
-        """Share of ``Σ_t f_t²(G⁻¹)_tt`` by which ``fᵀG⁻¹f`` of a client in all rounds differs.
+        """Relative difference of ``fᵀG⁻¹f``, of a client in all rounds, from ``Σ_t f_t²(G⁻¹)_tt``.
 
-        It is 0 if rounds are independent. For a client in a random part p of them it is p times
-        as much.
+        It is 0 if rounds are independent. For a client in a random part p of the rounds it is p
+        times as large.
 
         Args:
             signal: expected score f_t of each round, ``(T,)``.
@@ -285,7 +288,7 @@ class RoundCorrelation:
         return 0.0
 
     def alone(self, signal: Floats) -> Floats:
-        """``fᵀG⁻¹f`` of a client that adds its ``signal`` to one round only, of each, ``(T,)``."""
+        """``fᵀG⁻¹f`` of a client that takes part in one round only, for each round, ``(T,)``."""
         if self.factor is None:
             return signal**2
         rounds = len(signal)
@@ -299,16 +302,18 @@ class RoundCorrelation:
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """How filtered scores are changed by the estimation of the rounds' products G.
+    """The effect on filtered scores of estimating the cosines G of the rounds.
 
     Attributes:
-        width: deviation of the scores of canaries that never took part, which are in G like all
-            other directions.
-        own: that of those that took part, about their means: their own part is projected out of G,
-            so they are new to it.
-        unit: √(fᵀG⁻¹f) on average, over that of the estimated G, as noise seems smaller than it is.
-        parts: numbers of which each of the estimated cosines is a mean; infinite if they are known.
-        sketched: whether the rounds' lengths are estimated, too.
+        width: standard deviation of the scores of canaries that never took part, whose
+            directions are in G like all others.
+        own: standard deviation of the scores of canaries that took part, about their means.
+            These canaries are projected out of G, so their directions are independent of it.
+        unit: the mean of √(fᵀG⁻¹f) over that of the estimated G, which underestimates the
+            noise.
+        parts: number of values whose mean is an estimated cosine; infinite if cosines are
+            known.
+        sketched: whether the rounds' norms are estimated as well.
     """
 
     width: float = 1.0
@@ -319,30 +324,33 @@ class Precision:
 
     @classmethod
     def of(cls, reach: float, dim: int, parts: int) -> Precision:
-        """Of a factor with this `reach_of`, from sketches of so many parts, or 0 of the vectors."""
-        if reach <= 1:  # the rounds' norms are measured, in all dimensions
+        """The precision of a factor with this `reach_of`, from sketches of ``parts`` parts.
+
+        With 0 parts the factor comes from the residuals themselves.
+        """
+        if reach <= 1:
+            # Only the rounds' norms are measured, in all dimensions.
             return cls(unit=math.sqrt(max(dim - 3, 1) / dim))
         used = min(parts or dim, dim)
-        # Of an inverse Wishart matrix, in the dimensions without the canaries' sum.
+        # The mean of an inverse Wishart matrix, in the dimensions without the canaries' sum.
         unit = math.sqrt(max(used - reach - 2, 1) / used)
         own = _widening(used, reach)
         if used == dim:
             return cls(1.0, own, unit, used)
-        samples = (
-            used * dim / (dim - used)
-        )  # random directions of the same information
+        # The number of random directions with the same information.
+        samples = used * dim / (dim - used)
         return cls(_widening(samples, reach), own, unit, used, sketched=True)
 
     def unit_error(self, pairs: float, by_round: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
 
-        A cosine of two rounds has the variance 1/parts, and with the factor g gᵀ of each canary's
-        whitened signals g it changes the sum of all ``fᵀG⁻¹f``.
+        A cosine of two rounds has the variance 1/parts. The sum of all ``fᵀG⁻¹f`` depends on it
+        with the factor g gᵀ of each canary's whitened signals g.
 
         Args:
             pairs: `energy_of_pairs` of the whitened signals of all canaries.
-            by_round: the sum over rounds of (Σ_i g_it²)², which counts if lengths are estimated.
-            energy: the sum of all squares.
+            by_round: the sum over rounds of (Σ_i g_it²)², which is used if norms are estimated.
+            energy: the sum of all squared whitened signals.
         """
         if energy <= 0:
             return 0.0
@@ -352,11 +360,11 @@ class Precision:
         return math.sqrt(square / (2 * self.parts)) / energy
 
 
-EXACT = Precision()  # of rounds that are declared independent
+EXACT = Precision()  # for rounds that are declared independent
 
 
 def _widening(samples: float, reach: float) -> float:
-    """Deviation of a score filtered by G from so many samples, of a direction not among them."""
+    """Standard deviation of a score that is filtered by a G from independent samples."""
     free = max(samples - reach, 1.0)
     return math.sqrt(samples / (free + 1) * (samples + 1) / (free + 2))
 
@@ -365,14 +373,14 @@ def energy_of_pairs(signals: Floats, before: Floats) -> float:
     """``2·Σ_s (Σ_i g_is·g_it)²`` over the rounds s before t.
 
     Args:
-        signals: ``(k,)``, whitened, of round t.
-        before: ``(s, k)``, of the rounds before it.
+        signals: whitened signals of round t, ``(k,)``.
+        before: whitened signals of the rounds before it, ``(s, k)``.
     """
     return 2 * float(np.sum((before @ signals) ** 2))
 
 
 def whitened_row(row: Floats, value: Floats, before: Floats) -> Floats:
-    """Row t of ``L⁻¹·values`` from that of the values and those before it."""
+    """Row t of ``L⁻¹·values``, from row t of the values and the whitened rows before it."""
     back = min(len(row) - 1, len(before))
     if back == 0:
         return np.asarray(value / row[0])

@@ -1,7 +1,7 @@
-"""`CanaryLoad`: the canaries beside a run's clients, and what they show.
+"""`CanaryLoad`: the canaries beside a run's clients, and the ε that they can show.
 
 A canary place follows a client's schedule, see `fl_epe.canaries.ladder`. P places beside m clients
-are P/(m + P) of a round, on average.
+have the share P/(m + P) of a round, on average.
 
 Examples:
     >>> load = CanaryLoad(clients=120, rounds=60, participations=12, places=13)
@@ -25,18 +25,20 @@ REAL_UPDATES_LEFT_OUT = (
 )
 """The caveat of every ε that was computed before a run, from noise and schedule."""
 
-_RELATIVE = 0.1  # half of an interval relative to ε, if it is narrow enough
-_ABSOLUTE = 0.5  # half of an interval that is narrow enough for any ε
-_ROUNDING = 1e-9
+_RELATIVE = (
+    0.1  # half-width of an interval that is narrow enough, relative to ε
+)
+_ABSOLUTE = 0.5  # half-width of an interval that is narrow enough for any ε
+_ROUNDING = 1e-9  # error of a product that should be a whole number
 
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """The ε of one adversary that the canaries of a load show, if theory holds.
+    """The ε of one adversary that the canaries of a load show if theory is exact.
 
     Attributes:
-        sees: "final" or "all", as of `Adversary`.
-        epsilon: of the client, in the high-dimensional limit of equal clip norms.
+        sees: "final" or "all", see `Adversary`.
+        epsilon: the client's ε, in the high-dimensional limit of equal clip norms.
         low: lower end of a typical 95% interval.
         high: upper end of a typical 95% interval.
     """
@@ -52,14 +54,14 @@ class Expected:
         return self.is_within(_RELATIVE)
 
     def is_within(self, relative: float) -> bool:
-        """Whether half of the interval is at most this part of ε, or 0.5."""
+        """Whether the half-width of the interval is at most this part of ε, or 0.5."""
         return (self.high - self.low) / 2 <= max(
             relative * self.epsilon, _ABSOLUTE
         )
 
 
 def all_narrow(expected: tuple[Expected, ...]) -> bool:
-    """Whether more canaries are worth their cost for no adversary."""
+    """Whether more canaries are not worth their cost for any adversary."""
     return all(forecast.narrow for forecast in expected)
 
 
@@ -68,15 +70,18 @@ class CanaryLoad:
     """Canaries beside a run's clients; make it with `canary_load`.
 
     Attributes:
-        clients: real clients beside the canaries; a fraction where canaries replace some of them.
-        rounds: T.
-        participations: of a client.
-        places: how many follow a client's schedule; 0 if fewer than two canaries fit.
+        clients: number of real clients beside the canaries; a fraction if canaries replace
+            some.
+        rounds: number of rounds T.
+        participations: participations of a client.
+        places: number of places that follow a client's schedule; 0 if fewer than two canaries
+            fit.
         kept: share of its rounds in which the only place takes part; otherwise 1.
         secret: whether the schedule hides the rounds, so that each place is one canary.
-        momentum: of the server's SGD, which weighs the last rounds less in the final model.
-        expected: what they can show; empty if the noise is not known, or there is none.
-        advice: what would make a measurement possible, if there are no places.
+        momentum: momentum of the server's SGD, by which the last rounds have smaller weights in
+            the final model.
+        expected: the expected results; empty if the noise is not known, or there is no noise.
+        advice: changes that would make a measurement possible, if there are no places.
     """
 
     clients: float
@@ -91,14 +96,14 @@ class CanaryLoad:
 
     @property
     def place_participations(self) -> float:
-        """Of a place: a client's, and at least one where that does not change a secret law."""
+        """Participations of a place: those of a client, and at least one if they are not secret."""
         if self.secret:
             return self.participations
         return max(self.participations, 1.0)
 
     @property
     def taken(self) -> float:
-        """Participations of all canaries together, expected."""
+        """The expected participations of all canaries together."""
         return self.places * self.kept * self.place_participations
 
     @property
@@ -113,11 +118,12 @@ class CanaryLoad:
 
     @property
     def _rounds_of_place(self) -> int:
+        """Whole number of rounds of a place."""
         return math.floor(self.kept * self.place_participations + _ROUNDING)
 
     @property
     def share(self) -> float:
-        """Canaries among the replies of a round, on average."""
+        """The mean share of canaries among the replies of a round."""
         if not self.taken:
             return 0.0
         return self.taken / (self.clients * self.participations + self.taken)
@@ -125,7 +131,7 @@ class CanaryLoad:
     def place_schedule(self, clients: Schedule) -> Schedule:
         """The schedule of the places, from that of the clients.
 
-        Where clients take part less than once, each place takes part once, spread over the run.
+        If clients take part less than once, each place takes part once, spread over the run.
         """
         if self.place_participations == self.participations:
             return clients
@@ -146,7 +152,7 @@ class CanaryLoad:
         return ladder(places, rng)
 
     def sentences(self) -> list[str]:
-        """What the load is, what it can show, and what would help, in plain English."""
+        """The load, its expected results, and advice, in plain English."""
         count = math.ceil(self.clients - _ROUNDING)
         beside = f"beside {counted(count, 'client')}"
         if not self.places:

@@ -1,14 +1,15 @@
-"""How many canaries an audit takes, and how precisely they measure: known before the run.
+"""The number of canaries of an audit, and their precision, which are known before the run.
 
 The number of a `CanaryLoad`'s places is limited by a share of a round and by 1,000, and no more are
-taken than needed to estimate ε to ±10% or ±0.5. If not even one place fits, it takes part in a part
-of its rounds; if the noise is known and the share was not set, that part grows until every round's
-ε is estimated to ±55% or ±0.5. In a run in which clients take part less than once, each place takes
-part once, so that all of them are used. Neither is done if the schedule hides the rounds: those
-canaries must follow its law. An ε needs two canaries; if they do not fit, there are none.
+taken than needed to estimate ε to ±10% or ±0.5. If not even one place fits, one place takes
+part in some of its rounds; if the noise is known and the share was not set, the number of these
+rounds grows until ε for an adversary who sees every round's model is estimated to ±55% or ±0.5.
+In a run in which clients take part less than once, each place takes part once, so that all of
+them are used. Neither is done if the schedule hides the rounds, as those canaries must follow
+its law. An ε needs two canaries; if they do not fit, there are none.
 
-For known rounds κ's deviation is ``1/√(Σ expected score²)``, so that the error of μ of a client is
-about 1/√P, whatever the number of rounds and their noise.
+For known rounds the standard error of κ is ``1/√(Σ expected score²)``, so that the error of a
+client's μ is about 1/√P, whatever the number of rounds and their noise.
 
 Examples:
     >>> load = canary_load(120, rounds=60, participations=12, delta=1e-5, noise_multiplier=0.25)
@@ -44,18 +45,18 @@ SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have by default."""
 
 MOST_SHARE = 1 / 6
-"""The same beside fewer than ten clients, if it is needed to estimate ε. Above it the measured
-training is not that without canaries."""
+"""The same beside fewer than ten clients, if it is needed to estimate ε.
+
+With a larger share the audited training would differ from training without canaries.
+"""
 
 _MOST_PLACES = 1000
-_ROUGH = (
-    0.55  # half of an interval relative to ε that is enough beside few clients
-)
-_STEP = 0.005  # between the shares that are tried beside few clients
-_QUANTILE = 1.96
-_AROUND = 1.25  # times the signal, for the slope of ε
-_ROUNDING = 1e-9
-_MOST_ROUNDS = 1000  # that are tried for advice
+_ROUGH = 0.55  # half-width of an interval relative to ε that is enough beside few clients
+_STEP = 0.005  # difference of the shares that are tried beside few clients
+_QUANTILE = 1.96  # half-width of a 95% interval in standard errors
+_AROUND = 1.25  # factor on the signal by which the slope of ε is computed
+_ROUNDING = 1e-9  # error of a product that should be a whole number
+_MOST_ROUNDS = 1000  # largest number of rounds that is tried for advice
 
 
 def canary_load(
@@ -73,23 +74,23 @@ def canary_load(
     share_name: str = "canary_share",
     places: int | None = None,
 ) -> CanaryLoad:
-    """As many canaries as a share of a round allows, and no more than are useful.
+    """The load with the most canaries that a share of a round allows, and no more than are useful.
 
     Args:
-        clients: real clients m.
-        rounds: T.
-        participations: of a client, R.
+        clients: number of real clients m.
+        rounds: number of rounds T.
+        participations: participations R of a client.
         delta: target δ.
         noise_multiplier: z; without it no ε is forecast.
         secret: whether the schedule hides the rounds (Poisson, fixed-size, balls-in-bins).
-        momentum: of the server's SGD.
-        share: of a round's replies that canaries may have, below 1.
+        momentum: momentum of the server's SGD.
+        share: largest share of a round's replies that are canaries', below 1.
         share_of_few: limit to which the share may grow if one place is too much and ε could not
-            be estimated; by default it may not.
-        replies: clients and canaries together, at most, in units of m; beyond that a canary takes
-            the place of a client.
-        share_name: of the argument that sets the share, for advice.
-        places: how many there are, whatever their share.
+            be estimated; by default it does not grow.
+        replies: largest number of clients and canaries together, in the unit of ``clients``;
+            above it a canary replaces a client.
+        share_name: name of the argument that sets the share, for advice.
+        places: the number of places, if it is fixed whatever their share.
 
     Raises:
         ValueError: for an argument out of range.
@@ -106,7 +107,7 @@ def canary_load(
         )
 
     def load_in(length: int, share: float) -> CanaryLoad:
-        return _filled(without_places(length, share), share)
+        return _with_places(without_places(length, share), share)
 
     if places is not None:
         load = dataclasses.replace(without_places(rounds, share), places=places)
@@ -137,7 +138,7 @@ def _advice(
     share: float,
     share_name: str,
 ) -> str:
-    """The fewest rounds, and the least share, with which two canaries fit; "" if there are none."""
+    """Advice with the fewest rounds, or the least share, with which two canaries fit; or ""."""
     changes = []
     for length in range(rounds + 1, _MOST_ROUNDS):
         if load_in(length, share).places:
@@ -152,8 +153,8 @@ def _advice(
     return f"{' or '.join(changes)} would make a measurement possible."
 
 
-def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
-    """With the places that have at most that share of a round, or none if they are too few."""
+def _with_places(load: CanaryLoad, share: float) -> CanaryLoad:
+    """The load with the places that fit into this share of a round; without if too few fit."""
     limit = float(_MOST_PLACES)
     if share < 1:
         client_places = (
@@ -174,9 +175,10 @@ def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
 def _with_expected(
     load: CanaryLoad, noise_multiplier: float, delta: float
 ) -> CanaryLoad:
-    """With the fewest places that have narrow intervals, or all of them, and what they show.
+    """The load with its expected results, and the fewest places that have narrow intervals.
 
-    The width of an interval falls with the number of places.
+    The width of an interval falls with the number of places. If it is never narrow, all places
+    stay.
     """
     high = load.places
     low = min(high, LEAST_CANARIES)
@@ -184,7 +186,8 @@ def _with_expected(
         not load.secret
         and load.kept * load.place_participations >= LEAST_CANARIES
     ):
-        low = 1  # a ladder has several canaries
+        # The ladder of a single place has several canaries.
+        low = 1
     while low < high:
         middle = (low + high) // 2
         if all_narrow(_expected(load, middle, noise_multiplier, delta)):
@@ -198,7 +201,7 @@ def _with_expected(
 def _expected(
     load: CanaryLoad, places: int, noise: float, delta: float
 ) -> tuple[Expected, ...]:
-    """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
+    """The results for both adversaries; the error of κ is 1/√(sum of squared expected scores)."""
     rounds = load.rounds
     participations = load.place_participations
     rate = participations / rounds
@@ -241,7 +244,7 @@ def _expected(
 
 
 def _scales(noise: float, energy: float) -> list[float]:
-    """κ, and the ends of its 95% interval."""
+    """κ = 1, and the ends of its 95% interval."""
     error = _QUANTILE * noise / math.sqrt(energy)
     return [1.0, max(1 - error, 1e-6), 1 + error]
 
@@ -249,7 +252,7 @@ def _scales(noise: float, energy: float) -> list[float]:
 def _secret_epsilons_at(
     scales: list[float], noise: float, rate: float, rounds: int, delta: float
 ) -> list[float]:
-    """ε of every round at hidden rounds at these scales of the signal, by interpolation."""
+    """ε of hidden rounds for every round's model, at these scales of the signal, interpolated."""
     low, middle, high = _secret_epsilons(noise, rate, rounds, delta)
     known_scales = [0.0, 1 / _AROUND, 1.0, _AROUND]
     epsilons: list[float] = np.interp(
@@ -264,7 +267,7 @@ def _secret_epsilons_at(
 def _secret_epsilons(
     noise: float, rate: float, rounds: int, delta: float
 ) -> tuple[float, ...]:
-    """By the theorem of Poisson sampling, at a smaller signal, as it is, and at a larger one."""
+    """ε by Poisson sampling at a smaller signal, at the signal itself, and at a larger one."""
     scales = (1 / _AROUND, 1.0, _AROUND)
     return tuple(
         poisson_epsilon(noise / scale, rate, rounds, delta) for scale in scales

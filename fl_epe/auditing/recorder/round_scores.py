@@ -1,4 +1,4 @@
-"""Rounds of a `RunAuditor`: what is known about each, its canaries' scores, and the record of all.
+"""The rounds of a `RunAuditor`: their facts, their canaries' scores, and their record.
 
 Each canary is scored against noise and clients, with the other canaries projected out, as
 `View.round_scores` does for a record, while the round's vectors are in memory.
@@ -32,31 +32,32 @@ from fl_epe.checks import Floats, Integers, NamedArrays, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
-OTHERS = (
-    "others"  # name of released means without canaries, in the place of "mean"
-)
+# Name of the series of released means without canaries, in place of "mean".
+OTHERS = "others"
 
-# Norm of a model that counts as infinite: a larger one overflows in float32 when it is scored.
+# A model of at least this norm counts as infinite, as it overflows in float32 when it is
+# scored.
 _LARGEST = 1e30
-_FEW_PARAMETERS = (
-    100_000  # more rounds than a hundredth of that are not followed
-)
-_FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
+
+# In a model of up to so many parameters, canaries are projected out however little they added.
+_FEW_PARAMETERS = 100_000
+
+# The fields of `RoundFacts` that are one number for each round.
+_FACTS = ("contribution", "clip_norm", "replies", "absent")
 
 
 @dataclasses.dataclass(frozen=True)
 class RoundFacts:
-    """What is known about a round besides its models.
+    """The facts about a round besides its models.
 
     Attributes:
         present: numbers of the canaries that took part.
-        contribution: norm of what a client of median weight that takes part adds to the released
-            mean, also in a round without canaries; NaN if not known.
-        clip_norm: clip norm of the round; NaN where nothing clips.
-        replies: how many updates the mean is over, canaries included.
-        absent: clients and canaries whose update was lost.
-        weights: how many times ``contribution`` each of the canaries adds; empty if each adds it
-            once.
+        contribution: norm of the contribution of a client of median weight to the released
+            mean, also in a round without canaries; NaN if it is not known.
+        clip_norm: clip norm of the round; NaN if updates are not clipped.
+        replies: number of updates in the mean, canaries included.
+        absent: number of clients and canaries whose update was lost.
+        weights: each canary's contribution over ``contribution``; empty if all are 1.
     """
 
     present: Collection[int] = ()
@@ -67,7 +68,7 @@ class RoundFacts:
     weights: Sequence[float] = ()
 
     def canary_weights(self) -> Floats:
-        """One number for each canary that is present."""
+        """The weight of each canary that is present."""
         if len(self.weights):
             return np.asarray(self.weights)
         return np.ones(len(self.present))
@@ -86,23 +87,25 @@ def score_round(
     """Score the canaries of a round against the residual and their own part.
 
     Args:
-        canaries: all of them.
-        count: how many of them may take part.
-        mean: released in the round, shape ``(dim,)``.
-        facts: of the round.
+        canaries: all canaries.
+        count: number of canaries that may take part.
+        mean: the mean that the round released, shape ``(dim,)``.
+        facts: the facts about the round.
         dots: inner products of all canaries with the mean, if they are known.
         vectors: the canaries that are present, shape ``(K, dim)``, if they are in memory; otherwise
             they are regenerated.
-        has_canaries: whether they are in the mean; otherwise each is scored as if it were.
-        everybody: whether to score those that are not present, too, as rounds are whitened. Then
-            canaries are projected out however little they added, in a model of few parameters:
-            those that stayed in would be part of the estimated correlations, which lowers their
-            scores by the part that the rounds are of the dimension.
+        has_canaries: whether the canaries are in the mean; otherwise each is scored as if it
+            were.
+        everybody: whether to score absent canaries as well, because rounds are whitened. In a
+            model of few parameters, canaries are then projected out however little they added:
+            a canary that stayed in would be part of the estimated correlations, which lowers
+            its score by the ratio of rounds to dimensions.
 
     Returns:
-        Scores of the canaries that may take part, N(0, 1) without their own part, and their means:
-        what each added, or in proportion if that is not known. Both have the shape ``(count,)``.
-        Then the residual; ``None`` if nothing was released.
+        Three values. The scores of the canaries that may take part, ``(count,)``, are N(0, 1)
+        but for each canary's own part. Their means, ``(count,)``, are each canary's
+        contribution, up to a factor if it is not known. The residual is ``None`` if nothing was
+        released.
     """
     length = norm(mean)
     square = length**2
@@ -126,13 +129,14 @@ def score_round(
     contribution = facts.contribution if is_known else 0.0
     residual = Residual(mean)
     sum_dot = float(present_weights @ scores[present])
-    energy = 0.0  # of the canaries in the mean
+    # The energy of the canaries in the mean.
+    energy = 0.0
     if has_canaries and present:
         energy = sum_dot**2 / float(present_weights @ present_weights)
-    least = SMALLEST_SHARE * square
+    least_energy = SMALLEST_SHARE * square
     if everybody and dim <= _FEW_PARAMETERS:
-        least = 0.0
-    if energy > 0 and energy >= least:
+        least_energy = 0.0
+    if energy > 0 and energy >= least_energy:
         if vectors is None:
             total = canaries.combine(present_weights[None], numbers=present)[0]
         else:
@@ -162,7 +166,7 @@ def score_round(
 
 
 class SeenRounds:
-    """All rounds so far.
+    """The facts and scores of all rounds so far.
 
     Args:
         count: number of canaries that may take part.
@@ -190,14 +194,14 @@ class SeenRounds:
         signals: Floats,
         row: Floats,
     ) -> None:
-        """Note a round.
+        """Add a round.
 
         Args:
-            facts: who took part, and how much each canary added.
+            facts: the canaries that took part, and their contributions.
             update_norm: norm of the model update.
-            scores: ``(count,)``, whitened.
-            signals: ``(count,)``, whitened.
-            row: of the factor by which they were, see `Whitener.add`.
+            scores: whitened scores, ``(count,)``.
+            signals: whitened signals, ``(count,)``.
+            row: the row of the factor that whitened them, see `Whitener.add`.
         """
         present = list(facts.present)
         presence = np.zeros(len(scores), bool)
@@ -218,7 +222,7 @@ class SeenRounds:
             self._rows[name].append(value)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The values of all rounds by the name in `add`, ``(T, …)``; the factor's rows joined."""
+        """The values of all rounds by a name of `add`, ``(T, …)``; the factor's rows are joined."""
         if name == "factor":
             return np.concatenate([np.empty(0), *self._rows[name]])
         kinds = {"presence": np.bool_, "window": np.int64}
@@ -243,7 +247,7 @@ class SeenRounds:
         ids: Integers,
         client: ParticipationLaw | None,
     ) -> Mechanism:
-        """As far as rounds show it; the canaries ``ids`` are the observed ones."""
+        """The mechanism as far as rounds show it; ``ids`` are the observed canaries."""
         if isinstance(server, ServerSGD):
             rates = np.full(len(self), server.learning_rate)
             step = ServerStep("sgd", rates, server.momentum)
@@ -267,14 +271,14 @@ class SeenRounds:
         )
 
     def state(self) -> NamedArrays:
-        """Named arrays, from which `restore` goes on."""
+        """Named arrays, from which `restore` continues."""
         return {name: self[name] for name in self._rows}
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Take up the first ``rounds`` rounds in what `state` returned, among other arrays.
+        """Restore the first ``rounds`` rounds of a `state`, which may have other arrays.
 
         Raises:
-            ValueError: if it does not fit.
+            ValueError: if the state does not fit.
         """
         saved = len(state["presence"])
         if not 0 <= rounds <= saved:
@@ -320,16 +324,16 @@ def record_from_scorer(
     has a record too. Norms of such a model, and cosines with it, are NaN.
 
     Args:
-        scorer: has scored what was ``released``, and if they are known "residual" and the model
-            updates.
-        observed_ids: those of its canaries that took part; the others are unobserved.
+        scorer: the scorer, which has scored the series ``released`` and, if they are known, the
+            series "residual" and ``delta_series``.
+        observed_ids: ids of the canaries that took part; the other canaries are unobserved.
         start: the initial model.
         final: the final model.
         delta_norms: norms of the model updates.
         delta_series: name of the series of the model updates.
         released: name of the series of means, or (`OTHERS`) means without canaries.
-        values: those that are known more precisely, by name (`AuditRecord.with_values`): canaries
-            are projected out by them.
+        values: more precise values by name (`AuditRecord.with_values`), by which canaries are
+            projected out.
         fields: the other fields of `AuditRecord`.
     """
     count = scorer.canaries.count
@@ -342,9 +346,10 @@ def record_from_scorer(
     cosines = {
         name: scorer.cosines(name) for name in series if len(scorer.norms(name))
     }
-    cosines["mean"] = scorer.cosines(released)  # of no rows without a round
+    # Without a round it has no rows.
+    cosines["mean"] = scorer.cosines(released)
     if is_finite:
-        # The last row: a record during the run has scored earlier models.
+        # It is the last row, as a record during the run has scored earlier models.
         final_norm = float(scorer.norms("final")[-1])
         displacement_norm = float(scorer.norms("displacement")[-1])
     else:
@@ -354,13 +359,15 @@ def record_from_scorer(
         cosines |= {"final": unknown, "displacement": unknown}
 
     def side(ids: Integers) -> CanaryCosines:
-        of_side = {name: values[..., ids] for name, values in cosines.items()}
+        side_cosines = {
+            name: values[..., ids] for name, values in cosines.items()
+        }
         return CanaryCosines(
-            means=of_side["mean"],
-            final=of_side["final"][-1],
-            displacement=of_side["displacement"][-1],
-            deltas=of_side.get(delta_series),
-            residuals=of_side.get("residual"),
+            means=side_cosines["mean"],
+            final=side_cosines["final"][-1],
+            displacement=side_cosines["displacement"][-1],
+            deltas=side_cosines.get(delta_series),
+            residuals=side_cosines.get("residual"),
             ids=ids,
         )
 
@@ -389,7 +396,7 @@ def record_from_scorer(
 def _with_own_parts(record: AuditRecord) -> AuditRecord:
     """The record of means without canaries, with each canary's own part in its rounds.
 
-    All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
+    All other canaries are known and already subtracted, so `Norms.sums` is 0.
     """
     norms = record.norms.means
     added = record.mechanism.added

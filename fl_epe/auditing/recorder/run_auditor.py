@@ -57,33 +57,36 @@ from fl_epe.schedules import ParticipationLaw
 
 
 class RunAuditor:
-    """Scores canaries against what every round released, and collects an `AuditRecord`.
+    """Scores canaries against the released vectors of every round, and collects an `AuditRecord`.
 
-    Canaries 0 … ``num_canaries`` − 1 may take part, the ``unobserved`` ones after them never do.
-    Models are flat vectors of shape ``(dim,)``; the first one's length is the canaries' dimension.
+    Canaries 0 … ``num_canaries`` − 1 may take part; the ``unobserved`` canaries after them
+    never do. Models are flat vectors of shape ``(dim,)``; the first one's length is the
+    canaries' dimension.
 
     Args:
         num_canaries: number of canaries that may take part, at least 2.
         unobserved: number of canaries that are only scored.
-        seed: of the canaries.
+        seed: seed of the canaries.
         delta: target δ.
-        server: what it does with the mean of the updates: SGD with a learning rate and momentum,
-            which the audit undoes, or the name of an optimizer that it cannot undo.
-        planned: as in `EpsilonSoFar`.
-        client: as in `EpsilonSoFar`, if it is known before the run how often clients take part.
-        kind: of the canaries, see `CanarySet`.
-        series: names of the vectors that `observe` gets, if more is known than the models: "mean",
-            what a round released, or "others", that without the canaries; "residual", without real
-            clients; last "delta", the update by an optimizer that is not linear.
+        server: the server's step on the mean of the updates: SGD with a learning rate and
+            momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
+        planned: see `EpsilonSoFar`.
+        client: the law of a client's participations, if it is known before the run, see
+            `EpsilonSoFar`.
+        kind: kind of the canaries, see `CanarySet`.
+        series: names of the vectors that `observe` gets, if more is known than the models. The
+            first is "mean", the released mean, or "others", that mean without the canaries.
+            Next may come "residual", the mean without real clients, and last "delta", the
+            update by an optimizer that is not linear.
         follow: whether to estimate ε during the run. Independent canaries of a round are then
             regenerated in it.
-        window: over how many rounds correlations of rounds are followed: 1 if they are known to be
-            independent, more than `WINDOW` if noise is known to be correlated over more.
-            Independent canaries are scored as if rounds were.
-        faults: what went wrong so far; by default nothing.
+        window: number of rounds over which correlations are followed: 1 if rounds are known to
+            be independent, more than `WINDOW` if noise is known to be correlated over more.
+            Independent canaries are scored as if rounds were independent.
+        faults: the faults so far; by default none.
 
     Attributes:
-        faults: the book of faults of the run, which the record has.
+        faults: the book of the run's faults, which the record includes.
 
     Raises:
         ValueError: for an argument out of range.
@@ -129,7 +132,7 @@ class RunAuditor:
 
     @property
     def rounds(self) -> int:
-        """Rounds observed so far."""
+        """The number of rounds observed so far."""
         return len(self._rounds)
 
     @property
@@ -142,24 +145,25 @@ class RunAuditor:
         return self._started().canaries
 
     def learn_server(self, server: ServerSGD) -> None:
-        """Note what the server does with each mean, if it was not known before.
+        """Set the server's step, if it was not known before.
 
         Raises:
-            ValueError: if it makes another mean of the model updates that were seen.
+            ValueError: if the means of the previous rounds would change.
         """
         if isinstance(self._server, ServerSGD):
             assumed = self._server
         else:
             assumed = ServerSGD()
-        if server != assumed:  # model updates were scored as means
+        # Means of previous rounds were computed by the assumed step.
+        if server != assumed:
             raise_invalid("server", server, f"to be {assumed}")
         self._server = server
 
     def begin(self, theta: Vector) -> None:
-        """Note the initial model, shape ``(dim,)``; rounds follow.
+        """Start the audit with the initial model, shape ``(dim,)``.
 
         Raises:
-            ValueError: if it has begun already, or the model is not a finite vector.
+            ValueError: if the audit has begun already, or the model is not a finite vector.
         """
         if self._scorer is not None:
             raise ValueError(
@@ -181,7 +185,8 @@ class RunAuditor:
             dim, self._count, self._planned, self._whitener.window, self._client
         )
         self._rounds = SeenRounds(self._count)
-        self._velocity: Vector = np.zeros(1, np.float32)  # of all numbers
+        # One velocity, 0, for all parameters.
+        self._velocity: Vector = np.zeros(1, np.float32)
         self._start = self._last = theta
 
     def observe(
@@ -192,12 +197,12 @@ class RunAuditor:
         *,
         released: Mapping[str, Vector] | None = None,
     ) -> None:
-        """Note a round.
+        """Add a round.
 
         Args:
             theta: the model after the round; ``None`` if it is not known, or if the round was lost
-                and the model did not change. Then no canary counts as present.
-            facts: who took part, and how much each canary added.
+                and the model did not change. In a lost round no canary counts as present.
+            facts: the canaries that took part, and their contributions.
             vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are in memory;
                 otherwise they are regenerated.
             released: the vectors named in the auditor's ``series``.
@@ -208,10 +213,10 @@ class RunAuditor:
         """
         scorer = self._scorer_of_rounds()
         names = self._series
-        after = self._last if theta is None else theta
-        if after.shape != self._last.shape:
+        model = self._last if theta is None else theta
+        if model.shape != self._last.shape:
             raise ValueError(
-                f"Expected theta.shape={after.shape} to be {self._last.shape}."
+                f"Expected theta.shape={model.shape} to be {self._last.shape}."
             )
         if theta is None and released is None:
             facts = dataclasses.replace(
@@ -225,7 +230,7 @@ class RunAuditor:
                 )
         velocity = self._velocity
         if released is None:
-            released, velocity = self._derived(after - self._last)
+            released, velocity = self._derived(model - self._last)
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
@@ -248,8 +253,8 @@ class RunAuditor:
         scores = whitened_row(row, scores, self._rounds.last("scores", back))
         signals = whitened_row(row, signals, self._rounds.last("signals", back))
         self._so_far.add(facts.present, scores, signals)
-        self._rounds.add(facts, norm(after, self._last), scores, signals, row)
-        self._last = after
+        self._rounds.add(facts, norm(model, self._last), scores, signals, row)
+        self._last = model
         self._velocity = velocity
 
     def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:
@@ -263,7 +268,7 @@ class RunAuditor:
 
     @property
     def _series(self) -> tuple[str, ...]:
-        """Names of the vectors that are scored; what a round released comes first."""
+        """Names of the vectors that are scored; the released vector comes first."""
         if self._given_series:
             return self._given_series
         if isinstance(self._server, ServerSGD) and self._server.momentum > 0:
@@ -280,9 +285,9 @@ class RunAuditor:
     def epsilon_so_far(self) -> EpsilonEstimate | None:
         """ε of a client at the target δ after the rounds so far, see `EpsilonSoFar`.
 
-        ``None`` before two canaries took part, and without ``follow``. The interval holds after
-        every round at once, so that a run may stop by it. The results of a finished run are those
-        of `fl_epe.auditing.answers`.
+        It is ``None`` before two canaries took part, and without ``follow``. The interval holds
+        after all rounds at once, so a run may be stopped by it. The results of a finished run
+        are `fl_epe.auditing.answers`.
         """
         if self._scorer is None:
             return None
@@ -290,7 +295,7 @@ class RunAuditor:
 
     @property
     def canaries_seen(self) -> int:
-        """How many canaries have taken part so far."""
+        """The number of canaries that have taken part so far."""
         if self.rounds:
             return self._so_far.canaries_seen
         return 0
@@ -300,12 +305,12 @@ class RunAuditor:
     ) -> dict[str, float]:
         """`epsilon_so_far`, and the analytical ε of independent noise at known rounds, by name.
 
-        They are NaN if not known. Without noise ε so far is not known if canaries take part much
-        less often than a client.
+        They are NaN if not known. Without noise, ε so far is not known if canaries take part
+        much less often than a client.
 
         Args:
             z: noise multiplier; ``None`` if it is not known.
-            noise_is_for: as in `Mechanism`.
+            noise_is_for: see `Mechanism`.
         """
         theory: float | None = None
         is_hidden = self._client is not None and self._client.hidden
@@ -329,11 +334,11 @@ class RunAuditor:
         }
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, np.ndarray]:
-        """Named arrays from which `restore` goes on; the models are not among them.
+        """Named arrays from which `restore` continues; the models are not among them.
 
         Args:
-            keep_waiting: store vectors that wait to be scored, so that not even last bits differ
-                after a `restore`; otherwise they are scored first.
+            keep_waiting: whether to store vectors that wait to be scored, so that results after
+                a `restore` are equal to the last bit; otherwise these vectors are scored first.
 
         Raises:
             ValueError: before `begin`.
@@ -355,19 +360,19 @@ class RunAuditor:
         last: Vector,
         velocity: Vector | None = None,
     ) -> None:
-        """Go on from the first ``rounds`` of the rounds in a `state`; takes the place of `begin`.
+        """Continue from the first ``rounds`` rounds of a `state`; replaces `begin`.
 
-        Intervals of rounds that are forgotten are not among those that hold together.
+        The intervals of discarded rounds are not among those that hold together.
 
         Args:
-            state: what `state` returned, of an auditor with the same arguments.
-            rounds: how many of its rounds count; later ones are forgotten.
+            state: the `state` of an auditor with the same arguments.
+            rounds: number of its rounds that count; later rounds are discarded.
             start: the initial model, shape ``(dim,)``.
             last: the model after those rounds.
-            velocity: of the server's momentum after those rounds; 0 by default.
+            velocity: velocity of the server's momentum after those rounds; 0 by default.
 
         Raises:
-            ValueError: if it has begun already, or the state does not fit.
+            ValueError: if the audit has begun already, or the state does not fit.
         """
         restored = SeenRounds(self._count)
         restored.restore(state, rounds)
@@ -398,20 +403,22 @@ class RunAuditor:
     ) -> AuditRecord:
         """The record of the run so far; every canary is scored against every round.
 
-        A canary that has never taken part counts as unobserved. A record of fewer than two that
-        have is valid, and has no ε: see `fl_epe.auditing.NotMeasured`.
+        A canary that has never taken part counts as unobserved. A record with fewer than two
+        observed canaries is valid, but has no ε: see `fl_epe.auditing.NotMeasured`.
 
         Args:
             observed: numbers of the observed canaries; by default those that took part.
             final: the final model; by default the last one that was observed.
-            facts: fields of a record that do not follow from models, such as ``noise_multiplier``
-                (see `AuditRecord.with_values`), or its parts such as ``mechanism``.
+            facts: fields of a record that cannot be computed from models, such as
+                ``noise_multiplier`` (see `AuditRecord.with_values`), or parts such as
+                ``mechanism``.
 
         Raises:
             ValueError: before `begin`.
         """
         scorer = self._scorer_of_rounds()
-        scorer.flush()  # so that a second record of the same rounds is the same to the last bit
+        # After it, a second record of the same rounds is equal to the last bit.
+        scorer.flush()
         rounds = self._rounds
         presence = rounds["presence"]
         ids = observed
@@ -452,6 +459,7 @@ class RunAuditor:
         )
 
     def _started(self) -> CanaryScorer:
+        """The scorer; raises before `begin`."""
         if self._scorer is None:
             raise ValueError(
                 "Expected begin(theta) with the initial model first."

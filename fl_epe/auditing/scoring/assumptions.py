@@ -1,7 +1,7 @@
-"""Whether scores are as estimates and bounds take them to be: Gaussian, and not too wide.
+"""Tests of the assumptions of estimates and bounds: scores are Gaussian, and not too wide.
 
-`check_known_variance` and `check_sign` refuse scores that no estimate fits. The Anderson–Darling
-test is that of appendix B of Andrew et al. (2024).
+`check_known_variance` and `check_sign` raise for scores that no estimate fits. The
+Anderson–Darling test is that of appendix B of Andrew et al. (2024).
 
 Examples:
     >>> gaussian_test(np.arange(20.0)).p_value > 0.05
@@ -19,16 +19,18 @@ from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, all_equal, any_infinite
 
 LEAST_FOR_NULL = 20
-"""Number of unobserved canaries with which a null that is 1.5 times too wide is detected."""
+"""The number of unobserved canaries that detects a null which is 1.5 times too wide."""
 
+# Least number of scores for a test that they are Gaussian.
 _LEAST_FOR_TEST = 8
-_LEAST_DIM = (
-    10  # below it `normal_deviates` are not accurate enough for an interval
-)
-_LEVEL = (
-    1 - 0.999
-)  # of tests of an assumption; a score that passes is used as it is
-# Probability of observed scores so far below unobserved ones by chance.
+
+# In fewer dimensions `normal_deviates` are not accurate enough for an interval.
+_LEAST_DIM = 10
+
+# Level of each test of an assumption.
+_LEVEL = 1 - 0.999
+
+# Level of the test that observed scores are below unobserved ones.
 _WRONG_SIGN = 1e-6
 
 
@@ -46,13 +48,14 @@ class GaussianFit:
 
 
 def gaussian_test(scores: Floats) -> GaussianFit | None:
-    """Test that ``scores``, shape ``(k,)``, come from some Gaussian.
+    """Test whether ``scores``, shape ``(k,)``, are from a Gaussian.
 
     The p-value is the approximation of D'Agostino and Stephens (1986), Table 4.9, for unknown
     mean and variance.
 
     Returns:
-        ``None`` for fewer than eight scores, infinite ones, or scores that are all equal.
+        The result, or ``None`` for fewer than eight scores, infinite scores, or scores that are
+        all equal.
     """
     count = len(scores)
     if count < _LEAST_FOR_TEST or any_infinite(scores) or all_equal(scores):
@@ -75,6 +78,7 @@ def anderson_darling(scores: Floats) -> float:
 
 
 def _p_value(a: float) -> float:
+    """The p-value of a corrected A², by D'Agostino and Stephens (1986), Table 4.9."""
     if a >= 10:
         return 0.0
     if a >= 0.6:
@@ -87,12 +91,12 @@ def _p_value(a: float) -> float:
 
 
 def wider_than_known(scores: Scores) -> str | None:
-    """How wide scores are, in words, if they are certainly wider than N(μ, 1).
+    """A sentence about the width of scores, if they are certainly wider than N(μ, 1).
 
     Their mean then does not determine ε: canaries with different expected scores are a mixture,
-    and the largest of them decide ε. If these are known up to a factor (`Scores.expected`), either
-    they or equal ones may explain the scores. The χ² test has the level 1 − 0.999. Its power:
-    ``benchmarks/estimators.py --dims``.
+    whose largest expected scores determine ε. If expected scores are known up to a factor
+    (`Scores.expected`), scores are too wide only if neither these nor equal ones explain them.
+    The χ² test has the level 1 − 0.999. Its power: ``benchmarks/estimators.py --dims``.
     """
     models = [np.ones_like(scores.observed)]
     if scores.expected is not None and np.square(scores.expected).any():
@@ -114,10 +118,10 @@ def wider_than_known(scores: Scores) -> str | None:
 
 
 def null_misfit(scores: Scores) -> str | None:
-    """How unobserved scores differ from N(0, 1), in words, if that is their law and they do.
+    """A sentence about unobserved scores that should be N(0, 1), if they are not.
 
-    A χ² test finds wider scores and a z test shifted ones, with the level 1 − 0.999 together.
-    Narrower scores pass: with them, bounds still hold.
+    A χ² test detects wider scores and a z test shifted ones, at the joint level 1 − 0.999.
+    Narrower scores pass, as bounds hold with them.
     """
     if not scores.standard_null or scores.unobserved is None:
         return None
@@ -137,7 +141,7 @@ def null_misfit(scores: Scores) -> str | None:
 
 
 def check_known_variance(scores: Scores) -> None:
-    """Refuse scores that are `wider_than_known`, and cosines in few dimensions.
+    """Raise for scores that are `wider_than_known`, and cosines in few dimensions.
 
     Raises:
         NotMeasured: with the reason.
@@ -152,11 +156,11 @@ def check_known_variance(scores: Scores) -> None:
 
 
 def not_gaussian(scores: Scores) -> str | None:
-    """That scores are certainly not Gaussian, in words, where an estimate assumes that they are.
+    """A sentence about scores that are certainly not Gaussian, if an estimate assumes that.
 
-    Anderson–Darling tests of each side, and of both together, in units of their deviations, have
-    the level 1 − 0.999 together. Unobserved scores that are N(0, 1) by design are not tested, and
-    neither are sides of fewer than eight scores. False alarms and power:
+    Anderson–Darling tests of each group, and of both together in units of their standard
+    deviations, have the joint level 1 − 0.999. Unobserved scores that are N(0, 1) by design are
+    not tested, and neither are groups of fewer than eight scores. False alarms and power:
     ``simulations/studies/any_law.py``.
     """
     if scores.infinite:
@@ -166,11 +170,11 @@ def not_gaussian(scores: Scores) -> str | None:
     else:
         tested = scores.both()
     moderate = in_moderate_units(*tested)
-    sides = [side for side in moderate if len(side) >= _LEAST_FOR_TEST]
-    if any(map(all_equal, sides)):
+    groups = [group for group in moderate if len(group) >= _LEAST_FOR_TEST]
+    if any(map(all_equal, groups)):
         return "these scores are not Gaussian (all of a side are equal)"
-    standard = [(side - side.mean()) / side.std(ddof=1) for side in sides]
-    if len(sides) > 1:
+    standard = [(group - group.mean()) / group.std(ddof=1) for group in groups]
+    if len(groups) > 1:
         standard.append(np.concatenate(standard))
     tests = [test for test in map(gaussian_test, standard) if test is not None]
     if all(test.p_value >= _LEVEL / len(tests) for test in tests):
@@ -182,7 +186,7 @@ def not_gaussian(scores: Scores) -> str | None:
 
 
 def check_sign(scores: Scores) -> None:
-    """Refuse observed scores that are far below unobserved ones (p < 10⁻⁶): ε would be 0.
+    """Raise for observed scores that are far below unobserved ones (p < 10⁻⁶): ε would be 0.
 
     Raises:
         NotMeasured: with both medians.

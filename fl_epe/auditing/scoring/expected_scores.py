@@ -9,21 +9,22 @@ from fl_epe.auditing.scoring.signals import Signals
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
 
-_DRAWS = 10  # of a client's rounds
+_DRAWS = 10  # draws of a client's rounds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sizes:
-    """Expected scores, up to one factor if a record does not say what a canary adds.
+    """Expected scores, up to a factor if a record lacks the contribution of a canary.
 
     Attributes:
-        observed: means of the scores, ``(k',)``, of the canaries that have any.
-        parts: what each round contributes to them, ``(T, k')``; they add up to ``observed``.
-        unit: μ of a client is this times the root of its energy, or its sum of ``weights``.
-        weights: of one participation in each round, ``(T,)``.
+        observed: means of the scores, ``(k',)``, of the canaries that have scores.
+        parts: contributions of each round to them, ``(T, k')``; their sum is ``observed``.
+        unit: μ of a client over the root of its energy, for every round's model; for the final
+            model μ is the client's sum of ``weights``.
+        weights: the weight of one participation in each round, ``(T,)``.
         known: whether the factor is 1.
-        signals: what shares of the rounds' contributions add to scores.
-        sees_final: whether the scores are of the final model; otherwise of every round.
+        signals: the expected contributions of clients to the scores of rounds.
+        sees_final: whether the scores are of the final model; otherwise of every round's model.
     """
 
     observed: Floats
@@ -37,14 +38,15 @@ class Sizes:
     def of(self, shares: np.ndarray) -> Floats:
         """Expected scores of clients by their shares of the rounds' contributions.
 
-        In a small cohort a client's own updates are a large part of the measured residual, in just
-        its rounds. With a fitted reaction, its rounds are therefore drawn anew, as many as it has.
+        In a small cohort a client's updates are a large part of the measured residual of its
+        rounds. With a fitted reaction, its rounds are therefore redrawn at random, as many as
+        it has.
 
         Args:
-            shares: of each client, ``(T, m)``.
+            shares: shares of each client, ``(T, m)``.
 
         Returns:
-            Shape ``(m,)``.
+            The expected scores, shape ``(m,)``.
         """
         reaction = self.signals.reaction
         rate = None if reaction is None else reaction.rate
@@ -62,7 +64,7 @@ class Sizes:
         return np.asarray(self.unit * np.sqrt(energies))
 
     def of_rounds(self, rounds: float) -> float:
-        """Expected score of a client with so many rounds, which are not known."""
+        """The expected score of a client with a known number of unknown rounds."""
         if self.sees_final:
             return rounds * float(self.weights.mean())
         energies = self.signals.record.correlation.alone(self.weights)

@@ -1,9 +1,9 @@
-"""One canary among real clients: projects the other canaries out of the released vectors.
+"""The record of one canary among real clients: other canaries are projected out.
 
-A released mean holds all canaries of its round. They are known, so an adversary who looks for one
-of them subtracts the others; if they stay in, ε falls as canaries are added. `measure_others`
-computes what is needed when a record is made, `leave_one_out` projects them out. Derivation and
-measurements: docs/notes/other-canaries.md.
+A released mean contains all canaries of its round. They are known, so an adversary who looks
+for one of them subtracts the others; if they stay in, ε falls as canaries are added.
+`measure_others` computes the necessary cosines when a record is made, and `leave_one_out`
+projects the canaries out. Derivation and measurements: docs/notes/other-canaries.md.
 
 Examples:
     >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # of a vector 3u + 3v + 2w, orthogonal
@@ -31,11 +31,17 @@ from fl_epe.mechanism import norm
 
 # Other canaries with a smaller share of a vector's energy stay in; a score changes by half of it.
 SMALLEST_SHARE = 1e-3
-_LEAST_RESIDUAL = 1e-6  # of a mean's norm; a smaller residual is rounding
-_MEMORY = (
-    SCORE_MEMORY // 4
-)  # bytes for sums of canaries that are scored at once
-_LARGEST = 1e15  # weight whose sums float32 can hold
+
+# A residual below this part of a mean's norm is a rounding error.
+_LEAST_RESIDUAL = 1e-6
+
+# Bytes for sums of canaries that are scored at once.
+_MEMORY = SCORE_MEMORY // 4
+
+# Largest weight of a canary whose sums do not overflow in float32.
+_LARGEST = 1e15
+
+# Level of the test that the canaries' weights were not changed.
 _BY_CHANCE = 1e-9
 
 
@@ -47,13 +53,13 @@ def leave_others_out(
     sum_dot: Floats | float,
     sum_square: Floats | float,
 ) -> tuple[Floats, Floats, Floats | float]:
-    """Projects the sum S of the canaries out of a vector m, and puts each canary's own part back.
+    """Projects the sum S of the canaries out of a vector m, and adds each canary's own part again.
 
-    How much S has added is measured, not assumed: the residual is orthogonal to it. A canary that
-    took no part has the exact null of a cosine, as the residual does not depend on it.
+    The weight of S in m is measured, not assumed, so the residual is orthogonal to S. A canary
+    that took no part has the exact null of a cosine, as the residual does not depend on it.
 
     Args:
-        dots: ``⟨m, u⟩``, the last axis over canaries u.
+        dots: ``⟨m, u⟩``; the last axis is over canaries u.
         with_sum: ``⟨S, u⟩``, of the same shape.
         weights: the weight of u in S; 0 for a canary that is not in it.
         square: ``‖m‖²``.
@@ -61,8 +67,8 @@ def leave_others_out(
         sum_square: ``‖S‖²``.
 
     Returns:
-        The inner product of u with the residual and its own part, the norm of the residual, and
-        how many times S was in m.
+        The inner product of u with the residual plus u's own part, the norm of the residual,
+        and the weight of S in m.
     """
     share = sum_dot / sum_square
     own_dots = dots - share * (with_sum - weights)
@@ -72,15 +78,15 @@ def leave_others_out(
 
 
 def others_share(record: AuditRecord) -> Floats:
-    """Share of the other canaries in the energy of each round's mean, as measured, ``(T,)``."""
+    """The measured share of the other canaries in the energy of each round's mean, ``(T,)``."""
     count = record.presence.sum(axis=1)
     share_of_others = np.maximum(count - 1, 0) / np.maximum(count, 1)
-    energies = share_of_others * _energies(record)
+    energies = share_of_others * _canary_energies(record)
     return np.minimum(quotients(energies, record.norms.means**2), 1.0)
 
 
-def _measured(record: AuditRecord) -> Floats:
-    """The contribution of a round by what its canaries added along their directions, ``(T,)``."""
+def _measured_contributions(record: AuditRecord) -> Floats:
+    """The contribution in each round, measured along its canaries' directions, ``(T,)``."""
     dots = (
         np.sum(record.shares() * record.observed.means, axis=1)
         * record.norms.means
@@ -88,25 +94,30 @@ def _measured(record: AuditRecord) -> Floats:
     return quotients(dots, np.sum(record.shares() ** 2.0, axis=1))
 
 
-def _energies(record: AuditRecord) -> Floats:
-    """Energy of all canaries of a round in its mean, as measured, ``(T,)``."""
+def _canary_energies(record: AuditRecord) -> Floats:
+    """The measured energy of all canaries of a round in its mean, ``(T,)``."""
     return np.asarray(
-        np.sum(record.shares() ** 2.0, axis=1) * _measured(record) ** 2
+        np.sum(record.shares() ** 2.0, axis=1)
+        * _measured_contributions(record) ** 2
     )
 
 
 def _final_weights(record: AuditRecord) -> Floats | None:
-    """What each canary should have added to θ_T − θ_0, ``(k,)``; ``None`` if not server SGD."""
+    """Each canary's expected weight in θ_T − θ_0, ``(k,)``; ``None`` if not server SGD."""
     if not record.mechanism.server.linear:
         return None
-    return np.asarray(record.round_weights() * _added(record) @ record.shares())
+    return np.asarray(
+        record.round_weights() * _contributions(record) @ record.shares()
+    )
 
 
-def _added(record: AuditRecord) -> Floats:
-    """What a canary should have added to each round's mean, or measurably has, ``(T,)``."""
+def _contributions(record: AuditRecord) -> Floats:
+    """A canary's expected contribution to each round's mean, or else the measured one, ``(T,)``."""
     added = record.mechanism.added
     return np.where(
-        np.isfinite(added), added, np.maximum(_measured(record), 0.0)
+        np.isfinite(added),
+        added,
+        np.maximum(_measured_contributions(record), 0.0),
     )
 
 
@@ -118,8 +129,8 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     unobserved ones once for several rounds together. Rotated ones cost a few transforms a round.
 
     Args:
-        record: of a run.
-        canaries: all canaries, among which the record's have their ids.
+        record: the record of a run.
+        canaries: all canaries, in which the record's ids are numbers.
     """
     ids = np.append(
         np.asarray(record.observed.ids), np.asarray(record.unobserved.ids)
@@ -143,15 +154,14 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
 def _round_sums(
     record: AuditRecord, canaries: CanarySet, ids: Integers
 ) -> tuple[Floats, Floats]:
-    """Cosines of all canaries with the sum of those of each round, and the sums' norms."""
+    """Cosines of all canaries with the sum of each round's canaries, and the sums' norms."""
     k = record.num_canaries
     cosines = np.zeros((record.rounds, len(ids)))
     norms = np.zeros(record.rounds)
-    energy = _energies(record)
+    energy = _canary_energies(record)
     is_large = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
-    if (
-        record.norms.residuals is not None
-    ):  # there is nothing but noise beside them
+    # With known residuals only noise remains beside the canaries.
+    if record.norms.residuals is not None:
         is_large |= record.presence.sum(axis=1) >= 2
     rounds = np.flatnonzero(is_large)
     rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
@@ -171,7 +181,7 @@ def _round_sums(
 def _final_part(
     record: AuditRecord, canaries: CanarySet, weights: Floats, ids: Integers
 ) -> tuple[Floats, float]:
-    """Cosines of all canaries with their part of θ_T − θ_0, and its norm; 0 if it is too small."""
+    """Cosines of all canaries with the canaries' part of θ_T − θ_0, and its norm; 0 if small."""
     square = record.norms.displacement**2
     fits = np.max(np.abs(weights), initial=0.0) < _LARGEST
     if not (fits and np.sum(weights**2) >= SMALLEST_SHARE * square > 0):
@@ -183,10 +193,10 @@ def _final_part(
 
 
 def leave_one_out(record: AuditRecord) -> AuditRecord:
-    """The record as one canary among real clients would have left it.
+    """The record that each canary would have as the only one among real clients.
 
     The cosines and norms of the means and of the displacement are changed. Those of final models
-    and of model deltas, of which the paper's statistics are made, stay as they are. A record
+    and of model updates, which the paper's statistics use, are not. A record
     without the cosines of `measure_others` is returned as it is, and so is the result of this
     function.
     """
@@ -196,16 +206,17 @@ def leave_one_out(record: AuditRecord) -> AuditRecord:
 
 
 def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
-    """What the other canaries should have added to ``⟨mean_t, c_i⟩``, of both sides.
+    """The other canaries' expected contributions to ``⟨mean_t, c_i⟩``, of both groups.
 
     Unlike `leave_one_out` this measures nothing: it is for an adversary who knows all but canary i.
 
     Returns:
-        ``(T, k)`` of observed and ``(T, m)`` of unobserved canaries.
+        The contributions for observed canaries, ``(T, k)``, and for unobserved ones,
+        ``(T, u)``.
 
     Raises:
-        ValueError: if the record does not say what a canary adds to the mean, or lacks the cosines
-            of `measure_others`.
+        ValueError: if the record lacks a canary's contribution to the mean, or the cosines of
+            `measure_others`.
     """
     if not record.signal_known():
         raise_invalid(
@@ -223,7 +234,7 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
             "known, for an adversary with full knowledge",
         )
     lengths = norms[:, None]
-    added = _added(record)[:, None]
+    added = _contributions(record)[:, None]
     own_weights = np.where(lengths > 0, record.shares(), 0.0)
     return added * (lengths * observed - own_weights), added * (
         lengths * unobserved
@@ -231,9 +242,9 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
 
 
 def all_canaries(record: AuditRecord) -> AuditRecord:
-    """The record with all canaries left in, its rounds taken as independent.
+    """The record with all canaries left in, and its rounds declared independent.
 
-    `leave_one_out` of it is the same.
+    `leave_one_out` does not change it.
     """
     names = [
         f"{part}.{name}"
@@ -248,6 +259,7 @@ def all_canaries(record: AuditRecord) -> AuditRecord:
 
 
 def _means_alone(record: AuditRecord) -> AuditRecord:
+    """The record with the other canaries projected out of the means."""
     norms = record.norms
     observed = record.observed
     unobserved = record.unobserved
@@ -258,7 +270,7 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     sum_norms = norms.sums[rounds, None]
     shares = record.shares()
     weights = np.concatenate([shares, np.zeros_like(unobserved.means)], axis=1)
-    # Contiguous: the order in which rounds are added up must not depend on a record's layout.
+    # The array is contiguous: the order of summation must not depend on a record's layout.
     means = np.ascontiguousarray(
         np.concatenate([observed.means, unobserved.means], axis=1)
     )
@@ -275,7 +287,9 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     scores = math.sqrt(record.dim) * own_dots / residual_norms
     means[rounds] = cosines_of(scores, record.dim)
     lengths = norms.means.copy()
-    lengths[rounds] = np.hypot(residual_norms[:, 0], _added(record)[rounds])
+    lengths[rounds] = np.hypot(
+        residual_norms[:, 0], _contributions(record)[rounds]
+    )
     values = {
         "observed.means": means[:, : record.num_canaries],
         "unobserved.means": means[:, record.num_canaries :],
@@ -285,6 +299,7 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
 
 
 def _displacement_alone(record: AuditRecord) -> AuditRecord:
+    """The record with the other canaries projected out of the displacement."""
     norms = record.norms
     observed = record.observed
     unobserved = record.unobserved
@@ -296,7 +311,8 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
         or unobserved.part is None
     ):
         return record
-    # Of a sum of canaries each has its own part, and by chance that of the others over √d.
+    # A canary's inner product with the sum is its own weight plus, by chance, a part of the other
+    # weights over √d.
     by_chance = float(np.sum((observed.part * norms.part - weights) ** 2))
     error = by_chance * record.dim / float(weights @ weights)
     if error > scipy.special.chdtri(len(weights), _BY_CHANCE):

@@ -1,17 +1,19 @@
-"""How training reacts to a client, where canaries take part in fewer rounds than it does.
+"""The reaction of training to a client, for canaries that take part in fewer rounds.
 
-What a client adds to a round is partly undone in later ones: the other clients train towards their
-own optima, from wherever the model stands. The score of a canary that takes part as often as a
-client includes that. Where canaries take part less often, a client's score follows from theirs only
-if the reaction is known. There are two cases:
+A client's contribution to a round is partly undone in later rounds, as the other clients train
+towards their own optima from the current model. The score of a canary that takes part as often
+as a client includes this reaction. If canaries take part less often, a client's score can be
+predicted from theirs only if the reaction is known. There are two cases:
 
-- The noise is most of the residual. Then the other clients react to the noise of earlier rounds as
-  they react to the client, and whitening measures it: the part of each round that does not follow
-  from earlier ones has the client's whole contribution.
-- Otherwise the reaction is fitted. In each round clients undo a share ρ of how far the model has
-  been moved along a canary: ``f_t = c_t − ρ·p_{t−1}``, with ``p`` the position along the canary and
-  ``c_t`` its contribution. ρ and κ are fitted to the whitened scores of all canaries in all rounds,
-  also those after their own. For quadratic losses that is exact.
+- Noise dominates the residual. The other clients then react to the noise of earlier rounds as
+they
+  react to the client, and whitening measures the reaction: the innovation of each round
+  contains the client's whole contribution.
+- Otherwise the reaction is fitted. In each round clients undo a share ρ of the model's
+displacement
+  along a canary: ``f_t = c_t − ρ·p_{t−1}``, with ``p`` the position along the canary and
+  ``c_t`` its contribution. ρ and κ are fitted to the whitened scores of all canaries in all
+  rounds, also those after their participations. For quadratic losses the model is exact.
 
 Derivation and coverage: docs/notes/few-nodes.md, simulations/studies/few_nodes.py.
 
@@ -35,10 +37,10 @@ RATES = (-0.1, 0.9)
 
 @dataclasses.dataclass(frozen=True)
 class Reaction:
-    """How the rounds after a client's contribution react to it.
+    """The reaction of later rounds to a client's contribution.
 
     Attributes:
-        rate: ρ; ``None`` if they react to it as they react to the noise.
+        rate: ρ; ``None`` if they react to the contribution as they react to the noise.
         error: standard error of ρ.
     """
 
@@ -48,11 +50,11 @@ class Reaction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moved:
-    """How far contributions moved the rounds' means and the final model.
+    """The effect of contributions on the rounds' means and on the final model.
 
     Attributes:
         updates: part of each round's mean along each direction, ``(T, m)``.
-        position: of the final model along each direction, ``(m,)``.
+        position: position of the final model along each direction, ``(m,)``.
     """
 
     updates: Floats
@@ -65,9 +67,9 @@ def pulled_back(
     """The parts of the rounds' means, if clients undo a share of the position in each round.
 
     Args:
-        contributions: to each round's mean, ``(T, m)``.
+        contributions: contributions to each round's mean, ``(T, m)``.
         rates: ρ of each round and direction, ``(T, m)``.
-        server: SGD.
+        server: the server's SGD step.
     """
     steps = np.asarray(server.learning_rates)
     updates = np.empty_like(contributions)

@@ -1,4 +1,4 @@
-"""How training reacts to a client, fitted to canaries' scores in all rounds."""
+"""The reaction of training to a client, fitted to canaries' scores in all rounds."""
 
 import math
 import weakref
@@ -11,10 +11,13 @@ from fl_epe.auditing.scoring.reaction import RATES, Reaction
 from fl_epe.auditing.scoring.view import View
 from fl_epe.checks import Floats
 
-_MOST_CANARIES = 64
-# Relative error of ρ, as losses are not quadratic and canaries hide a part of themselves.
+_MOST_CANARIES = 64  # canaries whose scores are fitted
+
+# Relative error of ρ, as losses are not quadratic and canaries are a part of their own
+# residual.
 _MODEL_ERROR = 0.1
-_STEP = 1e-3  # of ρ, for derivatives
+
+_STEP = 1e-3  # difference of ρ for derivatives
 
 _FITTED: weakref.WeakKeyDictionary[View, Reaction] = weakref.WeakKeyDictionary()
 
@@ -27,15 +30,15 @@ def fitted_reaction(view: View) -> Reaction:
 
 
 def fit_reaction(view: View) -> Reaction:
-    """ρ by least squares, with κ, of canaries' scores in all rounds.
+    """Fit ρ, together with κ, to canaries' scores in all rounds by least squares.
 
     If there are many canaries, those that took part most often are used.
 
     Args:
-        view: of an adversary who sees every round's model.
+        view: the view of an adversary who sees every round's model.
 
     Raises:
-        NotMeasured: if the record does not say enough.
+        NotMeasured: if the correlations of rounds are not known.
     """
     record = view.record
     if record.correlation.window == 1:
@@ -48,7 +51,8 @@ def fit_reaction(view: View) -> Reaction:
     canaries = np.argsort(-participations, kind="stable")[:_MOST_CANARIES]
     scores = view.whitened_scores[:, canaries]
     shares = record.shares()[:, canaries] * 1.0
-    # The residuals of other rounds have a part along the canary, which would hide it from itself.
+    # The residuals of a canary's absent rounds have a part along it, which counts as noise without
+    # this correction.
     absent_scores = np.where(shares > 0, 0.0, view.round_scores[:, canaries])
     along = record.correlation.whiten(absent_scores)
     remaining = np.maximum(record.dim - np.sum(along**2, axis=0), 1.0)
@@ -72,9 +76,8 @@ def fit_reaction(view: View) -> Reaction:
     rate = float(fit.x)
     means = means_at(rate)
     slope = (means_at(rate + _STEP) - means_at(rate - _STEP)) / (2 * _STEP)
-    slope -= (
-        product(means, slope) / product(means, means) * means
-    )  # what κ explains
+    # The part of the slope that a change of κ explains is removed.
+    slope -= product(means, slope) / product(means, means) * means
     information = scale(means) ** 2 * product(slope, slope)
     error = information**-0.5 if information > 0 else math.inf
     return Reaction(rate, math.hypot(error, _MODEL_ERROR * rate))

@@ -1,13 +1,14 @@
-"""`Scores`: one score for each canary, with what is known about unobserved canaries.
+"""`Scores`: one score for each canary, and the null distribution of unobserved canaries.
 
-`mean_spread` is the deviation of the mean of overlapping canaries' scores, as all of them share the
-random norm of the residual. Derivations: docs/notes/other-canaries.md.
+`mean_spread` is the standard deviation of the mean of overlapping canaries' scores, which share
+the random norm of the residual. Derivations: docs/notes/other-canaries.md.
 
-Cosines of canaries that are part of a release show a shift μ, in any dimension: let a canary c add
-``μσ·c`` to a vector that is Gaussian with the deviation σ in each entry. With its cosine C with the
-sum, ``T = C·√((d − 1)/(1 − C²))`` has a noncentral t distribution with d − 1 degrees of freedom and
-the noncentrality μ. √d·C is about N(μ, 1) only where μ² ≪ d: it is at most √d, however large μ is.
-Derivation and coverage: docs/notes/estimates.md.
+Cosines of canaries that are part of a released vector determine a shift μ, in any dimension.
+Let ``μσ·c`` of a canary c be added to a Gaussian vector with the standard deviation σ in each
+entry. If C is the canary's cosine with the sum, ``T = C·√((d − 1)/(1 − C²))`` has a noncentral
+t distribution with d − 1 degrees of freedom and the noncentrality μ. √d·C is about N(μ, 1) only
+where μ² ≪ d: it is at most √d, however large μ is. Derivation and coverage:
+docs/notes/estimates.md.
 
 Examples:
     >>> round(fitted_shift(np.array([0.3, 0.4, 0.5]), 100), 2)
@@ -27,22 +28,21 @@ from numpy.typing import ArrayLike
 from fl_epe.auditing.estimate import Adversary
 from fl_epe.checks import Floats, any_infinite, check_scores, raise_invalid
 
-# A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it.
+# The statistic whose scores are not Gaussian, so methods for Gaussian mechanisms do not apply.
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
 
-_SMALLEST = (
-    1e-120  # scores between these have squares that neither vanish nor overflow
-)
+# The squares of scores between these neither underflow nor overflow.
+_SMALLEST = 1e-120
 _LARGEST = 1e120
-_FAR = (
-    4.0  # deviations, beyond which the correction for skewness stays as it is
-)
+
+# From this many standard deviations on, the correction for skewness is constant.
+_FAR = 4.0
 
 
 def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
-    """The same scores, in a unit in which their squares neither overflow nor vanish.
+    """The same scores, in a unit in which their squares neither overflow nor underflow.
 
-    Only scores that are not so already are changed, by a power of 2. Infinite ones stay so.
+    Scores are scaled by a power of 2, and only if necessary. Infinite scores stay infinite.
     """
     scores = np.abs(np.concatenate(groups))
     largest = np.max(scores, where=np.isfinite(scores), initial=0.0)
@@ -58,8 +58,8 @@ class Scores:
 
     If the null distribution is known, the scores are √d·cosine, which is N(0, 1) for an unobserved
     canary. Other scores, such as a maximum over rounds, are compared with the scores of unobserved
-    canaries and may have any unit. Such scores may be infinite, as likelihood ratios are: they have
-    an order, but no mean.
+    canaries and may have any unit. Such scores may be infinite, like likelihood ratios: they
+    have an order, but no mean.
 
     Attributes:
         observed: scores of the observed canaries, shape (k,), k ≥ 2.
@@ -68,16 +68,16 @@ class Scores:
             Its null distribution is then known exactly, not only approximately as N(0, 1).
         statistic: the statistic, in words.
         standard_null: whether the score of an unobserved canary is N(0, 1).
-        spread: standard deviation of the observed scores, if it is known and not 1; of √k times
-            their mean where it is not that of k independent scores.
-        linear: whether scores with ``dim`` are inner products with their own part in, and not √dim
-            times a cosine: N(μ, 1) whatever μ is.
-        unit: a mean score times this is μ of the Gaussian mechanism, see `Precision`.
-        unit_error: relative standard error of that.
-        followed: how many rounds back their correlations were followed, where the noise's strategy
-            is known to reach farther; else ``None``.
-        expected: expected observed scores up to a factor, shape (k,), where they are known.
-        adversary: who computes them from a record; ``None`` for bare scores.
+        spread: standard deviation of √k times the mean of the k observed scores; 1 for
+            independent scores.
+        linear: whether scores with ``dim`` are inner products that include the canary's own
+            part, N(μ, 1) for any μ, rather than √dim times a cosine.
+        unit: μ of the Gaussian mechanism over a mean score, see `Precision`.
+        unit_error: relative standard error of the unit.
+        followed: number of rounds over which correlations were followed, if the noise's
+            strategy is known to reach farther; else ``None``.
+        expected: expected observed scores up to a factor, shape (k,); ``None`` if not known.
+        adversary: the adversary who computes them from a record; ``None`` for bare scores.
 
     Examples:
         >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
@@ -121,7 +121,7 @@ class Scores:
         """Scores from the cosines of canaries with one vector in ``dim`` dimensions.
 
         Args:
-            cosines: of the observed canaries, shape (k,).
+            cosines: cosines of the observed canaries, shape (k,).
             dim: dimension of the canaries.
             unobserved: cosines of unobserved canaries, shape (u,), or ``None``.
 
@@ -153,7 +153,7 @@ class Scores:
         return np.asarray(self.observed / np.sqrt(self.dim))
 
     def deviates(self, shift: float | Floats) -> Floats:
-        """The observed scores less ``shift``, N(0, 1) where it is right; exact for cosines too."""
+        """The observed scores less ``shift``: N(0, 1) at the true shift, also for cosines."""
         if self.dim is None or self.linear:
             return self.observed - shift
         return normal_deviates(self.cosines, self.dim, shift)
@@ -202,27 +202,27 @@ def check_cosines(name: str, values: ArrayLike) -> Floats:
 
 
 def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
-    """Standard deviation of √k times the mean shift of k canaries, each alone in its residual.
+    """Standard deviation of √k times the mean shift of k canaries, scored one at a time.
 
-    The direction of the residual adds 1. Its norm varies from run to run by the noise in it and
-    moves all shifts at once, by ``μ/√(2d)`` for a shift μ: with many canaries in a
-    dimension that is more than the rest.
+    The residual's direction contributes 1 to the variance. The residual's norm varies from run
+    to run by its noise and changes all shifts together, by ``μ/√(2d)`` for a shift μ; with many
+    canaries in few dimensions that contribution is the larger one.
 
     Args:
-        count: number of canaries, k.
-        dim: their dimension d.
-        shifts: ``(T,)``, what each released vector contributes to the mean shift.
-        noise: ``(T,)``, the noise's share of the energy of each of their residuals.
+        count: number of canaries k.
+        dim: dimension d of the canaries.
+        shifts: contributions of each released vector to the mean shift, ``(T,)``.
+        noise: the noise's share of the energy of each residual, ``(T,)``.
     """
-    # Relative variance of the length of a sum of noise and a fixed vector.
+    # Relative variance of the norm of a sum of noise and a fixed vector.
     variances = (1 - (1 - noise) ** 2) / (2 * dim)
     return float(np.sqrt(1 + count * np.sum(shifts**2 * variances)))
 
 
 def shift_scores(cosines: ArrayLike, dim: int) -> Floats:
-    """Scores with the mean μ up to a relative 1/(4d); those of unobserved canaries have variance 1.
+    """Scores with the mean μ, to a relative 1/(4d), and the variance 1 for unobserved canaries.
 
-    About √dim·cosine where that is small beside √dim. A cosine of 1 has a score of about 10⁸·√dim.
+    A score is about √dim·cosine for small cosines. A cosine of 1 has a score of about 10⁸·√dim.
     """
     return np.asarray(_ratio(cosines) * np.sqrt(max(dim - 3, 1)))
 
@@ -233,9 +233,9 @@ def cosines_of(scores: Floats, dim: int) -> Floats:
 
 
 def hidden_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
-    """Norm of the residual of a vector that holds a canary.
+    """The norm of the residual of a vector that contains a canary.
 
-    The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, also where
+    The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, even if
     the canary is the whole vector.
     """
     square = np.square(norm)
@@ -248,8 +248,8 @@ def normal_deviates(
 ) -> Floats:
     """``Φ⁻¹(F(t))``, with F the distribution of T: N(0, 1) if ``shift`` is the cosines' μ.
 
-    By a normal approximation with a correction for skewness, for ``dim`` ≥ 10: the mean is
-    wrong by at most 0.0015 at d = 10, 10⁻⁴ at d = 100 and 10⁻⁵ at d = 1,000.
+    It is computed by a normal approximation with a correction for skewness. For ``dim`` ≥ 10
+    the mean is wrong by at most 0.0015 at d = 10, 10⁻⁴ at d = 100 and 10⁻⁵ at d = 1,000.
     """
     freedom = max(dim - 1, 1)
     t = _ratio(cosines) * np.sqrt(freedom)
@@ -268,9 +268,9 @@ def fitted_shift(
 ) -> float:
     """The μ at which the `normal_deviates` of all cosines have that mean.
 
-    With 0 it is the estimate of μ. With ±z/√k it is an end of its interval, as the mean of k
-    independent deviates is N(0, 1/k) at the true μ. With ``sizes`` m, shape ``(k,)``, it is the
-    scale κ of shifts κ·m, at which ``Σ m·deviate / Σ m²`` is ``mean``.
+    With a mean of 0 it is the estimate of μ. With ±z/√k it is an end of the interval of μ, as
+    the mean of k independent deviates is N(0, 1/k) at the true μ. With ``sizes`` m, shape
+    ``(k,)``, it is the scale κ of shifts κ·m at which ``Σ m·deviate / Σ m²`` is ``mean``.
     """
     sizes = np.broadcast_to(sizes, np.shape(cosines))
     energy = float(np.sum(sizes**2))
@@ -278,7 +278,8 @@ def fitted_shift(
         float(np.sum(sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2))) / energy
     )
     shift = 0.0
-    for _ in range(100):  # few suffice, as the mean is nearly linear in μ
+    # A few steps suffice, as the mean is nearly linear in μ.
+    for _ in range(100):
         deviates = normal_deviates(cosines, dim, shift * sizes)
         step = (float(np.sum(sizes * deviates)) / energy - mean) / slope
         shift += step
@@ -288,6 +289,6 @@ def fitted_shift(
 
 
 def _ratio(cosines: ArrayLike) -> Floats:
-    """C/√(1 − C²), finite for cosines of ±1, which rounding may also exceed."""
+    """C/√(1 − C²), finite also for cosines of ±1, or slightly beyond by rounding."""
     size = np.clip(np.asarray(cosines, np.float64), -1 + 2**-53, 1 - 2**-53)
     return size / np.sqrt((1 - size) * (1 + size))

@@ -1,10 +1,11 @@
-"""`Signals`: what taking part in rounds adds to a client's or a canary's scores.
+"""`Signals`: the expected contributions of participations to a client's or canary's scores.
 
 Notation: ``a_t = √d·C_t / (n·‖h_t‖)`` is the expected score of a participant of round t (in
-general, √d times the norm of what it adds to the mean, over the norm of all else in it, ``h_t``).
-Rounds are correlated where their ``h_t`` are: whitened signals are ``L⁻¹f_i``
-(`fl_epe.auditing.record.round_correlation`), with ``f_it`` = a_t in the rounds of canary i and 0 in
-others. After a client's rounds training may react to it (`fl_epe.auditing.scoring.reaction`).
+general, √d times the norm of its contribution to the mean, over the norm of the residual
+``h_t``). Rounds are correlated if their ``h_t`` are: whitened signals are ``L⁻¹f_i``
+(`fl_epe.auditing.record.round_correlation`), with ``f_it`` = a_t in the rounds of canary i and
+0 in other rounds. After a client's rounds training may react to it
+(`fl_epe.auditing.scoring.reaction`).
 """
 
 import dataclasses
@@ -22,12 +23,12 @@ from fl_epe.checks import Floats, raise_invalid
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Signals:
-    """What shares of the rounds' contributions add to scores.
+    """The expected contributions to scores, by shares of the rounds' contributions.
 
     Attributes:
         record: the audit record of a run.
-        reaction: of later rounds to a contribution; ``None`` if a client's score has no reaction
-            that a canary's has not.
+        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries'
+            scores include a client's reaction already.
     """
 
     record: AuditRecord
@@ -35,7 +36,7 @@ class Signals:
 
     @property
     def alone(self) -> AuditRecord:
-        """The record as one canary among real clients would have left it (`leave_one_out`)."""
+        """The record that each canary would have as the only one (`leave_one_out`)."""
         computed: dict[str, AuditRecord] = vars(self.record)
         if "_alone" not in computed:
             computed["_alone"] = leave_one_out(self.record)
@@ -43,13 +44,13 @@ class Signals:
 
     @functools.cached_property
     def contributions(self) -> Floats:
-        """Norm of what a client adds to the released mean when it takes part, ``(T,)``.
+        """The norm of a client's contribution to the released mean when it takes part, ``(T,)``.
 
         In a round without canaries whose contribution is unknown, it is the same share of the
-        mean's norm as in the median round of which it is known.
+        mean's norm as in the median round with a known contribution.
 
         Raises:
-            ValueError: if the record does not say what its canaries added.
+            ValueError: if the canaries' contributions are not known.
         """
         added = self.record.mechanism.added
         norms = self.record.norms.means
@@ -70,17 +71,17 @@ class Signals:
 
     @functools.cached_property
     def residual_norms(self) -> Floats:
-        """Norm of one canary's residual in each round's mean, ``‖h_t‖``, ``(T,)``."""
+        """The norm of one canary's residual in each round's mean, ``‖h_t‖``, ``(T,)``."""
         has_canaries = self.record.presence.any(axis=1)
         canary_norms = np.where(has_canaries, self.contributions, 0.0)
         return hidden_norm(self.alone.norms.means, canary_norms)
 
     @functools.cached_property
     def by_round(self) -> Floats:
-        """``a_t``, ``(T,)``: what a participant adds to a round's score.
+        """The expected score ``a_t`` of a participant of each round, ``(T,)``.
 
         Raises:
-            ValueError: if the record does not say what a canary adds to the mean.
+            ValueError: if the canaries' contributions are not known.
         """
         root = np.sqrt(self.record.dim)
         return quotients(root * self.contributions, self.residual_norms)
@@ -101,15 +102,15 @@ class Signals:
         *,
         of_clients: bool = False,
     ) -> Floats:
-        """What is added to whitened scores by shares of the rounds' contributions, ``(T, m)``.
+        """The contributions to whitened scores by shares of the rounds' contributions, ``(T, m)``.
 
-        The result is in proportion if the record does not say what a canary adds to the mean.
+        The result is up to a factor if the canaries' contributions are not known.
 
         Args:
-            shares: of each direction, ``(T, m)``.
-            reaction: `reaction` by default.
-            of_clients: whether they are real clients, whose updates are in the residuals although
-                a client's own update is no noise to itself; canaries are not in the residuals.
+            shares: the shares of each direction, ``(T, m)``.
+            reaction: the reaction; by default `reaction`.
+            of_clients: whether the shares are real clients', whose own updates are in the
+                residuals but are no noise to themselves. Canaries are not in the residuals.
         """
         reaction = reaction or self.reaction
         correlation = self.record.correlation
@@ -130,11 +131,11 @@ class Signals:
     def in_final_model(self, shares: Floats, rate: float) -> Floats:
         """Expected scores of real clients in the final model, with a reaction: ``(m,)``.
 
-        In a client's rounds all clients but itself react.
+        In a client's rounds all other clients react.
 
         Args:
-            shares: of the rounds' contributions, of each client, ``(T, m)``.
-            rate: ρ of the reaction.
+            shares: each client's shares of the rounds' contributions, ``(T, m)``.
+            rate: the rate ρ of the reaction.
         """
         reacting = 1 - np.minimum(shares, 1.0) * self.client_share
         moved = self._moved(shares, rate * reacting)
@@ -145,7 +146,7 @@ class Signals:
 
     @functools.cached_property
     def final_model(self) -> tuple[Floats, float]:
-        """What each round's participant adds to θ_T − θ_0, and the norm of its residual."""
+        """The contribution of each round's participant to θ_T − θ_0, and the residual's norm."""
         added = self.record.round_weights() * self.contributions
         if self.reaction is not None and self.reaction.rate is not None:
             rounds = np.eye(self.record.rounds)
@@ -154,21 +155,20 @@ class Signals:
         return added, float(hidden_norm(self.alone.norms.displacement, typical))
 
     def _moved(self, shares: Floats, rate: float | Floats) -> Moved:
-        """What shares of the contributions, ``(T, m)``, come to if clients react with rate ρ."""
+        """The effect of shares of the contributions, ``(T, m)``, if clients react with rate ρ."""
         _, contributions = self._norms_and_contributions
         server = self.record.mechanism.server
-        if (
-            not server.linear
-        ):  # then the scores are of model updates, which add up
+        # With another server, scores are of model updates, whose sum is the displacement.
+        if not server.linear:
             server = ServerStep("sgd", np.ones(self.record.rounds))
         rates = np.broadcast_to(rate, shares.shape)
         return pulled_back(contributions[:, None] * shares, rates, server)
 
     @property
     def _norms_and_contributions(self) -> tuple[Floats, Floats]:
-        """Norms of the rounds' residuals, and of what a client adds to them, ``(T,)`` each.
+        """Norms of the rounds' residuals, and of a client's contributions, ``(T,)`` each.
 
-        The latter are in proportion if the record does not say what a canary adds.
+        The latter are up to a factor if the canaries' contributions are not known.
         """
         if self.record.signal_known():
             return self.residual_norms, self.contributions

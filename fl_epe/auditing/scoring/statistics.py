@@ -3,7 +3,7 @@
 A statistic is a function of a `View` in `FUNCTIONS`, under the name that `STATISTICS` lists
 with the adversary who can compute it. The notation is that of `fl_epe.auditing.scoring.view`.
 Statistics of every round leave out canaries that never took part. Scores with a standard null
-are taken to have the means `View.sizes`, up to a factor.
+are assumed to have the means `View.sizes`, up to a factor.
 
 Examples:
     >>> list(STATISTICS)
@@ -25,12 +25,14 @@ from fl_epe.auditing.scoring.view import View
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Event, Events
 
-_UNLIKELY = 1e-7  # probability that a unit is so many times in a round
+_UNLIKELY = (
+    1e-7  # less probable numbers of participations in a round are ignored
+)
 _LARGEST_EXPONENT = 80.0  # float32 has no larger exponentials
 
 
 def _displacement(view: View) -> Scores:
-    """``√d·cos(c_i, θ_T − θ_0)``, as the initial model is public. Null N(0, 1)."""
+    """``√d·cos(c_i, θ_T − θ_0)``, as the initial model is public. The null is N(0, 1)."""
     return _scaled_cosines(
         view,
         view.alone.observed.displacement,
@@ -40,7 +42,7 @@ def _displacement(view: View) -> Scores:
 
 
 def _model(view: View) -> Scores:
-    """``√d·cos(c_i, θ_T)`` (Andrew et al. 2024, Algorithm 2). Null N(0, 1)."""
+    """``√d·cos(c_i, θ_T)`` (Andrew et al. 2024, Algorithm 2). The null is N(0, 1)."""
     return _scaled_cosines(
         view, view.record.observed.final, view.record.unobserved.final, "model"
     )
@@ -61,12 +63,12 @@ def _maximum(view: View) -> Scores:
 
 
 def _matched_filter(view: View) -> Scores:
-    """``fᵀG⁻¹s / √(fᵀG⁻¹f)``, over all rounds. Null N(0, 1).
+    """``fᵀG⁻¹s / √(fᵀG⁻¹f)``, over all rounds. The null is N(0, 1).
 
     Canaries that never took part are left out. Each unobserved canary is scored at the rounds of an
-    observed one. If the ``a_t`` are not known, all rounds weigh the same. If the correlation of
-    the rounds is known, or no canary took part twice, a score is √d times the cosine with one
-    vector, a sum of the rounds' means in which the canary's own part stays.
+    observed one. If the ``a_t`` are not known, all rounds have the same weight. If the
+    correlation of the rounds is known, or no canary took part twice, a score is √d times the
+    cosine with one vector, a sum of the rounds' means that contains the canary's own part.
     """
     record = view.record
     correlation = record.correlation
@@ -74,7 +76,7 @@ def _matched_filter(view: View) -> Scores:
     participations = record.presence.sum(axis=0)
     signals = view.whitened_signals[:, participations > 0]
     observed = _filter(signals, view.whitened_scores[:, participations > 0])
-    unobserved = _filter(_borrowed(record, signals), view.whitened_null)
+    unobserved = _filter(_repeated_columns(record, signals), view.whitened_null)
     is_cosine = correlation.factor is not None or participations.max() <= 1
     followed = None
     if correlation.factor is not None and record.mechanism.strategy is not None:
@@ -96,10 +98,10 @@ def _matched_filter(view: View) -> Scores:
 def _full_knowledge(view: View) -> Scores:
     """Matched filter of an adversary who knows all but the canary, as in the definition of DP.
 
-    The real clients' sum and what the other canaries should have added are subtracted from what
-    was released, which leaves the noise and the canary. ``s_it`` is the inner product with that,
-    over the noise's scale ``z·C_t``. A score has the mean √R/z for R participations, and the null
-    N(0, 1) in any dimension.
+    The real clients' sum and the other canaries' expected contributions are subtracted from the
+    released vector, which leaves the noise and the canary. ``s_it`` is the inner product of the
+    canary with the difference, over the noise's scale ``z·C_t``. A score has the mean √R/z for
+    R participations, and the null N(0, 1) in any dimension.
 
     Raises:
         ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
@@ -117,14 +119,14 @@ def _full_knowledge(view: View) -> Scores:
     if not z:
         raise_invalid("sum_noise_multiplier", z, "> 0")
     noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
-    of_observed, of_unobserved = known_others(record)
-    round_scores = (norms[:, None] * observed - of_observed) / noise
-    null_scores = (norms[:, None] * unobserved - of_unobserved) / noise
+    observed_others, unobserved_others = known_others(record)
+    round_scores = (norms[:, None] * observed - observed_others) / noise
+    null_scores = (norms[:, None] * unobserved - unobserved_others) / noise
     took_part = record.presence.any(axis=0)
     presence = record.presence[:, took_part]
     return Scores(
         _filter(presence, round_scores[:, took_part]),
-        _if_enough(_filter(_borrowed(record, presence), null_scores)),
+        _if_enough(_filter(_repeated_columns(record, presence), null_scores)),
         statistic="full-knowledge",
         standard_null=True,
         expected=np.sqrt(presence.sum(axis=0)),
@@ -135,9 +137,9 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of having taken part at hidden rounds, ``(k,)``.
 
     Args:
-        scores: ``(T, k)``, N(0, 1) for those who took part in no round.
+        scores: scores, N(0, 1) for a canary that took part in no round, ``(T, k)``.
         events: how the rounds are drawn, see `Events.independent`.
-        signal: means in the rounds of those who did, ``(T, 1)``.
+        signal: means of the scores in the rounds of a canary that took part, ``(T, 1)``.
     """
     terms = signal * scores - signal**2 / 2
     coins = [event for event in events.independent if event.is_coin]
@@ -160,15 +162,20 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
 
 
 def _event_ratio(event: Event, scores: Vector, signal: Vector) -> Floats:
-    """Logarithm of the likelihood ratio of one event, by its rows: ``(rows, k)``, ``(rows, 1)``.
+    """Logarithm of the likelihood ratio of one event, ``(k,)``.
 
-    If the round is known, numbers of participations in it that are very unlikely are left out: any
-    function of the scores is valid to guess by.
+    If the round is known, very unlikely numbers of participations in it are left out: any
+    function of the scores is a valid statistic.
+
+    Args:
+        event: the event.
+        scores: the scores of its rows, ``(rows, k)``.
+        signal: the means of its rows, ``(rows, 1)``.
     """
-    least = 0.0
+    least_chance = 0.0
     if event.in_one_round:
-        least = min(_UNLIKELY, float(event.chances.max()))
-    likely = event.chances >= least
+        least_chance = min(_UNLIKELY, float(event.chances.max()))
+    likely = event.chances >= least_chance
     chances = event.chances[likely].astype(scores.dtype)
     means = (signal * event.counts[:, None].astype(scores.dtype))[likely]
     terms = means * scores[likely] - means**2 / 2
@@ -195,25 +202,27 @@ STATISTICS = {
     "full-knowledge": Adversary("all", knows_others=True),
     "maximum": Adversary("all", knows_rounds=False),
 }
-"""Statistics by name, each with the adversary who knows enough for it, and no more.
+"""Statistics by name, each with the adversary who has just enough knowledge for it.
 
-By default an adversary uses the first that fits; one who knows more may choose another.
+By default an adversary uses the first one that fits; an adversary who knows more may use
+others.
 """
 
 
 def scores_of(view: View, statistic: str | None = None) -> Scores:
     """Scores of observed and unobserved canaries.
 
-    With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary among
-    real clients ("displacement", "matched-filter") are of the record `View.alone`; for the other
-    statistics all canaries stay in.
+    With fewer than two unobserved canaries ``unobserved`` is ``None``. The statistics
+    "displacement" and "matched-filter" are computed from the record `View.alone`, of one canary
+    among real clients; for the other statistics all canaries stay in.
 
     Args:
-        view: what the adversary sees.
-        statistic: one of `STATISTICS` that the adversary can compute, see `checked_statistic`.
+        view: the adversary's view.
+        statistic: a statistic of `STATISTICS` that the adversary can compute, see
+            `checked_statistic`.
 
     Raises:
-        ValueError: if it is another, or the record lacks its data.
+        ValueError: if the adversary cannot compute it, or the record lacks its data.
         NotMeasured: a `ValueError`, if too few canaries took part, or there is no model.
     """
     statistic = checked_statistic(view.adversary, statistic)
@@ -235,7 +244,7 @@ def scores_of(view: View, statistic: str | None = None) -> Scores:
 def checked_statistic(
     adversary: Adversary, statistic: str | None = None
 ) -> str:
-    """The statistic, or by default the one that needs what the adversary knows.
+    """The statistic, or by default the one that needs all of the adversary's knowledge.
 
     Raises:
         ValueError: if the adversary does not know enough to compute it.
@@ -271,7 +280,7 @@ def checked_statistic(
 def _scaled_cosines(
     view: View, observed: Floats, unobserved: Floats, statistic: str
 ) -> Scores:
-    """Scores that are cosines with one vector each, which rounding may lift above 1."""
+    """Scores from cosines with one vector, which may exceed 1 by rounding."""
     dim = view.record.dim
     scale = np.sqrt(dim)
     return Scores(
@@ -280,19 +289,20 @@ def _scaled_cosines(
 
 
 def _if_enough(scores: Floats) -> Floats | None:
+    """The scores, or ``None`` for fewer than two."""
     if len(scores) >= 2:
         return scores
     return None
 
 
-def _borrowed(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
-    """For each unobserved canary the column of one that took part."""
+def _repeated_columns(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
+    """The columns of canaries that took part, one for each unobserved canary."""
     return signals[
         :, np.resize(np.arange(signals.shape[1]), record.unobserved.count)
     ]
 
 
 def _filter(weights: np.ndarray, scores: Floats) -> Floats:
-    """Weighted sums of scores over the rounds, each of variance 1."""
+    """Weighted sums of scores over the rounds, scaled to variance 1."""
     lengths = np.sqrt(np.sum(weights**2, axis=0))
     return quotients(np.sum(weights * scores, axis=0), lengths)

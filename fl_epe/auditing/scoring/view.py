@@ -1,4 +1,4 @@
-"""`View`: what an adversary computes from a record, each value once.
+"""`View`: the values that an adversary computes from a record, each computed once.
 
 Notation: ``s_it = √d·cot(c_i, mean_t)`` is the score of canary i in round t, with the server's
 momentum undone: √d times the cosine C over √(1 − C²) (`scores.shift_scores`). It is N(0, 1) for an
@@ -44,10 +44,11 @@ class View:
 
     Attributes:
         record: the audit record of a run.
-        adversary: what is seen and known.
-        reaction: of later rounds to a contribution; ``None`` if a client's score has no reaction
-            that a canary's has not.
-        computed_scores: by statistic, see `fl_epe.auditing.scoring.statistics.scores_of`.
+        adversary: the adversary.
+        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries'
+            scores include a client's reaction already.
+        computed_scores: scores by statistic, see
+            `fl_epe.auditing.scoring.statistics.scores_of`.
     """
 
     record: AuditRecord
@@ -59,7 +60,7 @@ class View:
 
     @functools.cached_property
     def signals(self) -> Signals:
-        """What shares of the rounds' contributions add to scores."""
+        """The expected contributions to scores."""
         return Signals(self.record, self.reaction)
 
     @property
@@ -79,12 +80,12 @@ class View:
 
     @functools.cached_property
     def with_all_canaries(self) -> View:
-        """The view of an adversary who does not know the other canaries: they stay in."""
+        """The view of an adversary who does not know the other canaries, which stay in."""
         return seen_by(all_canaries(self.record), self.adversary)
 
     @property
     def precision(self) -> Precision:
-        """How the estimation of correlations changes `whitened_scores`."""
+        """The effect of estimated correlations on `whitened_scores`."""
         if self.adversary.sees_final:
             return EXACT
         correlation = self.record.correlation
@@ -107,9 +108,9 @@ class View:
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
-        """What each observed canary added to its `whitened_scores`, ``(T, k)``.
+        """The expected contribution of each observed canary to `whitened_scores`, ``(T, k)``.
 
-        It is in proportion if the record does not say what a canary adds to the mean.
+        It is up to a factor if the canaries' contributions are not known.
         """
         recorded = self.record.running.signals
         if recorded is not None and self.reaction is None:
@@ -118,7 +119,7 @@ class View:
 
     @functools.cached_property
     def whitened_scores(self) -> Floats:
-        """Scores of the observed canaries, ``(T, k)``; N(0, 1) without their own part."""
+        """Scores of the observed canaries, ``(T, k)``: N(0, 1) but for their own part."""
         recorded = self.record.running.scores
         if recorded is not None:
             return recorded
@@ -137,16 +138,17 @@ class View:
 
     @functools.cached_property
     def weights(self) -> Floats:
-        """What taking part in each round adds to an expected score, or to its square, ``(T,)``.
+        """The contribution of each round to an expected score, or to its square, ``(T,)``.
 
         For an adversary who sees the final model it is ``√d·w_t·C_t / (n·‖h‖)``, with ``w_t`` the
-        weight of round t in θ_T − θ_0, and h all but a typical canary in it. For one who sees every
-        round's model it is ``fᵀG⁻¹f`` for this round alone, ``a_t²`` if rounds are independent.
+        weight of round t in θ_T − θ_0, and h the residual of a typical canary. For an adversary
+        who sees every round's model it is ``fᵀG⁻¹f`` of a participation in this round only,
+        which is ``a_t²`` if rounds are independent.
 
         Raises:
-            ValueError: if the clip norms are unknown, or for the final model if the server was not
-                SGD, as it is then not a weighted sum of the rounds.
-            NotMeasured: as `scores_of`.
+            ValueError: if the clip norms are unknown, or for the final model if the server is
+                not SGD, as the final model is then not a weighted sum of the rounds.
+            NotMeasured: see `scores_of`.
         """
         check_measured(self.record, self.adversary)
         if not self.adversary.sees_final:
@@ -157,10 +159,10 @@ class View:
 
     @functools.cached_property
     def sizes(self) -> Sizes:
-        """Expected scores of canaries and clients, see `Sizes`.
+        """The expected scores of canaries and clients, see `Sizes`.
 
         Raises:
-            NotMeasured: as `scores_of`.
+            NotMeasured: see `scores_of`.
         """
         record = self.record
         check_measured(record, self.adversary)
@@ -168,7 +170,8 @@ class View:
             is_known = True
             try:
                 weights = self.weights
-            except ValueError:  # they are not known, even in proportion
+            except ValueError:
+                # The weights are not known, not even up to a factor.
                 is_known = False
                 weights = np.ones(record.rounds)
             parts = weights[:, None] * record.shares()
@@ -196,7 +199,7 @@ class View:
         )
 
     def noise_prevails(self) -> bool:
-        """Whether noise that is independent between rounds is most of the residual."""
+        """Whether noise that is independent between rounds dominates the residual."""
         if (
             not self.record.signal_known()
             or self.record.mechanism.strategy is not None
@@ -209,9 +212,9 @@ class View:
         return bool(len(shares) and np.median(shares) > 1 / 2)
 
     def overlap_spread(self, scores: Scores) -> float:
-        """`mean_spread` of scores that the other canaries were projected out of.
+        """`mean_spread` of scores from which the other canaries were projected out.
 
-        It is 1 where the noise is not known: the interval is then for the rounds as they were.
+        It is 1 if the noise is not known: the interval then holds given the residuals' norms.
         """
         record = self.record
         std = self._noise_std
@@ -244,7 +247,7 @@ class View:
 
     @property
     def _noise_std(self) -> Floats:
-        """Claimed deviation of each round's noise in a coordinate, ``(T,)``; 0 if not known."""
+        """Claimed noise std of each round in one coordinate, ``(T,)``; 0 if it is not known."""
         mechanism = self.record.mechanism
         z = mechanism.sum_noise_multiplier or 0.0
         clients = mechanism.noise_is_for or mechanism.cohort_size
