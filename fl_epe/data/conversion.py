@@ -102,8 +102,8 @@ class ClientStore:
     def shuffled(self, client: int, most: int, seed: int) -> np.ndarray:
         """The first ``most`` examples of a client in a random order from ``seed``; 0 for all.
 
-        Each local epoch has the same ``most`` examples. TensorFlow Federated shuffles, repeats
-        for the local epochs and then truncates.
+        Each local epoch has the same ``most`` examples. The reference implementation shuffles,
+        repeats for the local epochs and then truncates.
         """
         examples = self.client(client)
         order = generator(seed, client).permutation(len(examples))

@@ -123,7 +123,7 @@ def _language(seed: int) -> tuple[Ids, Ids]:
 
 
 def _of_topic(words: Ids, topics: Integers) -> Ids:
-    """The words, with the rarer ones replaced by the topic's words; topics are the last axis."""
+    """The words, with rarer ones replaced by the topic's words; topics are the last axis."""
     rare = WORDS - _COMMON
     moved = (
         (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1

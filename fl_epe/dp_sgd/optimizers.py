@@ -211,7 +211,7 @@ class Steps:
 
     @property
     def linear_step(self) -> LinearStep | None:
-        """The next step of SGD; ``None`` for another optimizer or differing parameter groups."""
+        """The next step of SGD; ``None`` for other optimizers or differing parameter groups."""
         if type(self.inner) not in (torch.optim.SGD, PlainDPSGD):
             return None
         return LinearStep.of(self.optimizer.param_groups)

@@ -24,8 +24,7 @@ from fl_epe.dp_sgd.movement import Movement
 from fl_epe.noise import Check, fault, faults
 
 _LEVEL = 1e-4
-"""The largest probability of a false alarm in each of two checks: of the batch sizes, and of the
-entries without a gradient."""
+"""The level of each of two tests: of the batch sizes, and of the entries without a gradient."""
 
 # The relative difference of the factors of two batches that count as different.
 _FACTOR_SPREAD = 0.02
@@ -183,7 +182,7 @@ def _sampling(
 
 
 def _untouched(steps: Sequence[StepSeen]) -> tuple[str, bool]:
-    """The fault of too little noise in entries without a gradient, or ""; whether it has none."""
+    """The fault of too little noise in entries without a gradient, or ""; whether it is 0."""
     entries = sum(step.untouched for step in steps)
     square = sum(step.untouched_square for step in steps)
     if not entries or scipy.stats.chi2.cdf(square, entries) >= _LEVEL:
