@@ -212,9 +212,9 @@ def _without_noise(
         for i in range(1, 1 + _RUNS):
             yield bool(np.any(_release(target, updates, seed, i) != first))
 
-    for silent, neighbour in (pair, pair[::-1]):
-        first = _release(target, silent, seed, 0)
-        if any(differing(silent, first)):
+    for world, neighbour in (pair, pair[::-1]):
+        first = _release(target, world, seed, 0)
+        if any(differing(world, first)):
             continue
         count = sum(differing(neighbour, first))
         if profile.excess(*limits(0, _RUNS - count, _RUNS, level / 2)) > 0:

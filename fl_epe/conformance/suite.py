@@ -35,8 +35,7 @@ _MAX_NOISE_RUNS = 16_000
 _NOISE_RUNS_PER_TRIAL = 4
 # The number of calls whose noise is compared with that of every other call.
 _COMPARED_CALLS = 4000
-# If the noise of two entries differs by more than this ratio, each entry has a scale of its
-# own.
+# If the noise of two entries differs by more than this ratio, entries have different scales.
 _UNEVEN_NOISE = 1.1
 
 # The checks of noise that use all calls together.

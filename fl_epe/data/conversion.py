@@ -36,9 +36,8 @@ MOST_HELD_OUT = 20_000
 _HELD_OUT_SHARE = 0.1
 _SEED = 0
 _BUCKETS = 256
-_MEMORY = (
-    64 << 20
-)  # the number of bytes of examples that wait before they are written
+# The number of bytes of examples that wait before they are written.
+_MEMORY = 64 << 20
 _INDEX = "index.npz"
 _SCHEMA = 1
 

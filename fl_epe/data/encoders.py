@@ -256,10 +256,10 @@ def _words(source: str, vocabulary: str | os.PathLike[str] | None) -> Words:
     if vocabulary is None:
         path = Path(source).expanduser()
         folder = path if path.is_dir() else path.parent
-        beside = [
+        candidates = [
             folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")
         ]
-        vocabulary = next((file for file in beside if file.is_file()), None)
+        vocabulary = next((file for file in candidates if file.is_file()), None)
     if vocabulary is None:
         raise_invalid(
             "source",

@@ -125,8 +125,8 @@ def _language(seed: int) -> tuple[Ids, Ids]:
 def _of_topic(words: Ids, topics: Integers) -> Ids:
     """The words, with rarer ones replaced by the topic's words; topics are the last axis."""
     rare = WORDS - _COMMON
-    moved = (
+    shifted = (
         (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
     )
     is_rare = (words > _COMMON) & (words <= WORDS)
-    return np.where(is_rare, moved, words).astype(np.uint16)
+    return np.where(is_rare, shifted, words).astype(np.uint16)

@@ -1,6 +1,7 @@
 """`DPSGDAudit` measures how much a run of DP-SGD leaks about one example, in that run itself.
 
-No exception of the audit ends training: it is reported once, and the run goes on without the audit.
+No error of the audit ends training: it is reported once, and the run continues without the
+audit.
 """
 
 import contextlib

@@ -66,7 +66,7 @@ def call_or_undo(
 def _method(
     optimizer: Any, method: Callable[..., Any], function: Callable[..., Any]
 ) -> types.MethodType:
-    """A bound method that calls ``function``; learning rate schedulers expect it to be bound."""
+    """A bound method that calls ``function``; learning rate schedulers expect one."""
 
     @functools.wraps(method)
     def replaced(_: Any, *args: Any, **options: Any) -> Any:

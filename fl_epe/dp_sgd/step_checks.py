@@ -95,9 +95,9 @@ def check_steps(
     if not steps:
         return StepFindings()
     checked = [step for step in steps if step.looked_at]
-    silent = sum(step.silent for step in steps)
-    if silent:
-        infinite = [f"{silent} of {len(checked)} steps had no noise"]
+    silent_steps = sum(step.silent for step in steps)
+    if silent_steps:
+        infinite = [f"{silent_steps} of {len(checked)} steps had no noise"]
     else:
         infinite = []
     infinite += [

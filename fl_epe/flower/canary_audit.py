@@ -88,7 +88,8 @@ class CanaryAudit(AuditedStrategy):
         ValueError: for an argument out of range, or a strategy that cannot be audited honestly.
     """
 
-    __signature__ = inspect.Signature(  # for help and editors
+    # The signature for help and editors.
+    __signature__ = inspect.Signature(
         [
             inspect.Parameter(
                 "strategy", inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -93,16 +93,16 @@ def clients_of(
             if not math.isfinite(loss):
                 text = f"node {node}: the loss of its training is {loss}"
                 faults.add(index, FaultKind.LOSS_NOT_FINITE, text)
-    silent = len(sent) - len(replies)
-    if silent > 0:
+    unanswered = len(sent) - len(replies)
+    if unanswered > 0:
         missing = [
             f"node {node}"
             for message_id, node in nodes.items()
             if message_id not in answered
         ]
-        names = f": {', '.join(missing)}" if len(missing) == silent else ""
-        text = f"{silent} of {len(sent)} clients did not answer{names}"
-        faults.add(index, FaultKind.NO_ANSWER, text, silent)
+        names = f": {', '.join(missing)}" if len(missing) == unanswered else ""
+        text = f"{unanswered} of {len(sent)} clients did not answer{names}"
+        faults.add(index, FaultKind.NO_ANSWER, text, unanswered)
     return clients
 
 

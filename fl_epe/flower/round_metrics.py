@@ -52,7 +52,7 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
 
 
 def rename_ours(run: AuditedRun, metrics: Any) -> Any:
-    """A strategy's metrics, where reserved names, which are a fault, get the prefix "clients-"."""
+    """A strategy's metrics, with the prefix "clients-" for reserved names, which is a fault."""
     if not isinstance(metrics, MetricRecord):
         return metrics
     clashes = OURS & metrics.keys()
