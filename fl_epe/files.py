@@ -1,4 +1,4 @@
-r"""Files that are written completely and through no link, and safe printing of foreign text.
+r"""Writes files completely and through no link, and prints text of other parties safely.
 
 A file is first written as ``NAME.0123abcd.fl-epe-part`` with eight random digits, and replaces
 ``NAME`` at the end. Only files with such names are ever removed.
@@ -39,7 +39,7 @@ _OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
 
 
 def printable(text: str) -> str:
-    """The text with an escape for every character that would move a cursor or turn the text.
+    """The text with an escape for every character that moves the cursor or reverses the text.
 
     Line breaks stay. Escapes are those of JSON, so that the values of a JSON text do not change.
     """
@@ -73,7 +73,7 @@ def part_of(path: Path) -> Path:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the incomplete files in a folder that killed processes of this package left."""
+    """Remove the incomplete files that killed processes of this package left in a folder."""
     for path in folder.glob(f"*{PART}"):
         if (
             _OURS.fullmatch(path.name)
@@ -87,8 +87,8 @@ def inside(folder: Path, path: Path) -> Path:
     """``path``, a file or folder in ``folder``.
 
     Raises:
-        ValueError: if it leads out of the folder: the sender of a folder must not choose other
-            files to read or write.
+        ValueError: if ``path`` leads out of the folder, as the sender of a folder must not
+            choose other files to read or write.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
@@ -99,15 +99,15 @@ def inside(folder: Path, path: Path) -> Path:
 
 
 def record_in(folder: Path) -> Path:
-    """The record of a run's folder, which need not exist; raises what `inside` does."""
+    """The path of the record in a run's folder, which need not exist; see `inside`."""
     return inside(folder, folder / RECORD)
 
 
 def no_link(path: str, flags: int, mode: int = 0o666) -> int:
-    """Open a file, but follow no link, and do not wait for a pipe.
+    """Open a file without following a link and without waiting for a pipe.
 
-    A file with other names (hard links) is read, but not written to. For ``opener=`` of `open`,
-    without a mode that truncates.
+    A file with other names (hard links) is read, but not written to. This function is for
+    ``opener=`` of `open`, with a mode that does not truncate.
     """
     special = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags | special, mode)
@@ -122,10 +122,10 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def lock_of(path: Path) -> Any:
-    """A `filelock.FileLock` that is not acquired yet, on a file that is made if it is missing.
+    """A `filelock.FileLock` that is not acquired yet, on a file that is created if missing.
 
     Raises:
-        OSError: if it is a link or has other names, or if it cannot be written.
+        OSError: if the file is a link or has other names, or if it cannot be written.
     """
     import filelock
 
@@ -135,14 +135,14 @@ def lock_of(path: Path) -> Any:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Be the only process that works in ``directory``, which is made if it is missing.
+    """Exclude other processes from ``directory``, which is created if it is missing.
 
-    The kernel releases the lock with its process, however that ends. On file systems without
-    locks, other processes are not excluded.
+    The kernel releases the lock at the end of the process, even if it is killed. On file
+    systems without locks, other processes are not excluded.
 
     Raises:
-        ArgumentError: if another process is in it, with that process's number.
-        OSError: if the file of the lock is a link or has other names, or cannot be written.
+        ArgumentError: if another process works in the directory; the message has its number.
+        OSError: if the lock's file is a link or has other names, or cannot be written.
     """
     import filelock
 
@@ -173,17 +173,17 @@ def locked(directory: Path) -> Iterator[None]:
 def whole_file(
     path: Path, *, private: bool, previous: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """A file to write to that replaces ``path`` at the end, in one step.
+    """A file to write to, which replaces ``path`` at the end in one step.
 
-    After an error the old file is unchanged. A link is replaced, not the file that it points to.
-    The content is on the disk before it has its name, so that a loss of power leaves a complete
-    file.
+    After an error, the old file is unchanged. A link is replaced, not the file that it points
+    to. The content is on the disk before the file gets its name, so that a loss of power leaves
+    a complete file.
 
     Args:
-        path: the final path; its folder is made if it is missing.
-        private: for its owner alone (mode 0600).
-        previous: a path for the file that is replaced, if there is one. At every moment there is a
-            complete file at ``path`` or ``previous``.
+        path: the final path; its folder is created if it is missing.
+        private: whether only the owner can read the file (mode 0600).
+        previous: a path to which the old file is moved, if there is one. At every moment there
+            is a complete file at ``path`` or ``previous``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(path)
@@ -203,7 +203,7 @@ def whole_file(
 
 
 def write_bytes(path: Path, content: bytes, *, private: bool = False) -> Path:
-    """Write a file in one step, readable by all users or its owner alone; returns ``path``."""
+    """Write a file in one step, readable by all users or only by its owner; return ``path``."""
     with whole_file(path, private=private) as file:
         file.write(content)
     return path
@@ -216,6 +216,6 @@ def write_json(path: Path, values: Any) -> Path:
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> Path:
-    """Write the `printable` form of a text as `write_bytes` does; returns ``path``."""
+    """Write the `printable` form of a text as `write_bytes` does; return ``path``."""
     lines = [printable(line) for line in text.split("\n")]
     return write_bytes(path, "\n".join(lines).encode(), private=private)

@@ -1,4 +1,4 @@
-"""A function of an object that is replaced for a while."""
+"""Replaces a function of an object temporarily."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
-    """While this lasts, ``call`` stands in the place of ``owner``'s function of that name.
+    """In this context, ``call`` replaces the function ``name`` of ``owner``.
 
-    If other code has put another function there since, that one stays.
+    If other code replaces the function again in the meantime, its function stays.
     """
     original = getattr(owner, name)
     is_attribute = name in vars(owner)

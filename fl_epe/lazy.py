@@ -13,7 +13,7 @@ def lazy_names(
 
     Args:
         room: the ``__name__`` of the room.
-        modules: names by the module that has them, or that is meant itself.
+        modules: the names by module. A name is in the module, or is that of the module itself.
     """
     module_of = {
         name: module for module, names in modules.items() for name in names

@@ -1,8 +1,8 @@
 """Loggers of a run: TensorBoard, MLflow, Weights & Biases, or objects of your own.
 
-A run gives `Loggers` its numbers after each round, and its answer at the end. A built-in logger is
-chosen by its name, any other `RunLogger` is passed as an object. If a logger fails, there is one
-warning, and the run goes on without it.
+A run passes its numbers to `Loggers` after each round, and its result at the end. A built-in
+logger is chosen by its name; any other `RunLogger` is passed as an object. If a logger fails,
+there is one warning, and the run continues without it.
 
 Examples:
     >>> class Printer:
@@ -38,28 +38,31 @@ from fl_epe.files import inside, write_json
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 """The names of the built-in loggers."""
 
-_PROJECT = "fl_epe"  # experiment in MLflow, project in Weights & Biases
-_PATIENCE = 60.0  # seconds that an upload may take at the end of a run
-_SHORTLY = 0.05  # seconds until the time is read again
-_FLUSH = 0.5  # seconds after which Weights & Biases writes its values
+# The name of the experiment in MLflow and of the project in Weights & Biases.
+_PROJECT = "fl_epe"
+# Times in seconds: the largest time of an upload at the end of a run, the time until the clock
+# is read again, and the interval at which Weights & Biases writes its values.
+_PATIENCE = 60.0
+_SHORTLY = 0.05
+_FLUSH = 0.5
 
 
 class RunLogger(Protocol):
-    """A receiver of the numbers of a run while it goes on. It may raise any error."""
+    """A receiver of the numbers of a run while it is running. It may raise any error."""
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
-        """Take the numbers after a round.
+        """Log the numbers after a round.
 
         Args:
-            round_number: rounds done.
+            round_number: the number of completed rounds.
             values: finite numbers, by their names in the run's metrics.
         """
 
     def close(self, summary: Mapping[str, float | str]) -> None:
-        """Take the answer, when the report was written or the run has stopped.
+        """Log the result, after the report was written or the run has stopped.
 
         Args:
-            summary: "status", and once there is a report the path "report" and the answer.
+            summary: the "status" and, once there is a report, its path "report" and the result.
         """
 
 
@@ -68,12 +71,12 @@ class Loggers:
 
     Args:
         log_to: the name of a built-in logger, or a list of names and objects.
-        folder: of the run. It holds the files of TensorBoard, and the ids of the run in MLflow
-            and Weights & Biases.
-        warn: called with a sentence about a logger that failed.
+        folder: the folder of the run, with the files of TensorBoard and the ids of the run in
+            MLflow and Weights & Biases.
+        warn: a function that gets a sentence about a logger that failed.
 
     Raises:
-        ValueError: for a name that is not known, or an object that is not a logger.
+        ValueError: for an unknown name, or an object that is not a logger.
         ModuleNotFoundError: if the package of a built-in logger is not installed.
     """
 
@@ -96,12 +99,12 @@ class Loggers:
     def log(
         self, round_number: int, values: Mapping[str, object], *, resumed: bool
     ) -> None:
-        """Give every logger the numbers after a round.
+        """Pass the numbers after a round to every logger.
 
         Args:
-            round_number: rounds done.
-            values: by name; those that are not finite numbers are left out.
-            resumed: whether the run goes on with one that was logged before, by another process.
+            round_number: the number of completed rounds.
+            values: the values by name, of which only finite numbers are logged.
+            resumed: whether the run continues one that another process has logged.
         """
         numbers = {
             name: float(value)
@@ -123,11 +126,11 @@ class Loggers:
     def close(
         self, summary: Mapping[str, float | str], folder: Path | None = None
     ) -> None:
-        """Give every logger that got a round the answer, or the news that the run stopped.
+        """Pass the result, or the status of a stopped run, to every logger that got a round.
 
         Args:
-            summary: "status", and the answer by its names in the run's metrics.
-            folder: where the report is.
+            summary: the "status", and the result by its names in the run's metrics.
+            folder: the folder of the report.
         """
         if folder is not None:
             summary = {
@@ -141,7 +144,7 @@ class Loggers:
 
     @contextlib.contextmanager
     def _surviving(self, logger: str | RunLogger) -> Iterator[None]:
-        """An error of this logger ends its work, and not the run."""
+        """If the logger raises an error in this context, the run continues without it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
@@ -191,7 +194,7 @@ def _built_in(
     """The class of a built-in logger, and the package that it needs; ``None`` without one.
 
     Raises:
-        ValueError: for a name that is not known.
+        ValueError: for an unknown name.
     """
     logger: LoggerName = checked_type("log_to", name, LoggerName)
     match logger:
@@ -205,14 +208,15 @@ def _built_in(
 
 
 class _TensorBoard:
-    """Event files in the folder ``tensorboard``; a round that is repeated replaces the old one."""
+    """Event files in the folder ``tensorboard``; a repeated round replaces the old one."""
 
     def __init__(self, folder: Path, resumed: bool) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         path = inside(folder, folder / "tensorboard")
-        # Files are read in the order of the seconds in their names: this one has to be the last.
+        # Files are read in the order of the seconds in their names, and this one must be the
+        # last.
         while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
             time.sleep(_SHORTLY)
         self._writer = EventFileWriter(str(path))
@@ -229,9 +233,8 @@ class _TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._round = round_number
-        if (
-            self._start is not None
-        ):  # readers then drop this round and later ones
+        if self._start is not None:
+            # Readers then remove this round and later ones of an earlier process.
             self._add(session_log=self._start)
             self._start = None
         points = [
@@ -254,7 +257,7 @@ class _SameRun:
     """A file with the id of a run in another system, and the last round that is logged there.
 
     Attributes:
-        id: empty for a new run.
+        id: the id of the run; empty for a new run.
     """
 
     def __init__(self, path: Path, resumed: bool) -> None:
@@ -318,8 +321,8 @@ class _MLflow:
 class _WandB:
     """A run of Weights & Biases, offline unless ``WANDB_MODE`` says otherwise.
 
-    Its names have no hyphens. Its records of the machine and of the command, which may have a seed,
-    are off.
+    Names have underscores instead of hyphens. The records of the machine and of the command,
+    which may contain a seed, are disabled.
     """
 
     def __init__(self, folder: Path, resumed: bool) -> None:

@@ -1,7 +1,8 @@
 """Games with several canaries and statistics, none of which the user has to choose.
 
-A quarter of the runs of a game fits the statistics, a quarter chooses one and its threshold, and
-the other half proves: the error rates at that threshold. The level is split over the canaries.
+A quarter of the runs of a game fits the statistics, a second quarter selects one statistic and
+its threshold, and the other half bounds the error rates at that threshold. The level is split
+equally over the canaries.
 """
 
 import dataclasses
@@ -35,25 +36,25 @@ _MODERATE = 3.0
 _LONG = 100.0
 
 _MAX_THRESHOLDS = 120
-_NOT_NEGLIGIBLE = (
-    0.98  # of what is claimed: a claim that is contradicted at some δ
-)
-_TOO_LITTLE_NOISE = (
-    0.9  # of the claimed noise, from which on the noise is not the cause
-)
+# The largest ratio of the claimed to the true ε that is reported for a claim that is violated.
+_NOT_NEGLIGIBLE = 0.98
+# If the measured noise has at least this share of the claimed one, the noise is not the cause.
+_TOO_LITTLE_NOISE = 0.9
 _STANDARD_ERRORS = 4.0
-_MAX_CATEGORIES = 100  # distinct values of a release that counts as a category
-_STRICTER = 0.2  # share of the level at which a statistic is chosen
+# A release with at most so many distinct values counts as a category.
+_MAX_CATEGORIES = 100
+# A statistic is selected at this share of the level at which the claim is tested.
+_STRICTER = 0.2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Game:
-    """Two worlds.
+    """A membership game: a canary and the updates of the other records.
 
     Attributes:
-        name: of the canary.
-        canary: its update in each step, zero where it takes no part, shape (s, d).
-        other_updates: shape (n, d).
+        name: the canary's name in reports.
+        canary: the canary's update in each step, zero where it takes no part, shape (s, d).
+        other_updates: the updates of the other records, shape (n, d).
     """
 
     name: str
@@ -61,7 +62,7 @@ class Game:
     other_updates: Floats
 
     def worlds(self, target: Target, step: int = 0) -> tuple[Floats, Floats]:
-        """The updates of a step with the canary, which is last, and without it."""
+        """The updates of a step with the canary, which is the last row, and without it."""
         update = self.canary[step]
         if not update.any():
             return self.other_updates, self.other_updates
@@ -74,7 +75,7 @@ class Game:
 
 
 def _nonnegative_substitute(target: Target, update: Floats) -> Floats:
-    """An update far from this one that has no entry below 0 and no larger norm."""
+    """An update without negative entries that is far from ``update`` and has no larger norm."""
     if target.norm == "linf":
         return np.asarray(update.max() - update)
     reverse = update[::-1]
@@ -87,9 +88,9 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
     """The games that suit a target.
 
     Args:
-        target: is played against.
-        quiet_entry: an entry of the array with the least noise.
-        seed: of random canaries.
+        target: the target under test.
+        quiet_entry: the index of an entry of the array with the least noise.
+        seed: the seed of the random canaries.
     """
     rows = target.rows
     drawn = generator(seed, 1).standard_normal((target.steps + 2, target.dim))
@@ -120,9 +121,8 @@ def _games_of_canaries(
     """Games of canaries beside the target's other updates."""
     dim = target.dim
     vectors = {ORDINARY: _scaled(target, drawn[0], _SHORT)}
-    if (
-        not target.has_clipped_inputs
-    ):  # otherwise it is no longer than the first
+    # With clipped inputs, a random canary would be no longer than the first one.
+    if not target.has_clipped_inputs:
         vectors["random"] = _scaled(target, drawn[1])
     vectors["all entries"] = _scaled(target, np.ones(dim))
     vectors["one entry"] = _scaled(target, np.eye(dim)[0])
@@ -135,7 +135,7 @@ def _games_of_canaries(
 
 
 def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
-    """Games in which the other updates are chosen for the canary."""
+    """Games in which the other updates are designed for the canary."""
     rows = target.rows
     first = np.eye(target.dim)[0]
     ones = np.ones(target.dim)
@@ -166,7 +166,7 @@ def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
 
 
 def _norm(target: Target, clip_norms: float) -> float:
-    """The norm of an update of this length, if updates may be longer than the clip norm."""
+    """The norm of an update of ``clip_norms`` clip norms, or of 1 if inputs are clipped."""
     return target.clip_norm * (1.0 if target.has_clipped_inputs else clip_norms)
 
 
@@ -178,7 +178,7 @@ def _scaled(
 
 
 def _repeated(target: Target, vector: Floats) -> Floats:
-    """A canary's update in each step, from that in the steps in which it takes part."""
+    """A canary's update in each step: ``vector`` where it takes part, and else zero."""
     steps = np.arange(target.steps)[:, None]
     return np.where(steps < target.canary_steps, vector, 0.0)
 
@@ -186,16 +186,21 @@ def _repeated(target: Target, vector: Floats) -> Floats:
 def releases(
     target: Target, game: Game, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """What the adversary sees of each run with the canary and without it, each (m, s, d)."""
+    """The releases that the adversary sees in each run with and without the canary.
+
+    Returns:
+        Two arrays of shape (m, s, d).
+    """
     worlds = [game.worlds(target, step) for step in range(target.steps)]
-    samples_here = not target.draws_batches and target.sampling_rate < 1
+    suite_samples = not target.draws_batches and target.sampling_rate < 1
     runs: tuple[list[Floats], list[Floats]] = ([], [])
+    # Index 0 is the world with the canary, and 1 the one without it.
     for side in rng.permutation(np.repeat([0, 1], target.trials)):
         target.restart()
         rows = []
         for pair in worlds:
             updates = pair[side]
-            if samples_here and rng.random() >= target.sampling_rate:
+            if suite_samples and rng.random() >= target.sampling_rate:
                 updates = game.other_updates
             rows.append(target(updates.copy(), rng))
         runs[side].append(target.observed_steps(np.array(rows)))
@@ -209,7 +214,7 @@ def judge_game(
     level: float,
     rng: np.random.Generator,
 ) -> Check:
-    """One game, and what it proves at this level."""
+    """Play one game and test the claim at ``level``."""
     name = f"game: {game.name}"
     claim = f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
     try:
@@ -225,26 +230,35 @@ def judge_game(
         )
         return Check(name, "failed", claim, measured, why, "theoretical")
     cuts = quarters(target.trials)
-    fit_present, choose_present, prove_present = np.split(present, cuts)
-    fit_absent, choose_absent, prove_absent = np.split(absent, cuts)
+    present_to_fit, present_to_select, present_to_test = np.split(present, cuts)
+    absent_to_fit, absent_to_select, absent_to_test = np.split(absent, cuts)
     choices = [
-        _choice(statistic, score, choose_present, choose_absent, profile, level)
+        _choice(
+            statistic,
+            score,
+            present_to_select,
+            absent_to_select,
+            profile,
+            level,
+        )
         for statistic, score in fitted(
-            fit_present,
-            fit_absent,
+            present_to_fit,
+            absent_to_fit,
             target.observed_steps(game.canary),
             target.arrays,
             categories=target.categories,
         )
     ]
     chosen = max(choices, key=lambda choice: choice.excess)
-    count = len(prove_present)
-    missed = int((chosen.score(prove_present) < chosen.threshold).sum())
-    false = int((chosen.score(prove_absent) >= chosen.threshold).sum())
-    fpr, fnr = (float(limit) for limit in limits(false, missed, count, level))
+    count = len(present_to_test)
+    misses = int((chosen.score(present_to_test) < chosen.threshold).sum())
+    false_alarms = int((chosen.score(absent_to_test) >= chosen.threshold).sum())
+    fpr, fnr = (
+        float(limit) for limit in limits(false_alarms, misses, count, level)
+    )
     epsilon = profile.epsilon(fpr, fnr, target.delta)
     rates = (
-        f"{count - missed} and {false} of {count} runs with and without it, by"
+        f"{count - misses} and {false_alarms} of {count} runs with and without it, by"
         f" {chosen.statistic}"
     )
     if not profile.excess(fpr, fnr) > 0:
@@ -254,7 +268,7 @@ def judge_game(
         why = "so few trials contradict no such claim, even if every run were told apart"
         return Check(name, "unknown", claim, measured, why)
     why = cause(target, chosen.statistic, present, absent)
-    if false == missed == 0:
+    if false_alarms == misses == 0:
         measured = f"told apart in every run: {rates}"
         return Check(name, "failed", claim, measured, why, severity_of(0.0))
     epsilon = max(target.claimed, epsilon)
@@ -266,11 +280,11 @@ def judge_game(
 def cause(
     target: Target, statistic: str, present: Floats, absent: Floats
 ) -> str:
-    """What kind of mistake tells two worlds apart, as far as their releases show.
+    """The likely mistake of a mechanism that violates its claim, as far as its releases show.
 
     Args:
-        target: is not as claimed.
-        statistic: by which that was found.
+        target: the target, which is not as claimed.
+        statistic: the name of the statistic that distinguished the worlds.
         present: releases with the canary, shape (m, s, d).
         absent: releases without it, shape (m, s, d).
     """
@@ -321,12 +335,12 @@ def cause(
 
 
 def quarters(trials: int) -> list[int]:
-    """The indices at which the trials begin that choose a statistic, and those that prove."""
+    """The indices of the first trial that selects a statistic and the first that tests it."""
     return [trials // 4, trials // 2]
 
 
 def describe(error: Exception) -> str:
-    """An error in a line."""
+    """The text of an error in one line."""
     return " ".join(error_text(error).split())[:120]
 
 
@@ -335,10 +349,10 @@ class _Choice:
     """A statistic with its best threshold.
 
     Attributes:
-        statistic: its name.
+        statistic: the statistic's name.
         score: the statistic.
-        threshold: from which on a run counts as one with the canary.
-        excess: by how much the error rates at that threshold exceed the claim.
+        threshold: the score from which on a run counts as one with the canary.
+        excess: the amount by which the error rates at the threshold violate the claim.
     """
 
     statistic: str
@@ -358,20 +372,19 @@ def _choice(
     members = np.sort(score(present))
     nonmembers = np.sort(score(absent))
     values = np.unique(np.concatenate([members, nonmembers]))
-    if (
-        len(values) > _MAX_THRESHOLDS
-    ):  # then they are close to each other in both tails
-        steps = np.geomspace(1, len(values) / 2, _MAX_THRESHOLDS // 2).astype(
-            int
-        )
-        values = values[
-            np.unique(np.concatenate([steps - 1, len(values) - steps]))
-        ]
+    if len(values) > _MAX_THRESHOLDS:
+        # A subset of the values, which is dense in both tails.
+        ranks = np.geomspace(1, len(values) / 2, _MAX_THRESHOLDS // 2)
+        steps = ranks.astype(int)
+        indices = np.unique(np.concatenate([steps - 1, len(values) - steps]))
+        values = values[indices]
     thresholds = np.append(values[:-1] + np.diff(values) / 2, values[-1:])
-    false = len(nonmembers) - np.searchsorted(nonmembers, thresholds)
-    missed = np.searchsorted(members, thresholds)
-    # The runs that prove are twice as many.
-    upper = limits(2 * false, 2 * missed, 2 * len(members), _STRICTER * level)
+    false_alarms = len(nonmembers) - np.searchsorted(nonmembers, thresholds)
+    misses = np.searchsorted(members, thresholds)
+    # The runs that test the claim are twice as many.
+    upper = limits(
+        2 * false_alarms, 2 * misses, 2 * len(members), _STRICTER * level
+    )
     excess = profile.excess(*upper)
     best = int(np.argmax(excess))
     return _Choice(

@@ -9,9 +9,9 @@ The two worlds are neighbouring data sets. By adjacency, the canary's record is 
 ("add-or-remove"), or its update becomes zero ("zero-out"), or −c, which is the farthest from the
 canary c ("substitute", Pradhan et al. 2025).
 
-A canary is its update, shape (d,), or a function from the step to it, where steps are counted from
-0 through the whole game. It should be as long as the clip norm or longer: a shorter one uses less
-than the mechanism allows.
+A canary is an update, shape (d,), or a function from the step to an update, where steps are
+counted from 0 through the whole game. Its norm should be the clip norm or more: a shorter
+canary does not use all that the mechanism allows.
 
 Examples:
     >>> class NoisySum(AuditedMechanism):
@@ -57,9 +57,10 @@ class AuditedMechanism(abc.ABC):
         """What the mechanism releases of the updates of one step.
 
         Args:
-            updates: before they are clipped, shape (n, d), n ≥ 0. The last row may be the canary's;
-                a mechanism that depends on the order of rows is audited with that order.
-            rng: of all its noise, so that a game with a seed repeats.
+            updates: the updates before clipping, shape (n, d), n ≥ 0. The last row may be the
+                canary's; a mechanism that depends on the order of rows is audited with that
+                order.
+            rng: the source of all its noise, so that a game with a seed can be repeated.
 
         Returns:
             Shape (d,).
@@ -77,12 +78,12 @@ def clipped(updates: Floats, clip_norm: float) -> Floats:
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """A score of an observation, which is larger the more it points to the canary's presence.
+    """A score of an observation: a larger score is stronger evidence of the canary's presence.
 
     The adversary knows the canary's update in each step, but not the steps in which it was sampled.
 
     Attributes:
-        name: in words, as reports print it.
+        name: the name in words, as reports print it.
         score: a function from the releases of s steps, shape (s, d), and the canary's update in
             these steps, shape (s, d), zero where it takes no part, to a number.
     """
@@ -118,24 +119,25 @@ def play_game(
     two_runs: bool = False,
     seed: int = 0,
 ) -> Scores:
-    """Scores of ``observations`` of each world, in random order.
+    """Scores of ``observations`` observations of each world, made in random order.
 
     The mechanism is reset before each observation.
 
     Args:
-        mechanism: under test.
-        adjacency: what differs between the two worlds.
+        mechanism: the mechanism under test.
+        adjacency: the difference between the two worlds.
         canary: the canary's update, shape (d,), or a function from the step to it.
-        observations: in each of the two worlds, at least 2.
-        steps: of the mechanism in one observation, at least 1.
+        observations: the number of observations of each of the two worlds, at least 2.
+        steps: the number of steps of the mechanism in one observation, at least 1.
         sampling_rate: probability, in (0, 1], with which the canary's record is in a step's batch;
             in a step without it, both worlds are alike.
         others: updates of the other records, shape (n, d), or a function from the step to these.
         statistic: the score of an observation.
-        two_runs: make one run in each world instead, in which every step is an observation (Nasr et
-            al. 2023, section 4): cheap where a step is a step of training, and valid as long as the
-            noise of steps is independent.
-        seed: of the order of the observations, the canary's sampling and the mechanism's noise.
+        two_runs: whether to make one run in each world instead, in which every step is an
+            observation (Nasr et al. 2023, section 4). This is cheap if a step is a step of
+            training, and valid if the noise of the steps is independent.
+        seed: the seed of the order of the observations, the canary's sampling and the
+            mechanism's noise.
 
     Raises:
         ValueError: if an argument is out of range, or an update or a release has another shape or
@@ -158,10 +160,11 @@ def play_game(
             raise_invalid("norm", 0.0, wanted)
 
     def step(is_present: bool, number: int) -> tuple[Floats, Floats]:
-        """What is released in one step of one world, and the canary's update in it."""
-        update = fixed_canary
-        if update is None:
+        """The release of one step of one world, and the canary's update in this step."""
+        if fixed_canary is None:
             update = _vector("canary", canary(number))  # type: ignore[operator]
+        else:
+            update = fixed_canary
         rows = _rows(
             others(number) if callable(others) else others, update.size
         )
@@ -199,17 +202,17 @@ def play(
 ) -> Scores:
     """Scores of the one-round membership game for an aggregation function, zero-out adjacency.
 
-    The smallest case of `play_game`: it audits one step (Nasr et al. 2023, Tramèr et al. 2022).
-    ``aggregate`` gets the updates and, in random order, the canary or zeros; it must draw fresh
-    noise in every call.
+    This is the smallest case of `play_game`, an audit of one step (Nasr et al. 2023, Tramèr et
+    al. 2022). ``aggregate`` gets the other clients' updates and either the canary or zeros, in
+    random order over the calls; it must draw fresh noise in every call.
 
     Args:
         aggregate: a function from n + 1 updates, each of shape (d,), to a release, shape (d,).
-        updates: of the other clients, shape (n, d), n ≥ 0.
+        updates: the updates of the other clients, shape (n, d), n ≥ 0.
         canary: the update to hide, shape (d,); scores are inner products with its direction.
-        trials: number of calls with the canary, and without it, at least 2. No call may affect
-            later ones.
-        seed: of the order of calls.
+        trials: the number of calls with the canary, and that of calls without it, at least 2.
+            No call may affect later ones.
+        seed: the seed of the order of calls.
 
     Raises:
         ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
@@ -244,10 +247,10 @@ def world(
 
     Args:
         present: whether the canary takes part.
-        adjacency: what replaces an absent canary.
-        canary: its update, shape (d,).
-        others: updates of the other records, shape (n, d).
-        zero_update: entries of the update of an absent canary in "zero-out".
+        adjacency: the adjacency, which defines the update that replaces an absent canary.
+        canary: the canary's update, shape (d,).
+        others: the updates of the other records, shape (n, d).
+        zero_update: the entries of the update of an absent canary in "zero-out".
     """
     checked: Adjacency = checked_type("adjacency", adjacency, Adjacency)
     match checked:

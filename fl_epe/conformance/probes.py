@@ -1,8 +1,8 @@
 """Checks of odd inputs: each is refused with an error, or changes the release within the claim.
 
-Both inputs of a pair get the same random numbers. Noise that does not depend on the updates then
-cancels, and the change is exact. Where noise does not cancel, as of a target that draws its own, a
-change counts as too large only if it is far beyond the noise as well.
+The target gets the same random numbers for both inputs of a pair. Noise that does not depend on
+the updates then cancels, and the change is exact. Noise does not cancel if the target draws its
+own; a change then counts as too large only if it is far beyond the noise as well.
 """
 
 import dataclasses
@@ -22,39 +22,48 @@ from fl_epe.conformance.target import Pair, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
-_STREAMS = 20  # of random numbers that a change must not depend on
-_RUNS = 400  # of a world that seems to have no noise
-_MAX_RUNS = 4000  # of a world whose noise is measured
-_REPETITIONS = 20  # of the updates, so that a sum is large beside its noise
-_ROUNDING = 1e-6  # of what is released: rounding to float32
-_SUM_ROUNDING = 100  # times that, of a sum of so many updates in float32
-_NOISE_STDS = 15.0  # of the noise of each entry, which a change must exceed
-_LONG = 100.0  # clip norms
-_SHORT = 0.999  # of the clip norm
-_UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
+# The number of streams of random numbers on which a change must not depend.
+_STREAMS = 20
+# The number of runs of a world that seems to have no noise.
+_RUNS = 400
+# The number of runs of a world whose noise is measured, at most.
+_MAX_RUNS = 4000
+# The updates are repeated so often, so that their sum is large relative to its noise.
+_REPETITIONS = 20
+# The relative error of a release that is rounded to float32, and the factor by which the error
+# of a sum of many updates is larger.
+_ROUNDING = 1e-6
+_SUM_ROUNDING = 100
+# A change must exceed so many standard deviations of the noise of each entry.
+_NOISE_STDS = 15.0
+# Lengths of updates in clip norms. The uneven one makes no sum a multiple of a grid's step.
+_LONG = 100.0
+_SHORT = 0.999
+_UNEVEN = 0.7236
 _STANDARD_ERRORS = 6.0
-_RUNS_PER_ENTRY = (
-    10  # at least, to know the covariance of the noise of all entries
-)
-_GRID_ROUNDINGS = 10.0  # roundings that the step of a grid is larger than
+# The number of runs for each entry that an estimate of the noise's covariance needs.
+_RUNS_PER_ENTRY = 10
+# The step of a grid is larger than so many rounding errors.
+_GRID_ROUNDINGS = 10.0
+# The share of the martingale's capital that is bet on each change.
 _BET = 0.3
-_FEW_VALUES = (
-    0.1  # distinct values of changes that are rounded at random, as a share
-)
-_MANY_VALUES = 0.5  # and of their releases
+# Shares of distinct values. Records are rounded at random if changes have fewer and releases
+# more.
+_FEW_VALUES = 0.1
+_MANY_VALUES = 0.5
 _HUGE = 1e30
 _TINY = 1e-300
 
-# Another record's update becomes zero: two neighbours apart in "add-or-remove", as one record is
-# removed and another added.
+# In this pair, another record's update becomes zero. In "add-or-remove" the inputs are then two
+# neighbours apart, as one record is removed and another added.
 _ZERO_UPDATE = "zero update"
 
 
 def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
-    """How far the releases of two inputs are apart, and whether noise cancelled.
+    """The distance between the releases of two inputs, and whether the noise cancelled.
 
-    The size is in the claim's norm. It is NaN if a release has entries that are not finite, and
-    infinite if the releases have different shapes.
+    The distance is in the claim's norm. It is NaN if a release has entries that are not finite,
+    and infinite if the releases have different shapes.
     """
     sides = [
         [_release(target, updates, seed, i) for updates in pair]
@@ -72,14 +81,14 @@ def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
 
 
 def _release(target: Target, updates: Any, seed: int, stream: int) -> Floats:
-    """What a first step releases with this stream of random numbers."""
+    """The release of a first step with this stream of random numbers."""
     return _run(target, [updates], seed, stream)[0]
 
 
 def _run(
     target: Target, updates: list[Any], seed: int, stream: int
 ) -> list[Floats]:
-    """What each step of a run releases with this stream of random numbers."""
+    """The release of each step of a run with this stream of random numbers."""
     rng = generator(seed, 3, stream)
     target.restart()
     with np.errstate(all="ignore"):
@@ -89,13 +98,13 @@ def _run(
 def _paired_runs(
     target: Target, pair: tuple[list[Any], list[Any]], seed: int, count: int
 ) -> Floats | None:
-    """What two runs release with the same random numbers, or ``None`` if they are refused.
+    """The releases of two runs with the same random numbers, or ``None`` if they are refused.
 
     Args:
-        target: releases.
-        pair: the updates of each step of both.
-        seed: of random numbers.
-        count: of their streams, m.
+        target: the target under test.
+        pair: the updates of each step of both runs.
+        seed: the seed of the random numbers.
+        count: the number of streams of random numbers, m.
 
     Returns:
         Shape (m, 2, s, d).
@@ -110,14 +119,14 @@ def _paired_runs(
 
 @dataclasses.dataclass(frozen=True)
 class Added:
-    """What larger updates in a first step do to the releases of a run.
+    """The effect of larger updates in a first step on the releases of a run.
 
     Attributes:
-        to_noise: whether they are added to noise that stays the same, so that a release of zeros is
-            the noise. It is false if they change no release, or later steps as well; if a sum and
-            its noise are clamped, rounded or multiplied, also by a matrix; or if the target draws
-            its own noise.
-        moves: whether they change any release.
+        to_noise: whether the updates are added to noise that stays the same, so that a release
+            of zeros is the noise. It is false if they change no release, or later steps as
+            well; if a sum and its noise are clamped, rounded or multiplied, also by a matrix;
+            or if the target draws its own noise.
+        moves: whether the updates change any release.
     """
 
     to_noise: bool
@@ -149,8 +158,9 @@ def added(target: Target, seed: int) -> Added:
         return Added(to_noise=False, moves=moves)
     is_same = np.ptp(changes, axis=0).max() <= rounding
     if changes.shape[1] == target.dim > 1:
-        # What is mixed or added up along an array has correlated noise. With sampling, each array
-        # may have moved by as many updates as a batch happens to have.
+        # If entries are mixed or added up along an array, their noise is correlated. With
+        # sampling, each array moves by a multiple of the updates: the number of updates in the
+        # batch.
         cuts = np.cumsum(target.arrays)[:-1]
         residuals = [
             part - np.outer(part @ row / (row @ row), row)
@@ -167,14 +177,15 @@ def added(target: Target, seed: int) -> Added:
 
 
 def _on_a_grid(values: Floats, rounding: float) -> bool:
-    """Whether all values are multiples of one that is far above rounding (Euclid's algorithm)."""
+    """Whether all values are multiples of one value that is far above the rounding error."""
 
-    def common(unit: float, value: float) -> float:
+    def common_divisor(divisor: float, value: float) -> float:
+        """The greatest common divisor up to rounding (Euclid's algorithm)."""
         while value > rounding:
-            unit, value = value, unit % value
-        return unit
+            divisor, value = value, divisor % value
+        return divisor
 
-    step = functools.reduce(common, np.unique(np.abs(values)))
+    step = functools.reduce(common_divisor, np.unique(np.abs(values)))
     return bool(step > _GRID_ROUNDINGS * rounding)
 
 
@@ -186,24 +197,24 @@ def _without_noise(
     seed: int,
     level: float,
 ) -> Check | None:
-    """A failure, if a world without any noise differs from the other one more than claimed.
+    """A failed check, if a world without noise differs from the other one more than claimed.
 
     Args:
-        name: of the check.
-        target: releases.
+        name: the name of the check.
+        target: the target under test.
         pair: the updates of both worlds.
-        profile: what is claimed.
-        seed: of the random numbers.
-        level: of a false alarm.
+        profile: the claimed privacy profile.
+        seed: the seed of the random numbers.
+        level: the probability of a false alarm.
     """
 
     def differing(updates: Any, first: Floats) -> Iterator[bool]:
         for i in range(1, 1 + _RUNS):
             yield bool(np.any(_release(target, updates, seed, i) != first))
 
-    for silent, neighbour in (pair, pair[::-1]):
-        first = _release(target, silent, seed, 0)
-        if any(differing(silent, first)):
+    for world, neighbour in (pair, pair[::-1]):
+        first = _release(target, world, seed, 0)
+        if any(differing(world, first)):
             continue
         count = sum(differing(neighbour, first))
         if profile.excess(*limits(0, _RUNS - count, _RUNS, level / 2)) > 0:
@@ -225,15 +236,15 @@ def probes(
     """A check of each odd input that suits the target.
 
     Args:
-        target: gets the odd inputs.
-        spread: standard deviation of what it releases of zeros.
-        profile: what is claimed.
-        level: probability of a false alarm of all checks.
-        seed: of the random numbers.
+        target: the target under test.
+        spread: the standard deviation of its releases of zeros.
+        profile: the claimed privacy profile.
+        level: the probability of a false alarm of all checks together.
+        seed: the seed of the random numbers.
     """
     pairs = {**_inputs(target, seed), **target.probes}
-    for odd, pair in pairs.items():
-        name = f"input: {odd}"
+    for input_name, pair in pairs.items():
+        name = f"input: {input_name}"
         claim = "refused, or within the sensitivity"
         try:
             size, exact = change(target, pair, seed)
@@ -264,42 +275,45 @@ def probes(
         else:
             slack = 0.0 if exact else _NOISE_STDS * spread * target.dim
             neighbours = 1
-            if odd == _ZERO_UPDATE and target.adjacency == "add-or-remove":
+            is_zero_update = input_name == _ZERO_UPDATE
+            if is_zero_update and target.adjacency == "add-or-remove":
                 neighbours = 2
             yield _judged(name, target, pair, size, slack, seed, neighbours)
 
 
 def _inputs(target: Target, seed: int) -> dict[str, Pair]:
-    """The pairs of inputs, by the name of the odd one."""
+    """The pairs of inputs, by the name of the odd input."""
     rows = target.rows
     dim = target.dim
     drawn = np.abs(generator(seed, 4).standard_normal((1, dim)))
     unit = drawn / np.linalg.norm(drawn, target.order) * target.clip_norm
 
-    def beside(update: Floats, other_updates: Any = rows) -> Pair:
+    def worlds_of(update: Floats, other_updates: Any = rows) -> Pair:
         return Game("", update, other_updates).worlds(target)
 
     pairs = {
-        "tiny entries": beside(unit * _TINY),
-        "half of the others missing": beside(unit, rows[: len(rows) // 2]),
-        "no other record": beside(unit, rows[:0]),
-        "three times as many": beside(unit, np.tile(rows, (3, 1))),
+        "tiny entries": worlds_of(unit * _TINY),
+        "half of the others missing": worlds_of(unit, rows[: len(rows) // 2]),
+        "no other record": worlds_of(unit, rows[:0]),
+        "three times as many": worlds_of(unit, np.tile(rows, (3, 1))),
         _ZERO_UPDATE: (np.vstack([rows, 0 * unit]), np.vstack([rows, unit])),
-        "the same record twice": beside(unit, np.vstack([rows, unit])),
+        "the same record twice": worlds_of(unit, np.vstack([rows, unit])),
     }
     if not target.has_clipped_inputs:
-        present, absent = beside(np.ceil(3 * unit), np.rint(3 * rows))
+        present, absent = worlds_of(np.ceil(3 * unit), np.rint(3 * rows))
         pairs["integers"] = present.astype(np.int64), absent.astype(np.int64)
-        pairs["huge entries"] = beside(unit * _HUGE)
+        pairs["huge entries"] = worlds_of(unit * _HUGE)
         for number, end in enumerate(np.cumsum(target.arrays), 1):
             update = np.where(
                 np.arange(dim) == end - 1, _LONG * target.clip_norm, 0.0
             )
-            pairs[f"array {number} alone"] = beside(update[None])
+            pairs[f"array {number} alone"] = worlds_of(update[None])
     if target.inputs == "any":
         for name, value in (("NaN", np.nan), ("infinity", np.inf)):
-            pairs[name] = beside(np.where(np.arange(dim) == 0, value, unit))
-            pairs[f"{name} in every entry"] = beside(np.full_like(unit, value))
+            pairs[name] = worlds_of(np.where(np.arange(dim) == 0, value, unit))
+            pairs[f"{name} in every entry"] = worlds_of(
+                np.full_like(unit, value)
+            )
     return pairs
 
 
@@ -315,13 +329,13 @@ def _judged(
     """Whether a change is within the claim, or the noise is larger in the same proportion.
 
     Args:
-        name: of the check.
-        target: with its claim.
-        pair: the inputs.
-        size: of the change between their releases.
-        slack: part of the size that noise may have.
-        seed: of random numbers.
-        neighbours: number of neighbouring data sets from one input to the other.
+        name: the name of the check.
+        target: the target and its claim.
+        pair: the two inputs.
+        size: the distance between their releases.
+        slack: the part of the distance that may be noise.
+        seed: the seed of the random numbers.
+        neighbours: the number of neighbouring data sets from one input to the other.
     """
     allowed = neighbours * target.allowed
     claim = f"a change of at most {allowed:.4g} ({target.norm})"
@@ -329,11 +343,12 @@ def _judged(
     with_noise = f"{measured}, noise included" if slack else measured
     if size <= allowed * (1 + _ROUNDING) + slack:
         return Check(name, "passed", claim, with_noise)
-    lowest = highest = size / allowed
-    if not slack:
-        lowest, highest = (
-            r / neighbours for r in _over_noise(target, pair, seed)
-        )
+    if slack:
+        lowest = size / allowed
+        highest = lowest
+    else:
+        bounds = _over_noise(target, pair, seed)
+        lowest, highest = (bound / neighbours for bound in bounds)
     if np.isnan(highest):
         why = "no law of the noise and no sensitivity is claimed: games are played instead"
         return Check(name, "unknown", claim, measured, why)
@@ -354,10 +369,10 @@ def _judged(
 def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
     """Bounds on the ratio of a change to the claimed sensitivity, in units of the noise.
 
-    A release that is scaled after noise was added has larger changes and larger noise in the same
-    proportion. The lower bound takes the noise for as large as the releases allow; the upper bound
-    takes it for larger than claimed only where that is significant. Both are NaN if neither noise
-    nor sensitivity is claimed.
+    A release that is scaled after noise was added has larger changes and larger noise in the
+    same proportion. The lower bound assumes the largest noise that is consistent with the
+    releases. The upper bound assumes more noise than is claimed only where the excess is
+    significant. Both are NaN if neither noise nor sensitivity is claimed.
     """
     needed = target.noise_std(target.allowed)
     if target.multiplier is not None:
@@ -388,11 +403,11 @@ def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
 
 
 def _whitened(changes: Floats, releases: Floats) -> float:
-    """Length of changes in units of noise that a matrix may have mixed; infinite if not known.
+    """The length of a change in units of noise that a matrix may have mixed; else infinite.
 
     Args:
-        changes: shape (d,).
-        releases: of one world, shape (m, d).
+        changes: the change of each entry, shape (d,).
+        releases: the releases of one world, shape (m, d).
     """
     count, dim = releases.shape
     if dim * _RUNS_PER_ENTRY > count:
@@ -403,7 +418,8 @@ def _whitened(changes: Floats, releases: Floats) -> float:
     residual = np.linalg.norm(changes - covariance @ solution)
     if residual > _ROUNDING * np.linalg.norm(changes):
         return math.inf
-    # The inverse of an estimated covariance has the mean of an inverse Wishart law.
+    # The inverse of an estimated covariance is biased: its mean is that of an inverse Wishart
+    # distribution.
     unbiased = (count - dim - 2) / (count - 1)
     return math.sqrt(unbiased * float(changes @ solution))
 
@@ -411,7 +427,10 @@ def _whitened(changes: Floats, releases: Floats) -> float:
 def sensitivity(
     target: Target, games: list[Game], profile: Profile, level: float, seed: int
 ) -> tuple[float, Check]:
-    """The largest change of the games beside all other updates, or 0 if noise does not cancel."""
+    """The largest change over the games with all other updates, and its check.
+
+    The change is 0 if noise does not cancel.
+    """
     largest = 0.0
     worst: Pair | None = None
     reason = "batches are sampled, or noise does not cancel: games are played instead"
@@ -441,17 +460,17 @@ def changed_at_random(
 ) -> Iterator[Check]:
     """Whether a record that is rounded at random, to a few values, stays within a Gaussian claim.
 
-    With the same random numbers the noise cancels, and a release changes by what the record was
-    rounded to. Along a direction the release is then a mixture of Gaussians that are shifted so,
-    whose probability to be far out is known for each change. A betting martingale (Waudby-Smith and
+    With the same random numbers the noise cancels, and a release changes by the rounded record.
+    Along a direction the release is then a mixture of Gaussians with these changes as means,
+    and the tail probability of each Gaussian is known. A betting martingale (Waudby-Smith and
     Ramdas 2024) tests that its mean over changes is within the claim. Both worlds get the same
     random numbers only if a zero replaces the record.
 
     Args:
-        target: with its claim.
-        noise: what it releases of zeros, shape (m, s, d).
-        level: of a false alarm.
-        seed: of the random numbers.
+        target: the target and its claim.
+        noise: the target's releases of zeros, shape (m, s, d).
+        level: the probability of a false alarm.
+        seed: the seed of the random numbers.
     """
     is_gaussian = target.noise == "gaussian" and target.multiplier is not None
     if (
@@ -471,7 +490,8 @@ def changed_at_random(
     if runs is None or not _has_few_changes(runs):
         return
     changes = runs[:, 0, 0] - runs[:, 1, 0]
-    half = _MAX_RUNS // 2  # chooses the direction, and the other half tests
+    # The first half of the runs selects the direction, and the second half tests.
+    half = _MAX_RUNS // 2
     direction = changes[:half].mean(axis=0)
     if not direction.any():
         return
@@ -479,9 +499,8 @@ def changed_at_random(
     std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + error)
     shifts = changes @ direction / (np.linalg.norm(direction) * std)
     mean = float(shifts[:half].mean())
-    cut = (
-        target.claimed / mean + mean / 2
-    )  # of the likelihood ratio of one shift
+    # The position at which the log-likelihood ratio for the mean shift is the claimed ε.
+    cut = target.claimed / mean + mean / 2
     beyond_cut = scipy.special.ndtr(shifts[half:] - cut)
     allowed = target.delta + math.exp(target.claimed) * scipy.special.ndtr(-cut)
     log_martingale = float(np.log1p(_BET * (beyond_cut / allowed - 1)).sum())
@@ -501,7 +520,7 @@ def changed_at_random(
 
 
 def _has_few_changes(runs: Floats) -> bool:
-    """Whether changes have few values, which differ, although what is released has many."""
+    """Whether changes have few values and more than one, although releases have many."""
     unit = _ROUNDING * np.abs(runs).max()
     changes = np.rint((runs[:, 0] - runs[:, 1]) / unit)
     releases = np.rint(runs[:, 1] / unit)

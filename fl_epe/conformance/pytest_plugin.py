@@ -1,7 +1,7 @@
 """A plugin of pytest: ``dp_conformance`` fails a test whose mechanism breaks its claim.
 
 Example:
-    A test of an aggregation function, whose claim is its marker::
+    A test of an aggregation function, with the claim in its marker::
 
         @pytest.mark.dp(noise_multiplier=1.0, delta=1e-5, noise="gaussian", adversary="every")
         def test_aggregation_is_private(dp_conformance):

@@ -17,13 +17,13 @@ class ConformanceResult:
         target: "module:name" of the target, or empty.
         claimed: ε of the claim.
         delta: δ of the claim.
-        checks: in the order in which they were made.
-        detectable_epsilon: the smallest ε at δ that a game of so many trials finds in 4 of 5 runs,
-            where noise is too small; infinite if it finds none.
-        trials: runs of each world in each game.
-        noise: law of the noise that ``detectable_epsilon`` is of: the claimed one. Without
-            a claim it is Gaussian, or Laplace with δ = 0.
-        categories: whether a category is released, which may show less of a record.
+        checks: the checks, in the order in which they were made.
+        detectable_epsilon: the smallest ε at δ that a game of ``trials`` trials detects with
+            probability 0.8 if the noise is too small; infinite if it detects none.
+        trials: the number of runs of each world in each game.
+        noise: the law of the noise for which ``detectable_epsilon`` holds: the claimed one.
+            Without a claim it is Gaussian, or Laplace with δ = 0.
+        categories: whether a category is released, which may leak less about a record.
     """
 
     target: str
@@ -42,7 +42,7 @@ class ConformanceResult:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed, which proves nothing."""
+        """Whether no check failed, which does not prove the claim."""
         return not self.failed
 
     @property
@@ -81,7 +81,7 @@ class ConformanceResult:
         )
 
     def table(self) -> str:
-        """Each check in a line, failed ones first with why and how to show them again."""
+        """A line for each check, failures first, and the commands that reproduce failures."""
         width = max(len(check.name) for check in self.checks)
         lines = [
             f"Claim: ε = {self.claimed:.4g} at δ = {self.delta:.3g}.",
@@ -97,7 +97,7 @@ class ConformanceResult:
         return "\n".join(lines + self._commands())
 
     def as_json(self) -> dict[str, Any]:
-        """Values for JSON."""
+        """The result as values for JSON."""
         return {
             **dataclasses.asdict(self),
             "passed": self.passed,
@@ -105,12 +105,12 @@ class ConformanceResult:
         }
 
     def as_html(self) -> str:
-        """A self-contained page."""
+        """A self-contained HTML page."""
         return render_page(
             "conformance.html.j2", found=self, again=self._commands()
         )
 
     def _commands(self) -> list[str]:
-        """The distinct commands that show the failures again."""
+        """The distinct commands that reproduce the failures."""
         commands = dict.fromkeys(check.reproduce for check in self.failed)
         return [f"Again: {command}" for command in commands]

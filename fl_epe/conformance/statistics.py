@@ -1,7 +1,7 @@
 """Statistics that an auditor would try by hand, each fitted to runs of both worlds.
 
 A statistic maps the releases of m runs, shape (m, s, d), to m numbers that are larger with the
-canary. It is fitted on runs that neither choose it nor prove anything by it.
+canary. It is fitted on runs that are used neither to select it nor to test the claim.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ DIGITS = "entries with more digits"
 RATIO = "likelihood ratio"
 ALONG = "along the canary"
 
-_MAX_FEATURES = 160  # of a likelihood ratio
-_RIDGE = 1e-12  # of the mean square
-_ROUNDING = 1e-9  # difference below which values count as the same
-_GRID_DIGITS = 14  # binary digits of a coarse grid
+_MAX_FEATURES = 160  # the largest number of features of a likelihood ratio
+_RIDGE = 1e-12  # the ridge, as a share of the mean square
+_ROUNDING = 1e-9  # the difference below which values count as the same
+_GRID_DIGITS = 14  # the number of binary digits of a coarse grid
 
 
 def fitted(
@@ -31,13 +31,13 @@ def fitted(
     *,
     categories: bool,
 ) -> Iterator[tuple[str, Score]]:
-    """Every statistic that suits the releases, with its name.
+    """Yields every statistic that suits the releases, with its name.
 
     Args:
         present: releases with the canary, shape (m, s, d).
         absent: releases without it, shape (m, s, d).
-        canary: its update in each step, shape (s, d').
-        arrays: number of entries of each array of an update.
+        canary: the canary's update in each step, shape (s, d').
+        arrays: the number of entries of each array of an update.
         categories: whether categories are released.
     """
     yield VALUES, _counts(present, absent, _flat)
@@ -71,7 +71,7 @@ def fitted(
 
 
 def _many_digits(x: Floats) -> Floats:
-    """Share of entries with more binary digits than numbers of a coarse grid have."""
+    """The share of entries that have more binary digits than the numbers of a coarse grid."""
     digits = np.frexp(x)[0] * 2.0**_GRID_DIGITS
     return np.asarray((digits != np.rint(digits)).mean(axis=(1, 2)))
 
@@ -81,9 +81,9 @@ def _flat(x: Floats) -> Floats:
 
 
 def _ratio(present: Floats, absent: Floats, features: Score) -> Score:
-    """Likelihood ratio of two Gaussians with one covariance (Fisher 1936).
+    """The likelihood ratio of two Gaussians with the same covariance (Fisher 1936).
 
-    It finds combinations of features in which the noise cancels.
+    It detects combinations of features in which the noise cancels.
     """
     present = features(present)
     absent = features(absent)
@@ -98,13 +98,14 @@ def _ratio(present: Floats, absent: Floats, features: Score) -> Score:
 
 
 def _counts(present: Floats, absent: Floats, features: Score) -> Score:
-    """Log ratio of a value's counts in both worlds: large where one world alone has the value."""
+    """The log ratio of a value's counts in both worlds: large if only one has the value."""
     unit = _ROUNDING * (float(np.abs(absent).max()) or 1.0)
 
     def keys(x: Floats) -> list[bytes]:
-        # Adding 0 turns −0 into 0, which has other bytes.
+        # Adding 0 turns −0 into 0, as they would differ as bytes.
         return [row.tobytes() for row in np.rint(features(x) / unit) + 0.0]
 
+    # Counts start at 0.5, so that the ratio is finite if one world never has the value.
     counts: dict[bytes, list[float]] = {}
     for world, runs in enumerate((present, absent)):
         for key in keys(runs):

@@ -22,7 +22,7 @@ from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise, severity_of
 from fl_epe.seeding import generator
 
-# Shares of the level.
+# Each kind of check has a share of the level.
 _GAMES = 0.7
 _NOISE = 0.2
 _CLIP_RULE = 0.05
@@ -30,14 +30,15 @@ _PROBES = 0.03
 _SENSITIVITY = 0.01
 _RANDOM_ROUNDING = 0.01
 
-_MAX_NOISE_RUNS = 16_000  # of noise alone
+# The number of runs that release noise alone.
+_MAX_NOISE_RUNS = 16_000
 _NOISE_RUNS_PER_TRIAL = 4
-_COMPARED_CALLS = 4000  # whose noise is compared with that of each other call
-_UNEVEN_NOISE = (
-    1.1  # ratio of two entries' noise, from which on each has noise of its own
-)
+# The number of calls whose noise is compared with that of every other call.
+_COMPARED_CALLS = 4000
+# If the noise of two entries differs by more than this ratio, entries have different scales.
+_UNEVEN_NOISE = 1.1
 
-# The checks of noise that are made of all calls together.
+# The checks of noise that use all calls together.
 _OF_ALL_CALLS = (
     "scale",
     "scale by array",
@@ -59,14 +60,15 @@ def conform(
 ) -> ConformanceResult:
     """Check whether a mechanism does what its claim says.
 
-    A mechanism that is right fails with probability ``level`` at most, all checks together: each
-    random measurement has a share of it, and exact ones need none.
+    A correct mechanism fails any check of the suite with probability ``level`` at most. Each
+    random measurement has a share of the level; exact measurements need none.
 
     Args:
         target: the mechanism and its claim.
-        trials: runs of each world in each game; those of the target where ``None``.
-        level: probability of a false alarm of the whole suite.
-        seed: of canaries, trials and, where the target takes a generator, its noise.
+        trials: the number of runs of each world in each game (default: the target's).
+        level: the probability of a false alarm of the whole suite.
+        seed: the seed of the canaries, of the trials and, if the target takes a generator, of
+            its noise.
 
     Raises:
         ValueError: if an argument is out of range, or the target fails with ordinary updates.
@@ -128,7 +130,7 @@ def conform(
 
 
 def _try(target: Target, seed: int) -> None:
-    """Refuse a target that cannot be run: it may refuse odd inputs, but not all."""
+    """Raise a `ValueError` for a target that cannot be run with ordinary updates or zeros."""
     ordinary, _ = games_of(target, 0, seed)[0].worlds(target)
     for name, updates in (
         ("ordinary updates", ordinary),
@@ -148,7 +150,7 @@ def _try(target: Target, seed: int) -> None:
 
 
 def _accounted(target: Target) -> Iterator[Check]:
-    """Compare the claimed ε with that of the claimed noise by theory."""
+    """Compare the claimed ε with the theoretical ε of the claimed noise."""
     if target.theory is None or target.epsilon is None:
         return
     claim = f"ε = {target.epsilon:.4g}"
@@ -162,7 +164,7 @@ def _accounted(target: Target) -> Iterator[Check]:
 
 
 def _noise_alone(target: Target, seed: int) -> Floats:
-    """What runs release of zeros, shape (m, s, d)."""
+    """The releases of runs with zeros as updates, shape (m, s, d)."""
     rng = generator(seed, 6)
     runs = []
     for _ in range(min(_MAX_NOISE_RUNS, _NOISE_RUNS_PER_TRIAL * target.trials)):
@@ -179,11 +181,11 @@ def _noise_checks(
     """Whether the noise is that of the claim, and fresh in each entry, step and call.
 
     Args:
-        target: with its claim.
-        noise: what it releases of zeros, shape (m, s, d).
+        target: the target and its claim.
+        noise: the target's releases of zeros, shape (m, s, d).
         change: the largest change of a release between neighbours; 0 if it is not known.
-        seed: of random numbers.
-        level: of a false alarm.
+        seed: the seed of the random numbers.
+        level: the probability of a false alarm.
     """
     rows = noise.reshape(-1, noise.shape[2])
     added = probes.added(target, seed)
@@ -208,7 +210,7 @@ def _noise_checks(
 
 
 def _fresh_check(target: Target, rows: Floats, added: probes.Added) -> Check:
-    """Whether each release of zeros has noise of its own."""
+    """Whether each release of zeros has fresh noise."""
     distinct = len(np.unique(rows, axis=0))
     name = "noise: fresh in each call"
     claim = "no two releases share their noise"
@@ -229,17 +231,17 @@ def _law_checks(
     """Whether noise has the law of the claim.
 
     Args:
-        target: with its claim.
-        rows: the noise of calls, shape (m, d).
-        std: standard deviation of an entry that the claim needs.
-        level: of a false alarm.
+        target: the target and its claim.
+        rows: the noise of the calls, shape (m, d).
+        std: the standard deviation of an entry that the claim needs.
+        level: the probability of a false alarm.
     """
     spread = rows.std(axis=0)
     if (
         target.noise_multiplier is None
         and spread.max() > _UNEVEN_NOISE * spread.min()
     ):
-        # Each entry has noise for a change of its own.
+        # Each entry has noise for the change of this entry: compare shapes, not scales.
         rows = rows[:, spread > 0] / spread[spread > 0]
         std = 1.0
     cuts: Any = []
@@ -256,14 +258,14 @@ def _law_checks(
     for check in checks:
         severity = check.severity
         if check.name == "tails" and check.outcome == "failed":
-            severity = "critical"  # one world alone releases some values
+            severity = "critical"  # some values are released in only one world
         yield dataclasses.replace(
             check, name=f"noise: {check.name}", severity=severity
         )
 
 
 def _quiet_entry(target: Target, stds: Floats) -> int:
-    """An entry of the array with the least noise."""
+    """The index of an entry of the array with the least noise."""
     if len(stds) != target.dim:
         return 0
     ends = np.cumsum(target.arrays)
@@ -278,7 +280,7 @@ def _clip_rule(
     level: float,
     seed: int,
 ) -> Check:
-    """Whether the clip norm approaches its quantile in more than half of the runs."""
+    """Whether the clip norm approaches its quantile in at least half of the runs."""
     rng = generator(seed, 7)
     norms = np.linalg.norm(target.rows, axis=1)
     log_goal = np.log(np.quantile(norms, quantile))

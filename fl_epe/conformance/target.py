@@ -1,4 +1,4 @@
-"""What is tested: a mechanism, and what is claimed of it.
+"""The target of the suite: a mechanism and its privacy claim.
 
 Examples:
     >>> def noisy_sum(updates, rng):
@@ -39,7 +39,7 @@ Pair = tuple[Any, Any]
 # The norms in which the scale of a law's noise follows from the sensitivity.
 _NORMS = {"gaussian": ("l1", "l2"), "laplace": ("l1",)}
 
-# Relative difference of the noise multiplier, so that no claim needs too much noise.
+# The needed noise multiplier is reduced by this share, so that rounding does not fail a claim.
 _NOISE_TOLERANCE = 1e-5
 
 
@@ -47,7 +47,7 @@ _NOISE_TOLERANCE = 1e-5
 def _needed_multiplier(
     epsilon: float, delta: float, rate: float, steps: int
 ) -> float:
-    """The noise multiplier that gives this ε, or slightly less."""
+    """The noise multiplier that gives this ε, or a slightly smaller multiplier."""
     noise = noise_at(
         lambda z: poisson_epsilon(z, rate, steps, delta),
         epsilon,
@@ -61,42 +61,42 @@ class Target:
     """A mechanism with its claim.
 
     Attributes:
-        release: a function from the updates of one step, shape (n, d), to a release: numbers, shape
-            (d,), or with ``categories`` a whole number. With a second argument it gets a
-            `numpy.random.Generator` for all its noise. Without one, it draws its own noise.
-        epsilon: claimed ε of all steps (default: that of the noise multiplier).
-        delta: claimed δ, in [0, 1).
+        release: a function from the updates of one step, shape (n, d), to a release: numbers,
+            shape (d,), or with ``categories`` a whole number. If it takes a second argument, it
+            gets a `numpy.random.Generator` for all its noise; else it draws its own noise.
+        epsilon: the claimed ε of all steps together (default: the ε of the noise multiplier).
+        delta: the claimed δ, in [0, 1).
         clip_norm: the norm to which updates are clipped.
-        norm: of updates and of what is released: "l1", "l2" or "linf".
-        inputs: which updates the mechanism must handle: "any", which includes NaN and infinity,
-            "finite", or "clipped", where its caller clips them.
-        nonnegative: whether no entry of an update is below 0, as of votes.
+        norm: the norm of updates and of releases: "l1", "l2" or "linf".
+        inputs: the updates that the mechanism must handle: "any", which includes NaN and
+            infinity, "finite", or "clipped", if its caller clips them.
+        nonnegative: whether no entry of an update is below 0, as with votes.
         adjacency: how neighbouring data sets differ: "add-or-remove", "zero-out" or "substitute".
-        zero_update_norm: length, in clip norms, of the update of an absent record in "zero-out":
-            above 0 for a mechanism that fails with zeros.
-        arrays: number of entries of each array of an update; they add up to d.
-        others: updates of the other records, shape (n, d) (default: nine random ones).
+        zero_update_norm: the norm, in clip norms, of the update of an absent record in
+            "zero-out"; above 0 for a mechanism that fails with zeros.
+        arrays: the number of entries of each array of an update; they add up to d.
+        others: the updates of the other records, shape (n, d) (default: nine random updates).
         categories: whether a category is released.
-        noise: law of the noise in each entry, independent between entries and steps. It is left out
-            if the law is another one, or if no release has noise alone. Its scale follows from the
-            claim: Gaussian noise hides a change in L2 (norms "l1" and "l2"), Laplace noise one in
-            L1.
-        noise_multiplier: z of a claim of Gaussian mechanisms, sampled or not.
-        sensitivity: claimed change of a step's release between neighbours, in the same norm as
-            updates (default: the clip norm, and twice that for "substitute").
-        steps: number of steps of a run; ε is of all of them.
-        participations: in how many of these steps a record may be (default: all).
-        sampling_rate: probability of a record to be in a step.
+        noise: the law of the noise in each entry, independent between entries and steps;
+            ``None`` for another law, or if no release consists of noise alone. The scale
+            follows from the claim: Gaussian noise hides a change in L2 (norms "l1" and "l2"),
+            and Laplace noise a change in L1.
+        noise_multiplier: the claimed noise multiplier z of Gaussian mechanisms, sampled or not.
+        sensitivity: the claimed change of a step's release between neighbours, in the same norm
+            as updates (default: the clip norm, and twice that for "substitute").
+        steps: the number of steps of a run; ε is for all steps together.
+        participations: the number of these steps in which a record may be (default: all).
+        sampling_rate: the probability that a record is in a step.
         draws_batches: whether the mechanism samples the updates itself. If not, the suite samples
-            them in the place of its caller. It must be set if the sampling rate is below 1.
-        adversary: sees the release of "every" step, or of the "last" one alone.
-        reset: called before each run, for a mechanism with a state.
-        probes: further odd inputs by name: the input of `release` with something odd, and the input
-            without it.
+            them instead of its caller. It must be set if the sampling rate is below 1.
+        adversary: the releases that the adversary sees: of "every" step, or only of the "last".
+        reset: a function that is called before each run, for a mechanism with a state.
+        probes: further odd inputs by name: the odd input of `release`, and the input that it is
+            compared with.
         clip_rule: for an adaptive clip norm: the quantile of the updates' norms that it should
             follow, and a function that returns the present clip norm.
-        trials: runs of each world in a game, by default.
-        where: "module:name" of this target, for commands that show a failure again.
+        trials: the default number of runs of each world in a game.
+        where: "module:name" of this target, for commands that reproduce a failure.
     """
 
     release: Callable[..., ArrayLike]
@@ -163,12 +163,12 @@ class Target:
 
     @property
     def dim(self) -> int:
-        """Entries of an update."""
+        """The number of entries of an update."""
         return sum(self.arrays)
 
     @property
     def order(self) -> float:
-        """The order of ``norm``, as NumPy's norm takes it."""
+        """The order of ``norm``, as `numpy.linalg.norm` takes it."""
         match self.norm:
             case "l1":
                 return 1
@@ -189,7 +189,7 @@ class Target:
         assert_never(self.inputs)
 
     def observed_steps(self, rows: Floats) -> Floats:
-        """The rows of the steps that the adversary sees, of one row for each step."""
+        """The rows of the steps that the adversary sees, given one row for each step."""
         match self.adversary:
             case "every":
                 return rows
@@ -199,12 +199,12 @@ class Target:
 
     @property
     def canary_steps(self) -> int:
-        """Number of steps in which the canary takes part."""
+        """The number of steps in which the canary takes part."""
         return min(self.participations or self.steps, self.steps)
 
     @functools.cached_property
     def theory(self) -> float | None:
-        """ε of ``noise_multiplier`` by theory; ``None`` without one."""
+        """The theoretical ε of ``noise_multiplier``; ``None`` without one."""
         if self.noise_multiplier is None:
             return None
         return poisson_epsilon(
@@ -216,7 +216,7 @@ class Target:
 
     @functools.cached_property
     def multiplier(self) -> float | None:
-        """The claimed z, or the one of Gaussian noise with the claimed ε; else ``None``."""
+        """The claimed z, or the z of Gaussian noise with the claimed ε; else ``None``."""
         if self.noise_multiplier is not None or self.noise != "gaussian":
             return self.noise_multiplier
         if not self.delta or not 0 < self.claimed < math.inf:
@@ -247,10 +247,10 @@ class Target:
         return self.clip_norm * (2 if self.adjacency == "substitute" else 1)
 
     def noise_std(self, sensitivity: float) -> float | None:
-        """Standard deviation of each entry's noise that the claim needs; ``None`` if not known.
+        """The standard deviation that each entry's noise needs; ``None`` if it is not known.
 
         Args:
-            sensitivity: change of a step's release between neighbours, in ``norm``.
+            sensitivity: the change of a step's release between neighbours, in ``norm``.
         """
         match self.noise:
             case "gaussian":
@@ -278,9 +278,11 @@ class Target:
 
     @functools.cached_property
     def rows(self) -> Floats:
-        """Updates of the other records, shape (n, d)."""
+        """The updates of the other records, shape (n, d)."""
         if self.others is not None:
             return np.array(self.others, np.float64).reshape(-1, self.dim)
+        # Nine random updates: just below the clip norm if inputs are clipped, and else above
+        # it.
         rows = np.random.default_rng(2022).standard_normal((9, self.dim))
         if self.nonnegative:
             rows = np.abs(rows)
@@ -290,7 +292,7 @@ class Target:
 
     @functools.cached_property
     def zeros(self) -> Floats:
-        """Updates whose release is noise alone, shape (n, d)."""
+        """Updates of which the release is noise alone, shape (n, d)."""
         count = len(self.rows)
         if self.adjacency != "add-or-remove":
             count += 1
@@ -300,13 +302,13 @@ class Target:
     def draws_its_own(self) -> bool:
         """Whether `release` takes no generator."""
         try:
-            second = list(inspect.signature(self.release).parameters.values())[
-                1
-            ]
-        except (TypeError, ValueError, IndexError):
-            return (
-                True  # one argument, or a compiled function without a signature
+            parameters = list(
+                inspect.signature(self.release).parameters.values()
             )
+            second = parameters[1]
+        except (TypeError, ValueError, IndexError):
+            # It has one argument, or is a compiled function without a signature.
+            return True
         return second.name != "rng" and second.default is not second.empty
 
     def restart(self) -> None:
@@ -315,6 +317,6 @@ class Target:
             self.reset()
 
     def __call__(self, updates: Any, rng: np.random.Generator) -> Floats:
-        """What one step releases of updates that it may change, shape (d,) or (1,)."""
+        """The release of one step, shape (d,) or (1,), given updates that it may overwrite."""
         arguments = (updates,) if self.draws_its_own else (updates, rng)
         return np.asarray(self.release(*arguments), np.float64).reshape(-1)

@@ -1,9 +1,10 @@
 """Converts a published data set into the form that training reads, once and in bounded memory.
 
-`convert` writes a folder, `open_data` opens one and converts its source first if need be. How fast
-and with how much memory: see ``docs/notes/data-sets.md``. The folder has ``train.bin`` and
-``held_out.bin``, arrays of whole numbers as they are in memory, and ``index.npz``: the clients'
-names ascending, where their examples begin and how many there are, and what else is known.
+`convert` writes a folder, and `open_data` opens one and converts its source first if needed.
+The time and memory that this takes are in ``docs/notes/data-sets.md``. The folder has
+``train.bin`` and ``held_out.bin``, arrays of whole numbers as they are in memory, and
+``index.npz``: the clients' names in ascending order, the first example and the number of
+examples of each client, and a description of the data set.
 """
 
 import contextlib
@@ -29,31 +30,33 @@ from fl_epe.files import PART, inside, lock_of
 from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with the step, the number of rows done, and the number of all rows if known."""
+"""A function of the step, the number of rows so far and, if it is known, that of all rows."""
 
 MOST_HELD_OUT = 20_000
 _HELD_OUT_SHARE = 0.1
 _SEED = 0
 _BUCKETS = 256
-_MEMORY = 64 << 20  # bytes of examples that wait before they are written
+# The number of bytes of examples that wait before they are written.
+_MEMORY = 64 << 20
 _INDEX = "index.npz"
 _SCHEMA = 1
 
 
 class ClientStore:
-    """Reads what `fl_epe.data.convert` wrote. Opening it reads the index, no examples.
+    """A data set that `fl_epe.data.convert` wrote. Opening it reads the index, no examples.
 
     Attributes:
-        about: kind, source, and the numbers of examples, of clients, and of clients that are left
-            out as they have no examples.
-        names: the clients' names in the source, ascending.
+        about: the kind, the source, and the numbers of examples, of clients, and of clients
+            that are omitted because they have no examples.
+        names: the clients' names in the source, in ascending order.
     """
 
     def __init__(self, path: Path) -> None:
         """Open the folder ``path``.
 
         Raises:
-            ValueError: if it is no such data set or incomplete, naming the file.
+            ValueError: if the folder is not such a data set or is incomplete; the message names
+                the file.
             FileNotFoundError: if a file is missing.
         """
         description = "the index of a converted data set"
@@ -92,14 +95,14 @@ class ClientStore:
         return np.asarray(np.minimum(sizes, most) if most else sizes)
 
     def client(self, client: int) -> np.ndarray:
-        """The examples of a client, shape (examples, width), mapped from the file: not writable."""
+        """The examples of a client, shape (examples, width): a read-only map of the file."""
         return self._train[self._start[client] :][: self._count[client]]
 
     def shuffled(self, client: int, most: int, seed: int) -> np.ndarray:
         """The first ``most`` examples of a client in a random order from ``seed``; 0 for all.
 
-        The reference shuffles, repeats for the local epochs and then takes; here each epoch has the
-        same ``most`` examples.
+        Each local epoch has the same ``most`` examples. The reference implementation shuffles,
+        repeats for the local epochs and then truncates.
         """
         examples = self.client(client)
         order = generator(seed, client).permutation(len(examples))
@@ -115,13 +118,13 @@ class ClientStore:
 class Grouper:
     """Sorts examples by client, in bounded memory.
 
-    An external bucket sort: examples wait in memory; when they take more than 64 MiB they are
-    appended to 256 files, those of a client always to the same file; at the end one file after
-    another is sorted. The examples of a client keep their order.
+    This is an external bucket sort. Examples wait in memory until they take more than 64 MiB.
+    They are then appended to 256 files, where a client has always the same file. At the end,
+    one file after another is sorted. The examples of a client keep their order.
 
     Args:
-        folder: for the bucket files, which are removed as they are read.
-        encoder: defines the size of an example.
+        folder: the folder of the bucket files, which are removed as they are read.
+        encoder: the encoder of the examples, which defines their size.
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
@@ -132,7 +135,7 @@ class Grouper:
         self._waiting: list[np.ndarray] = []
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
-        """Add examples of shape (rows, width) and the number of the client of each."""
+        """Add examples of shape (rows, width), and the number of each example's client."""
         rows = np.empty(len(clients), self._row)
         rows["client"] = clients
         rows["example"] = examples
@@ -152,9 +155,9 @@ class Grouper:
                 part.tofile(file)
 
     def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
-        """All examples in blocks of some clients each: the client of each row, and the examples.
+        """All examples in blocks of several clients: each row's client, and the examples.
 
-        The examples of a client are next to each other. No more examples may be added.
+        The examples of a client are contiguous. No more examples may be added afterwards.
         """
         self._spill()
         for path in sorted(self._folder.glob("bucket-*")):
@@ -180,7 +183,7 @@ class ReservoirSample:
         self.examples = np.empty((0, encoder.width), encoder.dtype)
 
     def add(self, examples: np.ndarray) -> None:
-        """Add examples of shape (rows, width): those with the smallest random keys stay."""
+        """Add examples of shape (rows, width); the sample has those with the smallest keys."""
         keys = np.concatenate([self._keys, self._random.random(len(examples))])
         order = np.argsort(keys)[: self._size]
         self._keys = keys[order]
@@ -197,24 +200,25 @@ def convert(
 ) -> ClientStore:
     """Read ``source`` once and write its examples, grouped by client, to the folder ``target``.
 
-    At most 20,000 examples are held out, at random: those of the split "test" (or else "heldout",
-    "validation" and such), or else a tenth of each client's. The result depends on the source
-    alone. ``target`` only appears when it is complete.
+    At most 20,000 examples are held out, at random. They are examples of the split "test", or
+    else of "heldout", "validation" and such; without such a split, they are a tenth of each
+    client's examples. The result depends on the source alone. ``target`` only exists once it is
+    complete.
 
     Args:
         kind: "emnist" or "stackoverflow".
         source: a hub id or a path, see `fl_epe.data.sources.find_parts`.
         target: a folder that does not exist yet.
-        vocabulary: TFF's ``stackoverflow.word_count`` (or its .tar.bz2), for StackOverflow. By
-            default the one beside the source's files.
-        on_progress: called after each batch of rows.
+        vocabulary: for StackOverflow, TFF's ``stackoverflow.word_count`` or its .tar.bz2
+            (default: that file in the folder of the source's files).
+        on_progress: a function that is called after each batch of rows.
 
     Raises:
         FileExistsError: if the target exists.
         ValueError: for an unknown kind, or a source that is broken or has other data; the message
             names the file and the place in it.
         FileNotFoundError: if the source or the vocabulary does not exist.
-        OSError: if another process makes the target meanwhile.
+        OSError: if another process creates the target in the meantime.
         ConnectionError: if the hub cannot be reached.
     """
     target = Path(target)
@@ -235,10 +239,10 @@ def convert(
 
 @functools.lru_cache(maxsize=8)
 def open_data(kind: str, data_dir: str) -> ClientStore:
-    """The data set in ``data_dir``, converted first if it has to be; opened once in a process.
+    """The data set in ``data_dir``, converted first if needed; a process opens it only once.
 
     Args:
-        kind: as for `convert`.
+        kind: the kind of data, as for `convert`.
         data_dir: a folder that `convert` wrote, or a source, whose conversion is cached in the
             folder ``FL_EPE_CACHE`` (by default ``~/.cache/fl_epe``) until the size or time of one
             of the source's files changes.
@@ -256,14 +260,12 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
         fingerprint = hashlib.sha256(
             repr((data_dir, stats)).encode()
         ).hexdigest()[:16]
-        cache = (
-            os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe"
-        )
+        default_cache = Path.home() / ".cache" / "fl_epe"
+        cache = os.environ.get("FL_EPE_CACHE") or default_cache
         path = Path(cache, f"{kind}-{fingerprint}")
         if not (path / _INDEX).is_file():
-            with contextlib.suppress(
-                FileExistsError
-            ):  # another process was first
+            # The folder exists if another process has converted the source in the meantime.
+            with contextlib.suppress(FileExistsError):
                 convert(kind, data_dir, path)
     store = ClientStore(path)
     if store.about["kind"] != kind:
@@ -282,7 +284,7 @@ def _read(
     rows_read = 0
     for part in parts:
         for place, rows in part.read(encoder.columns):
-            if not rows.num_rows:  # of a client without examples
+            if not rows.num_rows:  # a client without examples
                 yield rows[CLIENT], np.empty((0, encoder.width), encoder.dtype)
                 continue
             try:
@@ -333,7 +335,7 @@ def _write(
             if parts[HELD_OUT]:
                 held_out = np.zeros(len(clients), bool)
             else:
-                held_out = _some_of_each(clients, names)
+                held_out = _tenth_of_each_client(clients, names)
             sample.add(examples[held_out])
             examples = examples[~held_out]
             present, first, sizes = np.unique(
@@ -366,8 +368,10 @@ def _write(
     write_archive(folder / _INDEX, arrays, texts, schema=_SCHEMA, private=False)
 
 
-def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> Booleans:
-    """A tenth of the rows of each client at random, given rows grouped by client."""
+def _tenth_of_each_client(
+    clients: NDArray[np.int32], names: list[str]
+) -> Booleans:
+    """Marks a random tenth of the rows of each client, given rows grouped by client."""
     chosen = np.zeros(len(clients), bool)
     present, first, sizes = np.unique(
         clients, return_index=True, return_counts=True

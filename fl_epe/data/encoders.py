@@ -34,22 +34,23 @@ WORD_COUNT = "stackoverflow.word_count"
 
 _BORDER = np.ones((SIDE, SIDE), bool)
 _BORDER[1:-1, 1:-1] = False
-_LARGEST = 256 << 20  # bytes of a list of words; TFF's has 90 million
+# The largest number of bytes that are read of a list of words. TFF's list has 90 million.
+_LARGEST = 256 << 20
 
 
 class Images:
     """EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, and a label from 0 to 61.
 
-    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. In TFF's files
-    paper is 1.0, in MNIST's ink is. So the borders of the first rows, which are nearly all paper,
-    decide whether all images are inverted.
+    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. In TFF's files,
+    paper is 1.0; in MNIST's, ink is 1.0. The borders of the first images, which are nearly all
+    paper, therefore decide whether all images are inverted.
 
     Attributes:
-        kind: name of the data set.
-        columns: the columns that it needs, the client's among them, and their names in sources.
-        width: number of integers of an example.
-        dtype: NumPy name of their type.
-        facts: further facts for a reader of the examples, as JSON.
+        kind: the name of the data set.
+        columns: the needed columns, including the client's, and their names in sources.
+        width: the number of integers of an example.
+        dtype: the NumPy name of the integers' type.
+        facts: further facts for a reader of the examples, as values for JSON.
     """
 
     kind = "emnist"
@@ -82,6 +83,7 @@ class Images:
 
 def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
     brightness = float(images.reshape(-1, SIDE, SIDE)[:, _BORDER].mean() / 255)
+    # A mean near the middle would not show whether the border is paper.
     if 0.25 < brightness < 0.75:
         raise ValueError(
             f"Expected dark or bright borders of images, found {brightness:.2f} of 1."
@@ -90,7 +92,7 @@ def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
 
 
 def _pixels(column: pa.Array) -> NDArray[np.uint8]:
-    """Images of shape (rows, 784), 0 to 255, from pictures as files or numbers in [0, 1]."""
+    """Images of shape (rows, 784), 0 to 255, from picture files or from numbers in [0, 1]."""
     if pa.types.is_struct(column.type):
         pictures = [
             _decode_picture(picture["bytes"]) for picture in column.to_pylist()
@@ -117,7 +119,8 @@ def _decode_picture(content: bytes) -> np.ndarray:
 
     try:
         with Image.open(io.BytesIO(content)) as image:
-            if image.size != (SIDE, SIDE):  # before anything is unpacked
+            # The size is checked before anything is unpacked.
+            if image.size != (SIDE, SIDE):
                 raise ValueError(f"one has {image.size}")
             return np.asarray(image.convert("L"))
     except (*UNREADABLE, Image.DecompressionBombError) as error:
@@ -143,12 +146,12 @@ def _labels(column: pa.Array) -> NDArray[np.uint8]:
 class Words:
     """StackOverflow, with TensorFlow Federated's preprocessing: 21 ids, see `fl_epe.data.examples`.
 
-    A sentence is split at single spaces and cut to 20 words. BOS comes before it, EOS after it if
-    it has fewer than 20 words, then PAD. An empty text is one empty word, which is not in the
-    vocabulary, as in TFF.
+    A sentence is split at single spaces and truncated to 20 words. BOS comes before it. If it
+    has fewer than 20 words, EOS comes after it, and then PAD. An empty text is one empty word,
+    which is not in the vocabulary, as in TFF.
 
     Args:
-        vocabulary: words by falling frequency; those after the first 10,000 are not used.
+        vocabulary: the words by falling frequency; words after the first 10,000 are not used.
     """
 
     kind = "stackoverflow"
@@ -167,7 +170,7 @@ class Words:
         }
 
     def encode(self, rows: pa.RecordBatch) -> np.ndarray:
-        """Examples of shape (rows, 21); errors as of `Images.encode`."""
+        """Examples of shape (rows, 21); it raises the errors of `Images.encode`."""
         texts = rows["tokens"].cast(pa.large_binary())
         sentences = pc.list_slice(pc.split_pattern(texts, " "), 0, LENGTH)
         lengths = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
@@ -187,7 +190,7 @@ Encoder: TypeAlias = Images | Words
 
 
 def read_vocabulary(path: Path) -> list[bytes]:
-    """The first 10,000 words of TFF's ``stackoverflow.word_count``: lines of a word and its count.
+    """The first 10,000 words of TFF's ``stackoverflow.word_count``, with lines "word count".
 
     Args:
         path: the file, or the archive (``.tar.bz2``) in which it is published.
@@ -230,7 +233,7 @@ def _lines(path: Path) -> list[bytes]:
 def encoder_of(
     kind: DataKind, source: str, vocabulary: str | os.PathLike[str] | None
 ) -> Encoder:
-    """The encoder of a kind of data; sentences need a ``vocabulary``, or one beside the source.
+    """The encoder of a kind of data. Words need a ``vocabulary`` or its file beside the source.
 
     Raises:
         ValueError: if a vocabulary is missing, or given for a kind without one.
@@ -253,10 +256,10 @@ def _words(source: str, vocabulary: str | os.PathLike[str] | None) -> Words:
     if vocabulary is None:
         path = Path(source).expanduser()
         folder = path if path.is_dir() else path.parent
-        beside = [
+        candidates = [
             folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")
         ]
-        vocabulary = next((file for file in beside if file.is_file()), None)
+        vocabulary = next((file for file in candidates if file.is_file()), None)
     if vocabulary is None:
         raise_invalid(
             "source",

@@ -1,7 +1,7 @@
 """LEAF's JSON files: examples by client, as its preprocessing writes them.
 
-A file is one object with ``users``, a list of ids, ``num_samples``, and ``user_data``, in which
-each id has its examples: lists ``x`` and ``y`` of one length.
+A file is one object with ``users``, a list of ids, ``num_samples``, and ``user_data``, which
+maps each id to its examples: lists ``x`` and ``y`` of the same length.
 """
 
 import re
@@ -14,14 +14,14 @@ from fl_epe.table_file import open_table, shown
 LEAF = re.compile(
     rb'\s*\{\s*"(user_data"|(users|num_samples|hierarchies)"\s*:\s*\[)'
 )
-"""The beginning of a file."""
+"""The pattern of the beginning of such a file."""
 
 
 def read_leaf(path: Path) -> dict[str, dict[str, list[Any]]]:
     """The examples of each client by column; some clients may have none.
 
     Raises:
-        ValueError: if it is no such file, or has a client twice.
+        ValueError: if ``path`` is not such a file, or a client is in it twice.
     """
     with open_table(path) as file:
         content = json_object(file.read(), "it")

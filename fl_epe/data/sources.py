@@ -1,4 +1,4 @@
-"""Finds the data, a hub id, a file or a folder, and the splits in it; reads rows in batches."""
+"""Finds the splits of a source (a hub id, a file or a folder), and reads rows in batches."""
 
 import collections
 import contextlib
@@ -34,16 +34,18 @@ from fl_epe.files import inside
 from fl_epe.table_file import read_table
 
 ROWS = 4096
-"""Rows of a batch, about."""
+"""The approximate number of rows of a batch."""
 
-_PART = 1 << 20  # bytes that are unpacked at once
-_FREE_LENGTH = 1 << 20  # bytes that a value of a database may have in any file
+# The number of bytes that are unpacked at once.
+_PART = 1 << 20
+# The number of bytes that a value of a database may have even in a smaller file.
+_FREE_LENGTH = 1 << 20
 
 Columns = Mapping[str, tuple[str, ...]]
-"""The names that sources give a column, by its name in this package."""
+"""The names of a column in sources, by its name in this package."""
 
 Batch = tuple[str, pa.RecordBatch]
-"""The place of rows, for messages, and the rows."""
+"""The place of the rows in the source, for messages, and the rows."""
 
 BROKEN = (
     pa.ArrowException,
@@ -51,11 +53,11 @@ BROKEN = (
     UnicodeError,
     *(kind for kind in UNREADABLE if kind is not ValueError),
 )
-"""Errors of the libraries for a broken file, beside ValueError."""
+"""The libraries' errors for a broken file, besides ValueError."""
 
 
 def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
-    """Rows of a Parquet file."""
+    """Batches of the rows of a Parquet file."""
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = _pick(file.schema_arrow.names, wanted, str(path))
         batches = file.iter_batches(ROWS, columns=list(names.values()))
@@ -63,7 +65,7 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
 
 
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
-    """Rows of a `datasets.Dataset`, which maps its files into memory; pictures stay encoded."""
+    """Batches of rows of a `datasets.Dataset`, a memory map; pictures stay encoded."""
     names = _pick(dataset.column_names, wanted, name)
     rows = dataset.select_columns(list(names.values())).with_format("arrow")
     yield from _renamed(rows.iter(ROWS), names, name)
@@ -93,7 +95,7 @@ def sqlite_splits(path: Path) -> dict[str, int]:
 
 
 def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
-    """Examples of one split of a SQLite file of TFF: `tf.train.Example` messages by client."""
+    """Batches of one split of TFF's SQLite file: `tf.train.Example` messages by client."""
     query = "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ?"
     with _sqlite(path, "examples") as database:
         stored = _bounded(database.execute(query, (split,)), path)
@@ -108,7 +110,7 @@ def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
 
 @contextlib.contextmanager
 def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
-    """A connection to read a stored table: a view or a computed column may have no end."""
+    """A connection to read a stored table, as a view or a computed column may never end."""
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
         database.execute("PRAGMA trusted_schema = OFF")
@@ -132,7 +134,7 @@ def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
 def _bounded(
     rows: Iterable[tuple[Any, ...]], path: Path
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of a table, which cannot be larger than their file unless its pages form a circle."""
+    """The rows of a table, which exceed their file's size only if its pages form a cycle."""
     remaining = path.stat().st_size
     for row in rows:
         texts = [value for value in row if isinstance(value, str | bytes)]
@@ -147,7 +149,7 @@ def _bounded(
 def _parsed(
     row: tuple[Any, ...], path: Path, wanted: Columns
 ) -> dict[str, Any]:
-    """The values of a `tf.train.Example`, without TensorFlow; a list of one value is that value."""
+    """The values of a `tf.train.Example`, without TensorFlow; a single value is a scalar."""
     number, client, message = row
     place = f"{path}, row {number},"
     try:
@@ -164,7 +166,8 @@ def _parsed(
     return row_values
 
 
-# TensorFlow's example.proto and feature.proto; a map is written as a list of entries.
+# The messages of TensorFlow's example.proto and feature.proto. A map is written as its
+# equivalent, a list of entries.
 _PROTO = """
 name: "example" package: "fl_epe" syntax: "proto3"
 message_type { name: "BytesList"
@@ -202,7 +205,7 @@ def _values(feature: Any) -> Any:
 
 
 def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
-    """Examples of a file of TFF with data sets ``examples/<client>/<feature>``."""
+    """Batches of TFF's HDF5 file, with data sets ``examples/<client>/<feature>``."""
     import h5py
 
     unpacked = 0
@@ -224,7 +227,7 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
 
 
 def read_leaf_json(path: Path, wanted: Columns) -> Iterator[Batch]:
-    """Examples of a JSON file of LEAF."""
+    """Batches of LEAF's JSON file."""
     clients = read_table(path, {".json": read_leaf}, "LEAF's JSON")
     for client, examples in clients.items():
         place = f"{path}, client {client!r},"
@@ -246,13 +249,13 @@ def _features(
 
 
 def _of_client(client: str, columns: Mapping[str, Any], place: str) -> Batch:
-    """One client's examples, from their columns."""
+    """The batch of one client's examples, given their columns."""
     owners = [client] * len(next(iter(columns.values())))
     return place, arrow_rows({CLIENT: owners, **columns}, place)
 
 
 def _check_size(unpacked: int, path: Path) -> None:
-    """Raise a `ValueError` that names the file if it unpacks to more than it may."""
+    """Raise a `ValueError` that names the file if its unpacked size exceeds the limit."""
     try:
         check_size(unpacked, path.stat().st_size)
     except ValueError as error:
@@ -262,7 +265,7 @@ def _check_size(unpacked: int, path: Path) -> None:
 
 
 def _group(parent: Any, name: str, place: object) -> Any:
-    """A stored group; to list a data set in its place would read it."""
+    """A group that is stored in ``parent``; listing a data set instead would read all of it."""
     import h5py
 
     group = _stored(parent, name, place)
@@ -272,7 +275,7 @@ def _group(parent: Any, name: str, place: object) -> Any:
 
 
 def _stored(group: Any, name: str, place: object) -> Any:
-    """A member of an HDF5 group that is stored there: a link may lead to any other file."""
+    """A member of an HDF5 group that is stored there, as a link may lead to any other file."""
     import h5py
 
     link = group.get(name, getlink=True)
@@ -304,7 +307,7 @@ def _pick(
 
 
 def arrow_rows(columns: Mapping[str, Any], place: str) -> pa.RecordBatch:
-    """Columns as Arrow arrays, the client's as `client_ids`; none may be missing."""
+    """The columns as Arrow arrays, the clients as `client_ids`; no value may be missing."""
     try:
         arrays = {name: _array(values) for name, values in columns.items()}
         arrays[CLIENT] = client_ids(arrays[CLIENT])
@@ -339,7 +342,8 @@ _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".json": read_leaf_json,
 }
 _ENDINGS = (*_READERS, ".sqlite", ".sqlite.lzma")
-# Names of splits that are held out. Held-out users (TFF) come second to later posts, a "test".
+# Names of splits that are held out. TFF has two of them: its "test" (later posts of the same
+# users) is preferred to "heldout" (other users).
 _HELD_OUT = re.compile(
     r"(?<![a-z])(test|held|heldout|valid|validation|val|dev|eval)(?![a-z])"
 )
@@ -350,9 +354,9 @@ class Part:
     """Some rows of a source that belong to one split.
 
     Attributes:
-        split: its name in the source.
-        read: returns the rows, given the columns; may be called again.
-        rows: their number, or None if it is unknown before they are read.
+        split: the name of the split in the source.
+        read: a function from the columns to the rows, which may be called again.
+        rows: the number of rows, or ``None`` if it is unknown before they are read.
     """
 
     split: str
@@ -364,14 +368,14 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
     """The parts to train on and, if the source has such a split, those to hold out.
 
     Args:
-        source: hub id (``owner/name``), a file, or a folder with files of one format or with what
-            `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .h5, .json
-            (of LEAF), .sqlite and .sqlite.lzma. Names of files, or of the splits in them, define
-            the held-out part: "test", else "heldout", "validation" and such.
-        scratch: a folder for files that have to be unpacked.
+        source: a hub id (``owner/name``), a file, a folder with files of one format, or a
+            folder that `datasets.Dataset.save_to_disk` wrote. The formats are .parquet, .h5,
+            .json (of LEAF), .sqlite and .sqlite.lzma. The names of files, or of the splits in
+            them, define the held-out part: "test", or else "heldout", "validation" and such.
+        scratch: a folder for unpacked files.
 
     Raises:
-        FileNotFoundError: if there is no such path and it is no hub id.
+        FileNotFoundError: if the source is neither a path nor a hub id.
         ConnectionError: if the hub cannot be reached (and has nothing in its cache).
         ValueError: for a source of no known format.
     """
@@ -454,7 +458,7 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
 
 
 def in_source(folder: Path, file: Path) -> None:
-    """Raise a `ValueError` for a link out of the folder, unless into the blobs of a hub's cache."""
+    """Raise a `ValueError` for a link out of the folder, except into a hub cache's blobs."""
     if not file.resolve().is_relative_to((folder / "../../blobs").resolve()):
         inside(folder, file)
 
@@ -463,7 +467,7 @@ def read_saved(folder: Path) -> Any:
     """The data set that `datasets.Dataset.save_to_disk` wrote.
 
     Raises:
-        ValueError: if it is something else, or names files that are not in the folder.
+        ValueError: if the folder has something else, or refers to files outside the folder.
     """
     import datasets
 

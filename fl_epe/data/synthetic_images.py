@@ -1,15 +1,16 @@
 """Synthetic EMNIST by writer: characters drawn with strokes, with each writer's own hand.
 
 Like the real data, it has 3,383 writers with 241 characters on average (814,000 in all), the 62
-classes, digits as half of the characters, ink 1 on paper 0, and characters that look alike (0 O o,
-1 l I). Unlike the real data, each character has one model (`distances`), which a writer slants,
-turns, stretches, bends and draws with a pen of some width, every time a little differently.
+classes, digits as half of the characters, ink 1 on paper 0, and characters that look alike (0 O
+o, 1 l I). Unlike the real data, each character has one model (`distances`). A writer slants,
+turns, stretches and bends it and draws it with a pen of some width, with a small variation
+every time.
 
     >>> images, labels = examples(seed=0, writer=7, most=5)
     >>> images.shape, labels.shape
     ((5, 1, 28, 28), (5,))
 
-How long it takes: see ``docs/notes/data-sets.md``.
+The time that this takes is in ``docs/notes/data-sets.md``.
 """
 
 import functools
@@ -24,17 +25,20 @@ from fl_epe.seeding import generator
 
 WRITERS = 3383
 
-# Characters of a writer.
+# The number of characters of a writer is Gaussian, clipped to a range.
 _MEAN = 240.6
 _SPREAD = 89.0
 _FEWEST = 20
 _MOST = 461
-_RESOLUTION = 3  # points a pixel
-_CENTRE = 20 * _RESOLUTION  # the middle point of `distances`
+# The number of points per pixel, and the index of the middle point, of `distances`.
+_RESOLUTION = 3
+_CENTRE = 20 * _RESOLUTION
+# The probabilities of the ten digits, of the capitals and of the other letters.
 _SHARES = np.repeat([0.5 / 10, 0.27 / 26, 0.23 / 26], [10, 26, 26])
 
-# The strokes of each character: polylines through points "xy", x from 0 to 6 rightwards, y from 0
-# (top of capitals) by 6 (the line that is written on) to 8 (what hangs below) downwards.
+# The strokes of each character are polylines through points "xy". x goes from 0 to 6
+# rightwards, and y downwards: 0 is the top of capitals, 6 the base line, and 8 the bottom of
+# descenders.
 _STROKES = """
 0 204052544626141220 | 1 123036 | 2 12204052531656 | 3 1120405152335455462615 | 4 46401454
 5 501012425355462615 | 6 5030131526465554432314 | 7 105026 | 8 23121120405152432314152646555443
@@ -51,6 +55,7 @@ p 1218 1322425355462615 | q 5258 5342221315264655 | r 1216 14224253 | s 53422213
 t 30354656 1252 | u 1215264655 5256 | v 123652 | w 0216335662 | x 1256 5216 | y 1236 5218
 z 12521656
 """
+# The scale of the strokes in a picture, and the point of a character that is in its middle.
 _PIXELS_PER_UNIT = 2.6
 _MIDDLE = np.array([3.0, 3.8])
 
@@ -61,9 +66,9 @@ def examples(
     """The examples of a writer.
 
     Args:
-        seed: of the whole data set.
-        writer: any integer >= 0.
-        most: the largest number to draw; 0 for all that the writer has.
+        seed: the seed of the whole data set.
+        writer: the writer's number, any integer >= 0.
+        most: the largest number of examples; 0 for all examples of the writer.
 
     Returns:
         Images of shape (n, 1, 28, 28) with ink 1 and paper 0, and labels of shape (n,).
@@ -73,7 +78,7 @@ def examples(
 
 
 def size(seed: int, writer: int, most: int = 0) -> int:
-    """The number of a writer's `examples`, without making them."""
+    """The number of a writer's `examples`, without drawing them."""
     return _count(generator(seed, 1, writer), most)
 
 
@@ -86,7 +91,7 @@ def _count(random: np.random.Generator, most: int) -> int:
 
 
 def held_out(seed: int, count: int) -> tuple[Floats32, Integers]:
-    """``count`` examples of further writers, ten of each."""
+    """``count`` examples of further writers, ten of each writer."""
     random = generator(seed, 2)
     images = []
     labels = []
@@ -112,6 +117,7 @@ def _points(
     hand: Floats32, variation: Floats32, phase: Floats32
 ) -> tuple[Floats32, Floats32]:
     """The coordinates x and y of each pixel of each image on the model, shape (n, 28, 28)."""
+    # The largest slant, turn, widening and heightening.
     sizes = (0.35, 0.15, 0.18, 0.18)
     slant, turn, wide, high = (
         size * (np.tanh(hand[i]) + 0.4 * np.tanh(variation[i]))
@@ -143,8 +149,8 @@ def distances() -> Floats32:
     """The distance of points to the strokes of each character, in pixels of a 28×28 picture.
 
     Returns:
-        Shape (62, 121, 121): character, y, x; three points a pixel, from −20 to 20 pixels around
-        the picture's middle.
+        An array of shape (62, 121, 121): character, y, x. The grid has three points per pixel,
+        from −20 to 20 pixels around the picture's middle.
     """
     axis = np.arange(-_CENTRE, _CENTRE + 1) / _RESOLUTION
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)

@@ -1,15 +1,16 @@
-"""Synthetic StackOverflow: sentences of as many users, drawn from a seed when they are read.
+"""Synthetic StackOverflow: sentences by user, drawn from a seed when they are read.
 
 Like the real data (TFF's figures), it has 342,477 users with at least 100 sentences and 397 on
-average, few with very many; 10,000 words with Zipf frequencies and a few percent of further words;
-and sentences of 1 to 20 and more words. Unlike the real data, each word has three likely
-successors, the same for all users, and one that depends on the sentence's topic; each user prefers
-some topics. So a model first learns frequencies, then pairs of words.
+average, few of them with very many; 10,000 words with Zipf frequencies and a few percent of
+further words; and sentences of 1 to 20 and more words. Unlike the real data, each word has
+three likely successors, which are the same for all users, and one that depends on the
+sentence's topic; each user prefers some topics. A model therefore learns frequencies first, and
+then pairs of words.
 
     >>> examples(seed=0, user=7, most=5).shape
     (5, 21)
 
-How long it takes: see ``docs/notes/data-sets.md``.
+The time that this takes is in ``docs/notes/data-sets.md``.
 """
 
 import functools
@@ -25,20 +26,26 @@ Ids = NDArray[np.uint16]
 
 USERS = 342_477
 
+# The number of sentences of a user: at least 100, and the number above 100 is log-normal, with
+# mean 297.
 _FEWEST = 100
-# Of the sentences above the fewest: mean 297.
 _LOG_MEDIAN = 4.70
 _LOG_SPREAD = 1.41
 _TOPICS = 16
 _TOPIC_CONCENTRATION = 0.1
-_COMMON = 50  # words that have the same frequency in every topic
+# The number of words that have the same frequency in every topic.
+_COMMON = 50
 _ZIPF = 1.0
+# The share of words that are not in the vocabulary.
 _UNKNOWN = 0.04
+# A word is one of the last word's four successors (slots 0 to 3), or drawn afresh (slot 4). The
+# probabilities of the slots are these numbers over 256.
 _FRESH = 4
-_SLOTS = np.repeat(np.arange(5, dtype=np.uint8), [90, 42, 20, 56, 48])  # of 256
-# Of the words of a sentence: median 11.
+_SLOTS = np.repeat(np.arange(5, dtype=np.uint8), [90, 42, 20, 56, 48])
+# The number of words of a sentence is log-normal, with median 11.
 _LOG_WORDS = 2.4
 _LOG_WORDS_SPREAD = 0.6
+# The frequencies of words are multiples of 1 / _DRAWS.
 _DRAWS = 1 << 17
 
 
@@ -46,9 +53,9 @@ def examples(seed: int, user: int, most: int = 0) -> Ids:
     """The examples of a user.
 
     Args:
-        seed: of the whole data set.
-        user: any integer >= 0.
-        most: the largest number to make; 0 for all that the user has.
+        seed: the seed of the whole data set.
+        user: the user's number, any integer >= 0.
+        most: the largest number of examples; 0 for all examples of the user.
 
     Returns:
         Ids of shape (sentences, 21), see `fl_epe.data.examples`.
@@ -58,7 +65,7 @@ def examples(seed: int, user: int, most: int = 0) -> Ids:
 
 
 def size(seed: int, user: int, most: int = 0) -> int:
-    """The number of a user's `examples`, without making them."""
+    """The number of a user's `examples`, without drawing them."""
     return _count(generator(seed, 1, user), most)
 
 
@@ -71,7 +78,7 @@ def _count(random: np.random.Generator, most: int) -> int:
 
 
 def held_out(seed: int, count: int) -> Ids:
-    """``count`` examples of further users, one of each."""
+    """``count`` examples of further users, one of each user."""
     random = generator(seed, 2)
     return np.concatenate([_write(seed, random, 1) for _ in range(count)])
 
@@ -99,7 +106,7 @@ def _write(seed: int, random: np.random.Generator, count: int) -> Ids:
 
 @functools.lru_cache(maxsize=2)
 def _language(seed: int) -> tuple[Ids, Ids]:
-    """Successors of shape (topics, ids, slots), and a word for every one of 2^17 equal draws."""
+    """The successors, shape (topics, ids, slots), and the words of 2^17 equal draws."""
     random = generator(seed, 0)
     weights = np.arange(1, WORDS + 1) ** -_ZIPF
     weights *= (1 - _UNKNOWN) / weights.sum()
@@ -116,10 +123,10 @@ def _language(seed: int) -> tuple[Ids, Ids]:
 
 
 def _of_topic(words: Ids, topics: Integers) -> Ids:
-    """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
+    """The words, with rarer ones replaced by the topic's words; topics are the last axis."""
     rare = WORDS - _COMMON
-    moved = (
+    shifted = (
         (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
     )
     is_rare = (words > _COMMON) & (words <= WORDS)
-    return np.where(is_rare, moved, words).astype(np.uint16)
+    return np.where(is_rare, shifted, words).astype(np.uint16)

@@ -1,6 +1,7 @@
-"""`DPSGDAudit`: how much a run of DP-SGD leaks of one example, measured in that run.
+"""`DPSGDAudit` measures how much a run of DP-SGD leaks about one example, in that run itself.
 
-No exception of the audit ends training: it is reported once, and the run goes on without the audit.
+No error of the audit ends training: it is reported once, and the run continues without the
+audit.
 """
 
 import contextlib
@@ -27,21 +28,21 @@ from fl_epe.schedules import Cohort, Coins, Events, ParticipationLaw
 
 logger = logging.getLogger(__name__)
 
-_LARGE_SHARE = 0.1  # of canaries in a batch, which is a warning
-_UNTOUCHED_EVERY = (
-    50  # steps: in one of them no canary moves entries without a gradient
-)
+# A larger share of canaries in a batch is reported as a warning.
+_LARGE_SHARE = 0.1
+# In one of so many steps, canaries leave the entries without a gradient unchanged.
+_UNTOUCHED_EVERY = 50
 
 
 class DPSGDAudit:
-    """What `audit_dp_sgd` returns: a context for training, and then its results.
+    """The audit that `audit_dp_sgd` returns: a context for training, and then its results.
 
-    The noisy gradient of every step is scored against all canaries. As everywhere a released mean
-    points where the model goes, it is minus the mean gradient; a canary's own gradient is minus its
-    direction.
+    The noisy gradient of every step is scored against all canaries. The released mean has the
+    sign of the model's movement, as in every audit: it is minus the mean gradient, and a
+    canary's gradient is minus its direction.
 
     Attributes:
-        delta: target δ.
+        delta: the target δ.
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class DPSGDAudit:
         self.delta = auditor.delta
         self._active = False
         self._stopped: str | None = None
-        self._final: Vector | None = None  # once training has ended
+        self._final: Vector | None = None  # the model after training
         self._has_begun = False
         self._hooks = contextlib.ExitStack()
         self._facts: list[StepFacts] = []
         self._seen = SeenSteps(steps.tensor_sizes)
 
     def __enter__(self) -> Self:
-        """Note the initial model, and let canaries join from the next step on.
+        """Store the initial model, and let canaries join from the next step on.
 
         Raises:
             ValueError: if the audit has been entered before.
@@ -97,7 +98,7 @@ class DPSGDAudit:
 
     def __exit__(self, *_: object) -> None:
         self._active = False
-        with self._standing_back("the final model could not be read"):
+        with self._ending_audit_on_error("the final model could not be read"):
             self._hooks.close()
             self._final = self._steps.model()
             self._seen.movement.count_change(self._final)
@@ -105,8 +106,8 @@ class DPSGDAudit:
                 logger.warning("Audit: %s", fault)
 
     @contextlib.contextmanager
-    def _standing_back(self, failure: str) -> Iterator[None]:
-        """End the audit after an error, and report it as this failure."""
+    def _ending_audit_on_error(self, failure: str) -> Iterator[None]:
+        """If an error is raised in this context, end the audit and report the failure."""
         try:
             yield
         except Exception as error:
@@ -132,7 +133,7 @@ class DPSGDAudit:
     ) -> Any:
         outcome = step(*args, **options)
         if self._active:
-            with self._standing_back(
+            with self._ending_audit_on_error(
                 "what moved the model could not be found out"
             ):
                 self._seen.movement.end(self._steps.model())
@@ -142,7 +143,7 @@ class DPSGDAudit:
         """Replaces the optimizer's ``add_noise``: canaries join before the noise."""
         undo = None
         if self._active:
-            with self._standing_back("canaries could not join"):
+            with self._ending_audit_on_error("canaries could not join"):
                 facts = self._steps.facts()
                 clipped = self._seen.take_batches()
                 cohort = self._cohorts(facts.batches)
@@ -154,7 +155,7 @@ class DPSGDAudit:
                 summed, undo = self._steps.join(gradient)
         call_or_undo(add_noise, undo)
         if undo is not None:
-            with self._standing_back("the step could not be scored"):
+            with self._ending_audit_on_error("the step could not be scored"):
                 self._score(facts, cohort, clipped, gradient, summed, untouched)
                 if self._loggers:
                     values = self._auditor.metrics_so_far()
@@ -168,7 +169,7 @@ class DPSGDAudit:
                     )
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> Vector:
-        """The sum of the cohort's gradients, ``(dim,)``."""
+        """The sum of the cohort's gradients, shape ``(dim,)``."""
         ones = np.ones((1, len(cohort)))
         total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())
         return np.asarray(np.float32(-clip_norm) * total[0])
@@ -182,7 +183,7 @@ class DPSGDAudit:
         summed: Vector,
         untouched: Booleans,
     ) -> None:
-        """Score what the adversary does not know: the noise, or all but the canaries."""
+        """Score what the adversary cannot subtract: the noise, or all but the canaries."""
         noisy = self._steps.noisy()
         batch_size = self._steps.batch_size
         noise = noisy - summed
@@ -215,12 +216,12 @@ class DPSGDAudit:
 
     @property
     def faults(self) -> list[str]:
-        """Faults so far, in sentences."""
+        """The faults so far, in sentences."""
         return self._auditor.faults.messages
 
     @property
     def findings(self) -> StepFindings:
-        """How the steps so far differ from what the privacy accounting assumes: `check_steps`."""
+        """The result of `check_steps` for the steps so far."""
         return self._findings(self._seen.noise)
 
     def _findings(self, noise: list[Check]) -> StepFindings:
@@ -236,7 +237,7 @@ class DPSGDAudit:
         """The record of the run so far, for every estimate and bound.
 
         Raises:
-            ValueError: before the audit was entered.
+            ValueError: if the audit has not been entered.
         """
         if not self._has_begun:
             raise ValueError(
@@ -324,10 +325,10 @@ class DPSGDAudit:
     def epsilon(
         self, delta: float | None = None, **options: Any
     ) -> auditing.EpsilonEstimate:
-        """ε of the run: `epsilon_from_record` on `record`.
+        """ε of the run: `epsilon_from_record` of `record`.
 
-        Its options are that function's; by default δ is the audit's, and the adversary that of
-        its privacy accounting.
+        The options are those of that function. By default, δ is the audit's, and the adversary
+        is that of the run's privacy accounting.
         """
         return auditing.epsilon_from_record(self.record(), delta, **options)
 
@@ -336,18 +337,16 @@ class DPSGDAudit:
     ) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
-        It never raises: the text names an error.
+        It never raises an error: the text names the error.
 
         Args:
-            directory: where to write.
-            details: also all else that the page says, not only the answer and warnings.
+            directory: the folder in which the files are written.
+            details: whether the text also has the rest of the page, not only the answer and
+                warnings.
         """
         try:
-            from fl_epe.reporting import (
-                as_text,
-                summarize,
-                write_report,
-            )  # slow to import
+            # This package is slow to import.
+            from fl_epe.reporting import as_text, summarize, write_report
 
             record = self.record()
             summary = summarize(record)
@@ -367,7 +366,7 @@ class DPSGDAudit:
 
 
 def _constant(values: list[float]) -> float | None:
-    """The value, if all are the same."""
+    """The common value of all, or ``None`` if they differ."""
     if len(set(values)) == 1:
         return values[0]
     return None

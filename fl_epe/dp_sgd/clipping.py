@@ -1,8 +1,8 @@
-"""How long each example's gradient was in a clipped sum, from the gradients and the sum.
+"""Recovers the norm of each example's gradient in a clipped sum, given gradients and sum.
 
-If the sum is not that of gradients clipped to the clip norm, each gradient has some factor in it.
-The factors follow by least squares where there are more entries than examples: one factor of the
-whole gradient, or else one of each tensor.
+If the sum is not that of gradients clipped to the clip norm, each gradient has an unknown
+factor in it. Least squares give the factors if there are more entries than examples: one factor
+for the whole gradient, or else one for each tensor.
 
 Examples:
     >>> gradients = torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.6, 0.8, 0.0]])
@@ -20,16 +20,17 @@ import torch
 
 from fl_epe.checks import Floats
 
-ROUNDING = 1e-3  # relative difference of norms
+# The relative difference of two norms that count as equal.
+ROUNDING = 1e-3
 
-_MAX_PRODUCTS = (
-    10**10
-)  # of a batch's Gram matrix: larger batches have unknown factors
-_STANDARD_ERRORS = 4  # subtracted from the estimate of a norm
-_MAX_ERROR = (
-    0.01  # of the clip norm: those errors of a norm that counts as known
-)
-_SINGULAR = 1e40  # variance of what does not follow from the sum
+# The factors are unknown if the batch's Gram matrix would need more multiplications.
+_MAX_PRODUCTS = 10**10
+# So many standard errors are subtracted from the estimate of a norm. The norm counts as known
+# if together they are at most this share of the clip norm.
+_STANDARD_ERRORS = 4
+_MAX_ERROR = 0.01
+# The variance of a factor that does not follow from the sum.
+_SINGULAR = 1e40
 
 Tensors = Sequence[torch.Tensor]
 
@@ -39,11 +40,11 @@ class BatchSeen:
     """Observations of a batch, or of a physical part of it.
 
     Attributes:
-        examples: how many; NaN if it is not known.
-        largest: norm of the longest clipped gradient over the clip norm, at least.
-        common_factor: by which all gradients were multiplied although their norms differ; NaN if
-            their factors differ or are not known.
-        unseen: why not all clipped gradients are known; empty if they are.
+        examples: the number of examples; NaN if it is not known.
+        largest: a lower bound on the norm of the longest clipped gradient, in clip norms.
+        common_factor: the factor by which all gradients were multiplied although their norms
+            differ; NaN if their factors differ or are not known.
+        unseen: the reason why not all clipped gradients are known; empty if they are.
     """
 
     examples: float = math.nan
@@ -53,12 +54,12 @@ class BatchSeen:
 
 
 def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
-    """How a batch was clipped.
+    """Observe how a batch was clipped.
 
     Args:
         samples: the gradients of a batch, ``(n, entries)`` for each tensor.
         totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
-        clip_norm: of each gradient.
+        clip_norm: the clip norm of each gradient.
     """
     examples = len(samples[0])
     unseen = "how gradients of single examples are clipped does not follow from their sum"
@@ -87,13 +88,12 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
 
 
 def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
-    """Norms of the clipped gradients, shape ``(n,)``; NaN where they are not known."""
+    """The norms of the clipped gradients, shape ``(n,)``; NaN where they are not known."""
     norms = _norms(rows)
     clipped = np.minimum(norms, clip_norm)
     tolerance = max(ROUNDING, 10 * torch.finfo(rows[0].dtype).eps)
-    if _distance(rows, totals, clipped, norms) <= tolerance * np.linalg.norm(
-        clipped
-    ):
+    distance = _distance(rows, totals, clipped, norms)
+    if distance <= tolerance * np.linalg.norm(clipped):
         return clipped
     return _solved(rows, totals, norms, clip_norm)
 
@@ -101,9 +101,9 @@ def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
 def _solved(
     rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float
 ) -> Floats:
-    """`_clipped_norms` by least squares.
+    """The norms of `_clipped_norms` by least squares.
 
-    A norm is its estimate less some standard errors. It is not known where these are large.
+    A norm is its estimate minus some standard errors. It is unknown if these are large.
     """
     unknown = np.full(len(norms), math.nan)
     entries = sum(len(total) for total in totals)
@@ -115,7 +115,8 @@ def _solved(
     gram = _host(gradients @ gradients.T) / np.outer(scale, scale)
     products = _host(gradients @ total) / scale
     values, vectors = np.linalg.eigh(gram)
-    is_singular = values < 1e-10 * values.max()  # as of two equal gradients
+    # The matrix is singular if two gradients are equal, for example.
+    is_singular = values < 1e-10 * values.max()
     estimates = vectors @ np.where(
         is_singular, 0, vectors.T @ products / values
     )
@@ -134,7 +135,7 @@ def _solved(
 def _distance(
     rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats
 ) -> float:
-    """Distance of the sum from that of gradients which have the norms ``clipped``."""
+    """The distance of the sum from the sum of gradients that have the norms ``clipped``."""
     factors = torch.from_numpy(clipped / np.where(norms > 0, norms, 1.0))
     distances = [
         float((total - factors.to(total) @ part).norm())
@@ -144,10 +145,11 @@ def _distance(
 
 
 def _common_factor(clipped: Floats, norms: Floats) -> float:
-    """The factor of all gradients, if it is one though their norms differ; else NaN."""
+    """The factor of all gradients, if it is the same although their norms differ; else NaN."""
     is_positive = norms > 0
     clipped = clipped[is_positive]
     norms = norms[is_positive]
+    # Clipping gives similar factors to gradients of similar norms.
     if len(norms) < 2 or np.ptp(norms) < 0.1 * norms.max():
         return math.nan
     factors = clipped / norms

@@ -1,4 +1,4 @@
-"""How far SGD moves a model by some of its gradients: exactly, as each step is linear in them.
+"""Computes how far some gradients move a model in SGD, exactly, as each step is linear in them.
 
 Examples:
     >>> step = LinearStep(learning_rate=0.1, momentum=0.5)
@@ -21,7 +21,7 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class LinearStep:
-    """A step of torch's SGD; the names are those of its options."""
+    """A step of torch's SGD, with its options as fields."""
 
     learning_rate: float
     momentum: float = 0.0
@@ -31,7 +31,7 @@ class LinearStep:
 
     @classmethod
     def of(cls, groups: Sequence[Mapping[str, Any]]) -> Self | None:
-        """By the parameter groups of SGD; ``None`` if it goes uphill, or groups differ."""
+        """The step of SGD's parameter groups; ``None`` if it maximizes or the groups differ."""
         if any(group.get("maximize") for group in groups):
             return None
         steps = {
@@ -50,7 +50,7 @@ class LinearStep:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model moves by the learning rate times the gradient, and no more."""
+        """Whether the movement is just the learning rate times the gradient."""
         return not self.momentum and not self.weight_decay
 
 
@@ -58,7 +58,8 @@ class Response:
     """The position of a model that some gradients move, one after the other.
 
     Attributes:
-        position: an array of NumPy or torch, which is the initial one before the first step.
+        position: the position, an array of NumPy or torch; the initial one before the first
+            step.
     """
 
     def __init__(self, position: Any) -> None:
@@ -68,9 +69,8 @@ class Response:
     def step(self, step: LinearStep, gradient: Any, scale: float = 1.0) -> None:
         """Move by ``scale`` times a gradient of the position's shape."""
         if step.is_plain and isinstance(gradient, torch.Tensor):
-            self.position.sub_(
-                gradient, alpha=step.learning_rate * scale
-            )  # one pass
+            # In place, which reads the arrays only once.
+            self.position.sub_(gradient, alpha=step.learning_rate * scale)
             return
         gradient = scale * gradient
         if step.is_plain:
@@ -92,7 +92,7 @@ class Response:
         self.position = self.position - step.learning_rate * gradient
 
     def append_zero(self) -> None:
-        """Append an entry to a NumPy array, which no gradient has moved so far."""
+        """Append an entry that no gradient has moved so far to a NumPy array."""
         self.position = np.append(self.position, 0.0)
         if self._velocity is not None:
             self._velocity = np.append(self._velocity, 0.0)

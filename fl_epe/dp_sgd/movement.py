@@ -1,8 +1,9 @@
-"""Whether the noisy gradient is what moves the model.
+"""Checks whether the noisy gradient is what moves the model.
 
-Each step is replayed: a copy of the optimizer takes it from the noisy gradient alone. Where a model
-ends elsewhere, it is tested whether its movement is independent of the noise. A movement that is
-neither replayed nor independent may be computed from the noisy gradient, or from more.
+Each step is replayed: a copy of the optimizer takes it from the noisy gradient alone. If the
+model ends elsewhere, its movement is tested for independence of the noise. A movement that is
+neither replayed nor independent may be computed from the noisy gradient, or from other data as
+well.
 """
 
 import json
@@ -15,19 +16,19 @@ from fl_epe.archive import error_text
 from fl_epe.checks import Vector
 from fl_epe.mechanism import norm
 
-_TOLERANCE = 1e-3  # of a movement: distance of a model that moved as replayed
-_DECAY = (
-    0.5  # of the noise of earlier steps: an optimizer may use a gradient later
-)
-_MAX_CORRELATED = (1 - _DECAY**2) / (
-    1 - _DECAY
-) ** 2  # variance of sums over such noise
+# The largest distance from the replayed model, as a share of the movement.
+_TOLERANCE = 1e-3
+# The noise of earlier steps has this weight, as an optimizer may use a gradient later.
+_DECAY = 0.5
+# The factor by which such correlations increase the variance of a sum, at most.
+_MAX_CORRELATED = (1 - _DECAY**2) / (1 - _DECAY) ** 2
 _DEVIATIONS = 3
 
-# Of the replay's response to noise: a model with a smaller one does not move by the noise.
+# If a model responds to the noise by less than this share of the replay's response, the noise
+# does not move it.
 _MIN_SHARE = 0.1
 
-# The attributes that a later round needs, in the order in which they are stored.
+# The attributes that are stored for a later round, in their order in the file.
 _STORED = (
     "steps",
     "unexplained",
@@ -43,13 +44,13 @@ class Movement:
     """Compares the movement of a run's steps with that by their noisy gradients.
 
     Args:
-        dim: of the model.
+        dim: the dimension of the model.
 
     Attributes:
-        steps: number of steps so far.
-        unexplained: number of steps that did not end where the noisy gradient alone takes them.
-        changes: how often the model changed between steps, or after the last one.
-        reason: why the first of the unexplained steps is.
+        steps: the number of steps so far.
+        unexplained: the number of steps that did not end where the noisy gradient alone leads.
+        changes: the number of changes of the model between steps, or after the last one.
+        reason: the reason for the first unexplained step.
     """
 
     def __init__(self, dim: int) -> None:
@@ -60,9 +61,8 @@ class Movement:
         self._start: Vector | None = None  # the model of the present step
         self._end: Vector | None = None  # the model after the last step
         self._replay: Vector | None = None
-        self._noise: Vector = np.zeros(
-            dim, np.float32
-        )  # of this and earlier steps
+        # The noise of this step and, with smaller weights, of earlier steps.
+        self._noise: Vector = np.zeros(dim, np.float32)
         self._moved_by_noise = 0.0
         self._replayed_by_noise = 0.0
         self._variance = 0.0
@@ -70,12 +70,13 @@ class Movement:
     def begin(
         self, model: Vector, noise: Vector, replay: Callable[[], Vector]
     ) -> None:
-        """Note the model before it moves.
+        """Store the model before it moves.
 
         Args:
-            model: of shape ``(dim,)``.
-            noise: of this step, shape ``(dim,)``.
-            replay: returns the model after the step; an error means that it cannot be replayed.
+            model: the model, shape ``(dim,)``.
+            noise: the noise of this step, shape ``(dim,)``.
+            replay: a function that returns the model after the step; an error means that the
+                step cannot be replayed.
         """
         self.count_change(model)
         self._start = model
@@ -88,7 +89,7 @@ class Movement:
             self.reason = self.reason or text
 
     def end(self, model: Vector) -> None:
-        """Compare the model after a step, shape ``(dim,)``; nothing if no step has begun."""
+        """Compare the model after a step, shape ``(dim,)``, if a step has begun."""
         start = self._start
         replay = self._replay
         if start is None:
@@ -99,11 +100,8 @@ class Movement:
         if replay is not None and np.isfinite(model).all():
             movement = model - start
             replayed = replay - start
-            if (
-                norm(movement - replayed)
-                <= _TOLERANCE * norm(replayed)
-                < math.inf
-            ):
+            distance = norm(movement - replayed)
+            if distance <= _TOLERANCE * norm(replayed) < math.inf:
                 return
             self._compare(movement, replayed)
         self.unexplained += 1
@@ -113,7 +111,7 @@ class Movement:
         )
 
     def _compare(self, movement: Vector, replayed: Vector) -> None:
-        """Add how two movements respond to the noise, in units of their lengths."""
+        """Add the responses of two movements to the noise, in units of their lengths."""
         length = norm(movement)
         replayed_length = norm(replayed)
         if length > 0 and replayed_length > 0:
@@ -126,7 +124,7 @@ class Movement:
             self._variance += norm(self._noise) ** 2 / len(self._noise)
 
     def count_change(self, model: Vector) -> None:
-        """Compare a model after the last step, shape ``(dim,)``, with that of the step."""
+        """Count a change if the model, shape ``(dim,)``, differs from that of the last step."""
         if self._start is not None:  # `end` was not called for the step
             self._end = self._start if self._replay is None else self._replay
             self._start = None
@@ -135,18 +133,18 @@ class Movement:
             self.changes += 1
 
     def forget(self) -> None:
-        """Compare no later model with this step: unchecked steps follow, or another round."""
+        """Forget this step, as unchecked steps or another round follow."""
         self._start = None
         self._end = None
         self._replay = None
         self._noise = np.zeros_like(self._noise)
 
     def state(self) -> np.ndarray:
-        """What a later round needs, as a JSON text."""
+        """The state that a later round needs, as a JSON text."""
         return np.array(json.dumps([getattr(self, name) for name in _STORED]))
 
     def restore(self, state: np.ndarray) -> None:
-        """Go on from what `state` returned."""
+        """Continue from the state that `state` returned."""
         for name, value in zip(_STORED, json.loads(str(state)), strict=True):
             setattr(self, name, value)
 
@@ -154,11 +152,13 @@ class Movement:
     def has_no_noise(self) -> bool:
         """Whether the unexplained movements are independent of the noise.
 
-        The sum of their inner products with it then has mean 0. The noise of a step is in later
-        sums with weights 1, 1/2, 1/4, …, so their variance is at most 4 / (4/3) times that of
-        movements which are independent of each other.
+        If so, the sum of their inner products with the noise has mean 0. The noise of a step is
+        in later sums with weights 1, 1/2, 1/4, …, so the variance is at most 4 / (4/3) times
+        that of independent movements.
         """
         limit = _DEVIATIONS * math.sqrt(_MAX_CORRELATED * self._variance)
-        moved = abs(self._moved_by_noise)
-        share = _MIN_SHARE * abs(self._replayed_by_noise)
-        return limit > 0 and moved <= limit and moved + limit < share
+        response = abs(self._moved_by_noise)
+        min_response = _MIN_SHARE * abs(self._replayed_by_noise)
+        return (
+            limit > 0 and response <= limit and response + limit < min_response
+        )

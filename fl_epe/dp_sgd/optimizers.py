@@ -1,7 +1,7 @@
-"""The optimizers that can be audited: `PlainDPSGD`, to read or to copy, and Opacus's.
+"""The optimizers that can be audited: Opacus's, and `PlainDPSGD`, a short reference.
 
-`Steps` is an audit's interface to both: the clipped sum, into which canaries join before the
-optimizer's own ``add_noise``, and the noisy sum after it.
+`Steps` is an audit's interface to both: to the clipped sum, which canaries join before the
+optimizer's ``add_noise``, and to the noisy sum after it.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.dp_sgd.linear import LinearStep
 from fl_epe.seeding import noise_generator
 
+# Parts of names of Opacus optimizers that cannot be audited, and what is expected instead.
 _REFUSED = {
     "PerLayer": "one clip norm for all layers",
     "Distributed": "an optimizer of one process",
@@ -47,11 +48,11 @@ class PlainDPSGD:
 
     Args:
         theta: the initial model, shape ``(dim,)``.
-        learning_rate: > 0.
-        noise_multiplier: z ≥ 0; the noise's deviation is z times the clip norm.
-        max_grad_norm: clip norm C of an example's gradient, > 0.
-        expected_batch_size: what the noisy sum is divided by, > 0.
-        seed: of the noise; the operating system's entropy by default.
+        learning_rate: the learning rate, > 0.
+        noise_multiplier: z ≥ 0; the noise's standard deviation is z times the clip norm.
+        max_grad_norm: the clip norm C of an example's gradient, > 0.
+        expected_batch_size: the divisor of the noisy sum, > 0.
+        seed: the seed of the noise (default: the operating system's entropy).
 
     Raises:
         ValueError: for an argument out of range.
@@ -92,11 +93,11 @@ class PlainDPSGD:
 
     @property
     def param_groups(self) -> list[dict[str, float]]:
-        """The options of the step, as those of a torch optimizer."""
+        """The options of the step, in the form of a torch optimizer."""
         return [{"lr": self.learning_rate, "momentum": 0.0}]
 
     def step(self, gradients: Reals) -> Floats:
-        """One step, from the gradients of the batch's examples, shape ``(batch, dim)``.
+        """Take one step by the gradients of the batch's examples, shape ``(batch, dim)``.
 
         Returns:
             The new model.
@@ -116,22 +117,18 @@ class PlainDPSGD:
         self._model.summed_grad = None
         self.clip_and_accumulate()
         self.add_noise()
-        moved = (
-            self.learning_rate
-            * self._model.grad.numpy()
-            / self.expected_batch_size
-        )
-        self._model.data = torch.from_numpy(theta - moved)
+        noisy_sum = self._model.grad.numpy()
+        movement = self.learning_rate * noisy_sum / self.expected_batch_size
+        self._model.data = torch.from_numpy(theta - movement)
         return self.theta
 
     def clip_and_accumulate(self) -> None:
         """Set the ``summed_grad`` of the parameter: the sum of the clipped gradients."""
         gradients = self.grad_samples[0].numpy()
         norms = np.linalg.norm(gradients, axis=1)
-        clipped = (
-            np.minimum(1.0, self.max_grad_norm / (norms + 1e-12)) @ gradients
-        )
-        self._model.summed_grad = torch.from_numpy(clipped)
+        # 1e-12 avoids a division by 0.
+        factors = np.minimum(1.0, self.max_grad_norm / (norms + 1e-12))
+        self._model.summed_grad = torch.from_numpy(factors @ gradients)
 
     def add_noise(self) -> None:
         """Set the ``grad`` of the parameter, which is its ``summed_grad`` with noise."""
@@ -145,13 +142,14 @@ class StepFacts:
     """The parameters of a step.
 
     Attributes:
-        clip_norm: C.
-        noise_multiplier: z of the privacy accounting.
-        sum_noise_multiplier: z of the noise on the sum; smaller than that of the run where a count
+        clip_norm: the clip norm C.
+        noise_multiplier: the noise multiplier z of the privacy accounting.
+        sum_noise_multiplier: the noise multiplier of the sum. It is smaller than z if a count
             of clipped gradients is released as well (adaptive clipping).
-        learning_rate: how far the model moves for a mean of length 1.
-        batches: that were accumulated, by which Opacus multiplies the sampling rate.
-        scale: by which a mean gradient is multiplied before the learning rate.
+        learning_rate: the length of the model's movement for a mean of length 1.
+        batches: the number of accumulated batches, by which Opacus multiplies the sampling
+            rate.
+        scale: the factor of a mean gradient, which is applied before the learning rate.
     """
 
     clip_norm: float
@@ -166,12 +164,12 @@ class Steps:
     """The steps of a `PlainDPSGD` or an Opacus ``DPOptimizer``, with any clipping but per layer.
 
     Attributes:
-        optimizer: takes the steps.
+        optimizer: the optimizer that takes the steps.
         inner: the optimizer that moves the model by noisy gradients.
-        description: of the optimizer, for reports.
-        parameters: the trainable tensors, in the order of the vectors here.
-        tensor_sizes: number of entries of each trainable tensor.
-        batch_size: by which a noisy sum is divided; 1 if the optimizer has none.
+        description: a description of the optimizer, for reports.
+        parameters: the trainable tensors, in their order in vectors of shape ``(dim,)``.
+        tensor_sizes: the number of entries of each trainable tensor.
+        batch_size: the divisor of a noisy sum; 1 if the optimizer has none.
 
     Raises:
         TypeError: if the optimizer is neither.
@@ -205,7 +203,7 @@ class Steps:
 
     @property
     def momentum(self) -> float | None:
-        """Momentum of SGD whose model is a weighted sum of gradients; ``None`` of any other."""
+        """The momentum of SGD with no other options; ``None`` for any other optimizer."""
         step = self.linear_step
         if step is None or step.dampening or step.nesterov or step.weight_decay:
             return None
@@ -213,28 +211,26 @@ class Steps:
 
     @property
     def linear_step(self) -> LinearStep | None:
-        """The next step of SGD; ``None`` of any other optimizer, or if tensors differ in it."""
+        """The next step of SGD; ``None`` for other optimizers or differing parameter groups."""
         if type(self.inner) not in (torch.optim.SGD, PlainDPSGD):
             return None
         return LinearStep.of(self.optimizer.param_groups)
 
     @property
-    def _of_engine(self) -> dict[str, Any]:
+    def _engine_variables(self) -> dict[str, Any]:
         """The variables of ``PrivacyEngine``'s hook after each step; empty without that hook."""
         hook: Any = getattr(self.optimizer, "step_hook", None)
-        with contextlib.suppress(
-            TypeError, ValueError
-        ):  # another function, or none
+        # The hook may be missing, or be another function.
+        with contextlib.suppress(TypeError, ValueError):
             return dict(inspect.getclosurevars(hook).nonlocals)
         return {}
 
     @property
     def sample_rate(self) -> float | None:
         """The sampling rate of ``PrivacyEngine``'s accountant; ``None`` without one."""
-        with contextlib.suppress(
-            TypeError, ValueError, KeyError
-        ):  # another function
-            return float(self._of_engine["sample_rate"])
+        # The hook may be another function.
+        with contextlib.suppress(TypeError, ValueError, KeyError):
+            return float(self._engine_variables["sample_rate"])
         return None
 
     def facts(self) -> StepFacts:
@@ -263,17 +259,19 @@ class Steps:
         )
 
     def clip(self, clip: Callable[[], None], *, look: bool = True) -> BatchSeen:
-        """Let the optimizer clip a batch, and observe how; what cannot be read is unseen.
+        """Let the optimizer clip a batch, and observe the clipping as far as it can be read.
 
-        Without ``look`` only its examples are counted.
+        Without ``look``, only the examples are counted.
         """
         if not look:
             clip()
-            with contextlib.suppress(Exception):  # somebody's optimizer
+            # A third party's optimizer may raise any error.
+            with contextlib.suppress(Exception):
                 return BatchSeen(self._examples())
             return BatchSeen()
         before: dict[Any, Any] | None = None
-        with contextlib.suppress(Exception):  # such as no memory
+        # There may be too little memory for a copy, for example.
+        with contextlib.suppress(Exception):
             sums = {p: getattr(p, "summed_grad", None) for p in self.parameters}
             before = {p: s.clone() for p, s in sums.items() if s is not None}
         clip()
@@ -289,16 +287,16 @@ class Steps:
         )
 
     def _examples(self) -> float:
-        """Number of examples of the batch that was just clipped; NaN if it is not known."""
+        """The number of examples of the batch that was just clipped; NaN if it is not known."""
         gradients = self.optimizer.grad_samples[0]
-        if gradients is None:  # ghost clipping keeps their norms
+        if gradients is None:  # ghost clipping stores their norms instead
             gradients = getattr(self.parameters[0], "_norm_sample", None)
         if gradients is None:
             return math.nan
         return float(len(gradients))
 
     def _clipped(self, examples: float, before: dict[Any, Any]) -> BatchSeen:
-        """How a batch was clipped, from the sums before it."""
+        """Observe how a batch was clipped, given the sums before it."""
         gradients = self.optimizer.grad_samples
         if gradients[0] is None:
             return BatchSeen(
@@ -318,17 +316,17 @@ class Steps:
     def replay(self) -> Vector:
         """The model after the present step, if the noisy sum alone moves it.
 
-        A copy of the optimizer takes that step. Call it after noise was added, and before anything
-        divides the sum.
+        A copy of the optimizer takes the step. Call this after noise was added to the sum and
+        before the sum is divided.
 
         Raises:
-            Exception: whatever an optimizer raises that cannot be copied.
+            Exception: any error of an optimizer that cannot be copied.
         """
         optimizer = self.optimizer
         inner = self.inner
         if inner is optimizer:  # PlainDPSGD
-            moved = optimizer.learning_rate * self.noisy() / self.batch_size
-            return np.asarray(self.model() - moved)
+            movement = optimizer.learning_rate * self.noisy() / self.batch_size
+            return np.asarray(self.model() - movement)
         divisor = 1.0
         if optimizer.loss_reduction == "mean":
             divisor = (
@@ -346,7 +344,7 @@ class Steps:
             copies[id(p)] = replica
         inner_copy = copy.deepcopy(inner, dict(copies))
         step = type(inner).step
-        # Without hooks, which are not for copies.
+        # The step without its hooks, which are not for copies.
         step = getattr(step, "__wrapped__", step)
         devices = {
             p.device.index for p in self.parameters if p.device.type == "cuda"
@@ -356,21 +354,21 @@ class Steps:
         return flat(copies[id(p)] for p in self.parameters)
 
     def _split(self, vector: Vector) -> tuple[torch.Tensor, ...]:
-        """A vector of shape ``(dim,)`` by the trainable tensors."""
+        """A vector of shape ``(dim,)``, split into parts for the trainable tensors."""
         return torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
 
     def join(self, vector: Vector) -> tuple[Vector, Callable[[], None]]:
         """Add a vector of shape ``(dim,)`` to the clipped sum.
 
         Returns:
-            The sum, shape ``(dim,)``; and a function that restores the sum, bit for bit.
+            The new sum, shape ``(dim,)``, and a function that restores the old sum, bit for
+            bit.
 
         Raises:
             ValueError: if other parameters are trained than at the beginning.
         """
-        if [id(p) for p in self.optimizer.params] != [
-            id(p) for p in self.parameters
-        ]:
+        trained_ids = [id(p) for p in self.optimizer.params]
+        if trained_ids != [id(p) for p in self.parameters]:
             raise ValueError(
                 f"Expected the {len(self.parameters)} trainable tensors of the start."
             )
@@ -396,18 +394,19 @@ class Steps:
 
     @property
     def has_velocity(self) -> bool:
-        """Whether the optimizer has momentum of earlier steps."""
+        """Whether the optimizer has momentum from earlier steps."""
         states = getattr(self.inner, "state", {}).values()
         return any(state.get("momentum_buffer") is not None for state in states)
 
     @property
     def accounted_steps(self) -> int | None:
-        """Number of steps of ``PrivacyEngine``'s accountant; ``None`` without one."""
+        """The number of steps of ``PrivacyEngine``'s accountant; ``None`` without one."""
         with contextlib.suppress(
             TypeError, ValueError, KeyError, AttributeError
         ):
             return sum(
-                int(steps) for _, _, steps in self._of_engine["self"].history
+                int(steps)
+                for _, _, steps in self._engine_variables["self"].history
             )
         return None
 
@@ -416,24 +415,24 @@ class Steps:
         return flat(p.summed_grad for p in self.parameters)
 
     def noisy(self) -> Vector:
-        """The noisy sum, shape ``(dim,)``; not yet divided by anything."""
+        """The noisy sum before any division, shape ``(dim,)``."""
         return flat(p.grad for p in self.parameters)
 
     def model(self) -> Vector:
-        """The trainable parameters, shape ``(dim,)``; a copy."""
+        """A copy of the trainable parameters, shape ``(dim,)``."""
         return flat(self.parameters)
 
 
 def _set_values(
     tensors: list[torch.Tensor], values: list[torch.Tensor]
 ) -> None:
-    """Replace the values of tensors, and none of their other attributes."""
+    """Replace the values of tensors, but none of their other attributes."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.data = value
 
 
 def flat(tensors: Iterable[Any]) -> Vector:
-    """A copy of tensors as one vector: in float64 if one tensor is, else in float32."""
+    """A copy of tensors as one vector, in float64 if one tensor has it, else in float32."""
     parts = [t.detach().reshape(-1).cpu() for t in tensors]
     return np.asarray(
         torch.cat(

@@ -1,4 +1,4 @@
-"""`SeenSteps`: an audit's observations of a run's steps; `hooked` lets the audit make them."""
+"""`SeenSteps` are an audit's observations of a run's steps, which it makes within `hooked`."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,8 @@ from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.hooks import stand_in
 from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth
 
-_NOISE_COORDINATES = 1024  # of a step, which are stored
+# The approximate number of coordinates of a step's noise that are stored.
+_NOISE_COORDINATES = 1024
 _NOT_CLIPPED = BatchSeen(
     unseen="the optimizer does not clip by its method clip_and_accumulate"
 )
@@ -32,14 +33,14 @@ def hooked(
     add_noise: Callable[..., Any],
     step: Callable[..., Any],
 ) -> Iterator[None]:
-    """Within this context, functions of an audit replace an optimizer's.
+    """Within this context, an audit's functions replace an optimizer's methods.
 
-    Each is called with the optimizer's own function, and its arguments.
+    Each is called with the optimizer's own method and the arguments of the call.
     """
     functions = {
         "add_noise": add_noise,
         "clip_and_accumulate": clip,
-        "accumulate": clip,  # its name for ghost clipping
+        "accumulate": clip,  # the method's name with ghost clipping
         "step": step,
     }
     with contextlib.ExitStack() as hooks:
@@ -65,7 +66,7 @@ def call_or_undo(
 def _method(
     optimizer: Any, method: Callable[..., Any], function: Callable[..., Any]
 ) -> types.MethodType:
-    """A function in a method's place; it is bound, as schedulers of the learning rate expect."""
+    """A bound method that calls ``function``; learning rate schedulers expect one."""
 
     @functools.wraps(method)
     def replaced(_: Any, *args: Any, **options: Any) -> Any:
@@ -78,11 +79,11 @@ class SeenSteps:
     """The steps of a run, as `check_steps` checks them.
 
     Args:
-        tensor_sizes: number of entries of each trainable tensor.
-        coordinates: of the noise of a step that are stored, about.
+        tensor_sizes: the number of entries of each trainable tensor.
+        coordinates: the approximate number of coordinates of a step's noise that are stored.
 
     Attributes:
-        movement: of the model by these steps.
+        movement: the movement of the model by these steps.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class SeenSteps:
         self.movement = Movement(int(tensor_sizes.sum()))
         self._sizes = tensor_sizes
         self._coordinates = coordinates
-        self._batches: list[BatchSeen] = []  # of the present step
+        self._batches: list[BatchSeen] = []  # the batches of the present step
         self._steps: list[StepSeen] = []
         sizes = {
             f"tensor {i}": size
@@ -102,7 +103,7 @@ class SeenSteps:
     def clip(
         self, steps: Steps, clip: Callable[[], None], *, look: bool = True
     ) -> None:
-        """Let the optimizer clip a batch; ``look`` at how it does, or only count its examples."""
+        """Let the optimizer clip a batch, and observe it as `Steps.clip` does."""
         self._batches.append(steps.clip(clip, look=look))
 
     def take_batches(self) -> list[BatchSeen]:
@@ -128,11 +129,11 @@ class SeenSteps:
         """Add a step.
 
         Args:
-            steps: of the optimizer.
-            facts: of the step.
-            batches: that were clipped for it.
-            noise: on their sum, ``(dim,)``.
-            untouched: entries in which neither an example nor a canary had a gradient.
+            steps: the steps of the optimizer.
+            facts: the parameters of this step.
+            batches: the batches that were clipped for it.
+            noise: the noise on their sum, shape ``(dim,)``.
+            untouched: whether neither an example nor a canary had a gradient in each entry.
         """
         deviation = facts.sum_noise_multiplier * facts.clip_norm
         self._noise.add(noise, deviation)
@@ -164,14 +165,14 @@ class SeenSteps:
         tells_sizes: bool = True,
         noise: list[Check] | None = None,
     ) -> StepFindings:
-        """How the steps so far differ from what the privacy accounting assumes: `check_steps`.
+        """The result of `check_steps` for the steps so far.
 
         Args:
-            rate: sampling rate; ``None`` if it is not known.
-            batch_size: expected number of examples of a batch; NaN if it is not known.
+            rate: the sampling rate; ``None`` if it is not known.
+            batch_size: the expected number of examples of a batch; NaN if it is not known.
             is_sampled: whether the accounting is for Poisson sampling.
             tells_sizes: whether the text of a fault may contain batch sizes and the rate.
-            noise: `noise`, if it has been computed.
+            noise: the value of `noise`, if it has been computed before.
         """
         return check_steps(
             self._steps,
@@ -184,7 +185,7 @@ class SeenSteps:
         )
 
     def state(self) -> NamedArrays:
-        """Named arrays, from which `of_state` goes on."""
+        """The state as named arrays, for `of_state`."""
         return {
             "tensor_sizes": self._sizes,
             "kept": np.array(self._coordinates),
@@ -197,7 +198,7 @@ class SeenSteps:
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
-        """The steps that were in `state`."""
+        """The steps of a `state`."""
         steps = cls(state["tensor_sizes"], int(state["kept"]))
         for row in unpacked_json(state["steps"]):
             row["parts"] = tuple(BatchSeen(**part) for part in row["parts"])

@@ -20,9 +20,12 @@ from fl_epe.seeding import generator
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
-_CANARY_SHARE = 0.1  # of an expected batch, by default
-_MAX_CANARIES = 1000  # of a run, by default
-_SCHEDULE = 0  # stream of the canaries' steps
+# By default, the canaries of a step are this share of an expected batch, and a run has at most
+# this number of canaries.
+_CANARY_SHARE = 0.1
+_MAX_CANARIES = 1000
+# The stream of random numbers of the canaries' steps.
+_SCHEDULE = 0
 
 
 def audit_dp_sgd(
@@ -38,32 +41,36 @@ def audit_dp_sgd(
     seed: int | None = None,
     log_to: str | Sequence[str | RunLogger] = (),
 ) -> DPSGDAudit:
-    """An audit to put around a run of DP-SGD: ``with … as audit:``, and train.
+    """An audit of a run of DP-SGD, as a context: ``with … as audit:`` around training.
 
-    Each canary stands for one example. Its gradient is a random direction as long as the clip norm,
-    which joins the clipped gradients before the noise is added. Its steps are drawn before the run:
-    by default by coins at the run's own sampling rate, as Poisson sampling draws examples. Nothing
-    else changes: noise, denominators, accounting and torch's random numbers stay as they are.
+    Each canary represents one example. Its gradient is a random direction with the clip norm as
+    length, which is added to the clipped gradients before the noise. Its steps are drawn before
+    the run, by default at the run's own sampling rate, as Poisson sampling draws examples.
+    Nothing else changes: noise, denominators, accounting and torch's random numbers stay as
+    they are.
 
     Args:
         optimizer: an Opacus ``DPOptimizer`` (as ``PrivacyEngine().make_private`` returns it), with
             flat, adaptive or ghost clipping, in one process; or a `PlainDPSGD`.
-        delta: target δ.
-        num_canaries: canaries that may take part, at least 2. By default a tenth of the expected
-            batch of a step, divided by the sampling rate, at most 1,000.
-        sample_rate: probability of a canary to be in a step; by default that of ``PrivacyEngine``.
-        steps: of the run; instead of coins each canary then takes part in ``participations`` steps.
-        participations: see ``steps``.
-        unobserved: canaries that are only scored; by default a quarter of ``num_canaries``, or as
-            many where ``full_knowledge=False``, as the null is then not known.
+        delta: the target δ.
+        num_canaries: the number of canaries that may take part, at least 2. By default, a tenth
+            of the expected batch of a step, divided by the sampling rate, and at most 1,000.
+        sample_rate: the probability that a canary is in a step (default: the sampling rate of
+            ``PrivacyEngine``).
+        steps: the number of steps of the run. If it is given, each canary takes part in
+            ``participations`` steps, and ``sample_rate`` must not be given.
+        participations: the number of steps of a canary, with ``steps``.
+        unobserved: the number of canaries that are only scored. By default, a quarter of
+            ``num_canaries``; with ``full_knowledge=False`` as many as ``num_canaries``, as the
+            null distribution is then not known.
         full_knowledge: whether the adversary knows the gradients of all real examples and subtracts
-            them from every step, as the definition of DP allows. Otherwise they hide canaries.
-        seed: of the canaries and their steps; the operating system's entropy by default. Keep it
-            secret until training has ended.
-        log_to: where to log each step, see `fl_epe.loggers`; their files are under ``runs``.
+            them from every step, as the definition of DP allows. Otherwise they act as noise.
+        seed: the seed of the canaries and their steps (default: the operating system's
+            entropy). Keep it secret until training has ended.
+        log_to: the loggers of each step, see `fl_epe.loggers`; their files are under ``runs``.
 
     Raises:
-        TypeError: if ``optimizer`` is none of these.
+        TypeError: if ``optimizer`` is neither of them.
         ValueError: for an argument out of range, or an optimizer that cannot be audited.
     """
     audited_steps = Steps(optimizer)
@@ -127,7 +134,7 @@ def audit_dp_sgd(
 def _sampling_rate(
     steps: Steps, sample_rate: float | None, participations: float
 ) -> float:
-    """Probability of a canary to be in a step: the argument, or that of the optimizer."""
+    """The probability that a canary is in a step: the argument, or the optimizer's rate."""
     if participations != 1:
         raise ValueError(
             f"Expected steps=… with participations={participations}."
@@ -148,7 +155,7 @@ def _cohorts(
     canaries: int,
     rng: np.random.Generator,
 ) -> Callable[[int], Cohort]:
-    """The canaries of the next step, by the number of batches that are accumulated for it."""
+    """A function from the number of accumulated batches to the canaries of the next step."""
     if schedule is None:
         return lambda n: next(
             Poisson(1, min(1.0, n * rate)).cohorts(canaries, rng)

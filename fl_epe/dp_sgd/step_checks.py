@@ -1,8 +1,9 @@
-"""Whether the steps of DP-SGD did what their privacy accounting assumes.
+"""Checks whether the steps of DP-SGD did what their privacy accounting assumes.
 
-`check_steps` compares clipped gradients with the clip norm, batch sizes with Poisson sampling, the
-noise where no example has a gradient with that elsewhere, and the model's movement with the noisy
-gradient; `fl_epe.noise` checks the noise itself. The findings name what could not be checked.
+`check_steps` compares clipped gradients with the clip norm, batch sizes with Poisson sampling,
+the noise of entries without any gradient with the claimed noise, and the model's movement with
+the noisy gradient; `fl_epe.noise` checks the noise itself. The findings name what could not be
+checked.
 
 Examples:
     >>> steps = [StepSeen(batches=1, parts=(BatchSeen(examples=50, largest=2.0),))] * 20
@@ -23,9 +24,10 @@ from fl_epe.dp_sgd.movement import Movement
 from fl_epe.noise import Check, fault, faults
 
 _LEVEL = 1e-4
-"""Probability of a false alarm of a right run, at most: of the batch sizes; of untouched rows."""
+"""The level of each of two tests: of the batch sizes, and of the entries without a gradient."""
 
-_FACTOR_SPREAD = 0.02  # relative difference of the factors of two batches
+# The relative difference of the factors of two batches that count as different.
+_FACTOR_SPREAD = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +35,13 @@ class StepSeen:
     """Observations of a step.
 
     Attributes:
-        batches: that were accumulated for the step.
+        batches: the number of batches that were accumulated for the step.
         parts: the batches that were clipped for it, in order.
-        silent: whether no noise was claimed, and none added.
-        untouched: number of entries where neither an example nor a canary had a gradient.
-        untouched_square: sum of their squared noise, over the claimed variance.
+        silent: whether no noise was claimed, and none was added.
+        untouched: the number of entries in which neither an example nor a canary had a
+            gradient.
+        untouched_square: the sum of the squared noise of these entries over the claimed
+            variance.
         looked_at: whether more than the batch sizes was observed.
     """
 
@@ -54,9 +58,9 @@ class StepFindings:
     """The result of `check_steps`.
 
     Attributes:
-        faults: how steps differ from what the accounting assumes.
-        unseen: what could not be checked.
-        unbounded: why ε of all steps is infinite; ``None`` if nothing shows that.
+        faults: the differences between the steps and the assumptions of the accounting.
+        unseen: the checks that could not be made.
+        unbounded: the reason why ε of all steps is infinite; ``None`` if there is none.
     """
 
     faults: tuple[str, ...] = ()
@@ -74,34 +78,35 @@ def check_steps(
     is_sampled: bool = True,
     tells_sizes: bool = True,
 ) -> StepFindings:
-    """How steps differ from what the privacy accounting of DP-SGD assumes.
+    """Find differences between steps and what the privacy accounting of DP-SGD assumes.
 
-    At most one of 1,000 right runs has a fault (`simulations/nasr_2023/dp_sgd_claims.py`, part 3).
+    At most one of 1,000 correct runs has a fault (`simulations/nasr_2023/dp_sgd_claims.py`,
+    part 3).
 
     Args:
-        steps: of the run.
-        noise: checks of their noise.
-        movement: of the model by the steps.
-        rate: sampling rate of the accounting; ``None`` if it is not known.
-        batch_size: expected examples of a batch at that rate, rounded down.
+        steps: the steps of the run.
+        noise: the checks of their noise.
+        movement: the movement of the model by the steps.
+        rate: the sampling rate of the accounting; ``None`` if it is not known.
+        batch_size: the expected number of examples of a batch at that rate, rounded down.
         is_sampled: whether the accounting is for Poisson sampling, and so assumes batch sizes.
         tells_sizes: whether the text of a fault may contain batch sizes and the rate.
     """
     if not steps:
         return StepFindings()
     checked = [step for step in steps if step.looked_at]
-    silent = sum(step.silent for step in steps)
-    if silent:
-        infinite = [f"{silent} of {len(checked)} steps had no noise"]
+    silent_steps = sum(step.silent for step in steps)
+    if silent_steps:
+        infinite = [f"{silent_steps} of {len(checked)} steps had no noise"]
     else:
         infinite = []
     infinite += [
         f"the noise: {check.measured}"
         for check in faults(noise)
-        # An experiment's seed leaks its noise only to those who know of the seed.
+        # The seed of an experiment leaks its noise only to an adversary who knows the seed.
         if check.infinite and check.name != "seed"
     ]
-    found_faults, unseen = _clipping(checked)
+    step_faults, unseen = _clipping(checked)
     if is_sampled:
         fault_of_sizes, unseen_sizes = _sampling(steps, rate, batch_size)
         unseen += unseen_sizes
@@ -110,27 +115,27 @@ def check_steps(
                 "batch sizes are not those of Poisson sampling at the rate of the"
                 " accounting"
             )
-        found_faults.append(fault_of_sizes)
-    found_faults.append(fault(noise))
+        step_faults.append(fault_of_sizes)
+    step_faults.append(fault(noise))
     if not infinite:
         too_little, is_silent = _untouched(steps)
-        found_faults.append(too_little)
+        step_faults.append(too_little)
         if is_silent:
             infinite.append(too_little)
     unmoved, unseen_movement = _movement(movement)
-    found_faults.append(unmoved)
+    step_faults.append(unmoved)
     unseen += unseen_movement
     if unmoved:
         infinite.append(unmoved)
     return StepFindings(
-        tuple(text for text in found_faults if text),
+        tuple(text for text in step_faults if text),
         tuple(unseen),
         infinite[0] if infinite else None,
     )
 
 
 def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
-    """Faults of clipping, and clipping that is not known."""
+    """The faults of clipping, and the clipping that is not known."""
     clipping_faults = []
     largest = np.array(
         [max(part.largest for part in step.parts) for step in steps]
@@ -159,7 +164,7 @@ def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
 def _sampling(
     steps: Sequence[StepSeen], rate: float | None, batch_size: float
 ) -> tuple[str, list[str]]:
-    """A fault of batch sizes for Poisson sampling, or "", and sizes that are not known."""
+    """The fault of batch sizes for Poisson sampling, or "", and the unknown batch sizes."""
     if rate is None or not np.isfinite(batch_size):
         return "", [
             "batch sizes, as they or the sampling rate of the accounting are not known"
@@ -177,7 +182,7 @@ def _sampling(
 
 
 def _untouched(steps: Sequence[StepSeen]) -> tuple[str, bool]:
-    """The fault of too little noise where no gradient is, or ""; and whether there is no noise."""
+    """The fault of too little noise in entries without a gradient, or ""; whether it is 0."""
     entries = sum(step.untouched for step in steps)
     square = sum(step.untouched_square for step in steps)
     if not entries or scipy.stats.chi2.cdf(square, entries) >= _LEVEL:
@@ -188,7 +193,7 @@ def _untouched(steps: Sequence[StepSeen]) -> tuple[str, bool]:
 
 
 def _movement(movement: Movement) -> tuple[str, list[str]]:
-    """The fault of a model that moves without noise, or "", and movement that is not known."""
+    """The fault of a model that moves without noise, or "", and unexplained movement."""
     unseen = []
     if movement.changes:
         unseen.append(
@@ -208,7 +213,8 @@ def _average(
 ) -> str:
     """Test the sum of the batch sizes against its binomial law under Poisson sampling.
 
-    Batches of unknown size may be empty or large.
+    Batches of unknown size may be empty or large. The level is split over the two tails, and
+    over this test and `_fixed`.
     """
     total = np.nansum(examples)
     count = batches.sum()
@@ -235,9 +241,8 @@ def _fixed(
     likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
     sizes, counts = np.unique(examples, return_counts=True, equal_nan=False)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
-    possible_sizes = 1 + 12 * math.sqrt(
-        size * (1 - rate)
-    )  # others hardly occur
+    # The range of ±6 standard deviations, which a size hardly ever leaves.
+    possible_sizes = 1 + 12 * math.sqrt(size * (1 - rate))
     if chance * possible_sizes >= _LEVEL / 2:
         return ""
     return (

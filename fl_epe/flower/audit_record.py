@@ -1,4 +1,4 @@
-"""`RunOutcome`: what an audit leaves behind, which is a record and why its ε is in doubt."""
+"""`RunOutcome`: the results of an audit, which are a record and the doubts about its ε."""
 
 import dataclasses
 import math
@@ -24,10 +24,14 @@ from fl_epe.flower.phase import Over
 from fl_epe.flower.recording import Recording
 from fl_epe.mechanism import ServerSGD
 
+# The level of the test that canaries' scores differ by more than chance.
 _RARE = 1e-3
-_UNEQUAL = 0.1  # of what canaries add, by which their scores differ
-_WEAK = 0.5  # of what canaries should add
-_MANY_ROUNDS = 0.1  # of all
+# Scores may differ by this share of the canaries' signal.
+_UNEQUAL = 0.1
+# The smallest share of the expected signal that canaries must show.
+_WEAK = 0.5
+# The share of all rounds from which on a fault casts doubt on ε.
+_MANY_ROUNDS = 0.1
 _ON_THE_SERVER = (
     "Canaries are made on the server: what clients do to their own updates before they send them,"
     " such as adding noise, is not in them (it is with canary_mod)."
@@ -52,14 +56,14 @@ _OFTEN_DOMINATED = (
 
 @dataclasses.dataclass(frozen=True)
 class RunOutcome:
-    """What a run has shown so far.
+    """The results of a run so far.
 
     Attributes:
         recording: the measurements.
         faults: the faults of the run.
-        over: why no more rounds are audited; ``None`` while they are.
-        stop: where a rule ended the run before its last round; ``None`` if it went on.
-        stop_rule: that rule, in words.
+        over: the phase with the reason why the audit is over; ``None`` before that.
+        stop: the early stop of a run that a rule ended before its last round; else ``None``.
+        stop_rule: the rule that ended the run, in words.
     """
 
     recording: Recording
@@ -79,7 +83,7 @@ class RunOutcome:
         return self.over is not None and self.over.is_longer
 
     def record(self) -> AuditRecord:
-        """What the run leaves behind so far.
+        """The record of the run so far.
 
         Raises:
             ValueError: if no model was seen.
@@ -92,7 +96,7 @@ class RunOutcome:
         if wrapped.plain_layers and state.averages(wrapped):
             auditor.learn_server(ServerSGD())
         recording.catch_up()
-        claimed, of_sum = recording.noise_multipliers()
+        claimed, claimed_of_sum = recording.noise_multipliers()
         notes = state.notes.values()
         log = recording.seen.log(auditor.rounds)
         facts: dict[str, Any] = {
@@ -108,7 +112,7 @@ class RunOutcome:
             facts["canary_participations"] = float(settings.participations or 1)
         record = auditor.record(
             noise_multiplier=claimed,
-            sum_noise_multiplier=of_sum,
+            sum_noise_multiplier=claimed_of_sum,
             noise_is_for=wrapped.expected_replies(),
             unit=settings.unit,
             faults=tuple(self.all_faults()),
@@ -121,7 +125,7 @@ class RunOutcome:
         return record.with_values(doubts=(*self.doubts(), *doubts(record)))
 
     def doubts(self) -> Iterator[str]:
-        """Why ε is in doubt by what happened so far, in sentences without a full stop."""
+        """The reasons to doubt ε in the run so far, in sentences without a full stop."""
         if self.over is not None and self.over.is_longer:
             yield f"later rounds are not measured, as {self.over.reason}"
         if self._clients_add_noise():
@@ -146,7 +150,7 @@ class RunOutcome:
         return sum(noisy) > len(noisy) / 2
 
     def dominant_node(self) -> str | None:
-        """A sentence on the node that hides the others in the final model; ``None`` without one."""
+        """A sentence on the node that hides the others in the final model; else ``None``."""
         dominant = self.recording.contributions.dominant(
             self.recording.seen.count
         )
@@ -158,7 +162,7 @@ class RunOutcome:
         )
 
     def _missing(self) -> str | None:
-        """Why fewer canaries took part than clients were ordered to send; ``None`` if all did."""
+        """The reason why fewer canaries took part than were ordered; ``None`` if all did."""
         state = self.recording.state
         if len(state.answered) == len(state.ordered):
             return None
@@ -169,7 +173,7 @@ class RunOutcome:
         )
 
     def all_faults(self) -> list[str]:
-        """What went wrong so far, in sentences."""
+        """The faults so far, in sentences."""
         faults = self.faults.book.messages
         for text in (self._missing(), self.dominant_node()):
             if text is not None:
@@ -177,7 +181,7 @@ class RunOutcome:
         return faults
 
     def design(self) -> Design:
-        """What was set, and what the audit decided."""
+        """The settings of the audit and its decisions."""
         recording = self.recording
         settings = recording.settings
         wrapped = recording.wrapped
@@ -221,7 +225,7 @@ class RunOutcome:
         return Design.of(values)
 
     def findings(self) -> Findings:
-        """What was found beside ε."""
+        """The results besides ε."""
         recording = self.recording
         state = recording.state
         plan = state.plan.sentences()
@@ -254,10 +258,10 @@ class RunOutcome:
 
 
 def doubts(record: AuditRecord) -> Iterator[str]:
-    """Why the ε of a run is in doubt, in sentences without a full stop; nothing if it is not.
+    """The reasons to doubt the ε of a run, in sentences without a full stop.
 
-    Where it is known what canaries add, their scores are compared with it: of 1,000 right runs one
-    has scores that differ by too much for chance, and by a tenth of what they should be.
+    If the signal of the canaries is known, their scores are compared with it. In one of 1,000
+    correct runs, scores differ by more than chance and by a tenth of the expected signal.
     """
     fit = answer(record, EVERY_ROUND).fit
     if fit is None or not record.signal_known():

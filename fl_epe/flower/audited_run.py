@@ -1,4 +1,4 @@
-"""`AuditedRun`: what an audit does in each round, and where it goes on after a restart."""
+"""`AuditedRun`: the work of an audit in each round, and its continuation after a restart."""
 
 import contextlib
 import dataclasses
@@ -42,15 +42,16 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 
-_WARN_ABOVE = 0.101  # share of a round's replies
+# A larger share of canaries in a round's replies is a warning. The default is 10%.
+_WARN_ABOVE = 0.101
 
 
 class AuditedRun:
-    """The audit of one run. It may raise: `CanaryAudit` keeps that from the strategy.
+    """The audit of one run. It may raise errors: `CanaryAudit` protects the strategy from them.
 
     Args:
         wrapped: the strategy.
-        settings: of the audit.
+        settings: the settings of the audit.
 
     Attributes:
         faults: the faults of the run.
@@ -82,11 +83,11 @@ class AuditedRun:
 
     @property
     def state(self) -> AuditState:
-        """What the audit knows between two rounds."""
+        """The state of the audit between two rounds."""
         return self.recording.state
 
     def enter(self, phase: Phase) -> None:
-        """Go on to another phase; a record that was made in an earlier phase is outdated."""
+        """Enter another phase; a record that was made in an earlier phase is outdated."""
         self.phase = phase
         self._record = None
 
@@ -103,7 +104,10 @@ class AuditedRun:
         self.faults.failed(index, failure, reason, kind, times)
 
     def reject(self, reason: Exception | str) -> None:
-        """Note that the strategy failed on canaries: from now on they replace clients, or stop."""
+        """Add the fault that the strategy failed on canaries.
+
+        From now on, canaries replace clients, or no canary takes part.
+        """
         match self.state.inject:
             case "auto":
                 self.state.inject = "replace"
@@ -119,7 +123,7 @@ class AuditedRun:
     def noting_failure(
         self, failure: str, index: int | None = None
     ) -> Iterator[None]:
-        """An error in this context is a fault (``failure`` says what), and the run goes on."""
+        """Turn an error in this context into a fault with the text ``failure``, and go on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
@@ -130,20 +134,21 @@ class AuditedRun:
 
         Args:
             arrays: the initial model, if it is known.
-            num_rounds: of the run, or those that are left of it; ``None`` if not known.
+            num_rounds: the number of rounds of the run, or of its remaining rounds; ``None`` if
+                it is not known.
 
         Raises:
-            SettingsError: if an argument does not go with the run, or with the saved audit.
+            SettingsError: if an argument does not fit the run or the saved audit.
         """
-        is_again = self.state.index > 0
+        is_restart = self.state.index > 0
         if not isinstance(self.phase, Over):
-            self.enter(StartedAgain() if is_again else BeforeFirstRound())
-        goes_on = is_again and self.recording.is_last(arrays)
+            self.enter(StartedAgain() if is_restart else BeforeFirstRound())
+        goes_on = is_restart and self.recording.is_last(arrays)
         if not goes_on and self.checkpoint.holds(arrays):
-            if not is_again:
+            if not is_restart:
                 if isinstance(arrays, ArrayRecord):
                     self.enter(BeforeFirstRound(awaited=arrays))
-                # If the saved audit cannot go on after all.
+                # They are needed if the saved audit turns out to be unusable.
                 self.state.rounds = (
                     self.settings.rounds or num_rounds or self.state.rounds
                 )
@@ -161,7 +166,8 @@ class AuditedRun:
         elif settings.clients is not None:
             state.rounds = state.index + rounds
         elif state.index > 0 or rounds == 1:
-            return  # a single round may be one of a loop: how long that is must be said
+            # A single round may be one of a loop, whose length must be given as ``rounds``.
+            return
         else:
             state.rounds = rounds
         if settings.clients is None:
@@ -171,7 +177,7 @@ class AuditedRun:
                 raise SettingsError(str(error)) from error
 
     def _resume(self, arrays: ArrayRecord) -> None:
-        """Go on with a saved audit, if there is one to which this model belongs."""
+        """Continue a saved audit, if there is one to which this model belongs."""
         saved = self.checkpoint.take(self.state.index)
         if saved is None:
             return
@@ -190,9 +196,8 @@ class AuditedRun:
             recording.resume(saved, arrays)
             self.settings = settings
             self.recording = recording
-            vars(self).pop(
-                "_source", None
-            )  # another one, that knows what was saved
+            # The source of the canaries is made anew, from the saved state.
+            vars(self).pop("_source", None)
             self.enter(BetweenRounds())
             self.checkpoint.own()
             logger.info(
@@ -212,7 +217,7 @@ class AuditedRun:
 
     @functools.cached_property
     def _source(self) -> ServerCanaries | ClientAnswers:
-        """The source of the canaries, once there is a plan."""
+        """The source of the canaries; needs a plan."""
         settings = self.settings
         state = self.state
         if settings.clients is not None:
@@ -221,21 +226,22 @@ class AuditedRun:
         return ServerCanaries(settings, self.wrapped, state, rounds)
 
     def _begin(
-        self, arrays: ArrayRecord, asked_clients: int, grid: Grid
+        self, arrays: ArrayRecord, num_messages: int, grid: Grid
     ) -> Layout:
-        """Decide in the first round what the audit does to the run."""
+        """Plan the audit in the first round, and return the layout of the model."""
         settings = self.settings
         layout = Layout.of(arrays, settings.leave_out)
         nodes = None
-        with contextlib.suppress(Exception):  # it need not tell
-            nodes = max(asked_clients, len(list(grid.get_node_ids())))
+        # A grid need not know its nodes.
+        with contextlib.suppress(Exception):
+            nodes = max(num_messages, len(list(grid.get_node_ids())))
         if settings.clients is not None:
-            count = settings.count_of_clients(nodes or asked_clients)
-            plan = AuditPlan(count, asked_clients)
+            count = settings.count_of_clients(nodes or num_messages)
+            plan = AuditPlan(count, num_messages)
         else:
             rounds = check_rounds(settings, self.state.rounds)
             plan = make_plan(
-                settings, self.wrapped, rounds, asked_clients, nodes
+                settings, self.wrapped, rounds, num_messages, nodes
             )
         plan = dataclasses.replace(plan, left_out=layout.left_out)
         if not plan.number:
@@ -250,7 +256,7 @@ class AuditedRun:
         return layout
 
     def _save(self) -> None:
-        """Save the audit in its folder; a failure to do so is a fault."""
+        """Save the audit in its folder; an error is a fault."""
         start = self.recording.start
         if start is None or self.settings.checkpoint is None:
             return
@@ -264,9 +270,9 @@ class AuditedRun:
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid
     ) -> None:
-        """Decide who takes part, and what is sent of the strategy's ``messages``.
+        """Decide which canaries take part, and which of the strategy's ``messages`` are sent.
 
-        Afterwards the round is under way, unless the audit is over.
+        Afterwards the round is in progress, unless the audit is over.
 
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
@@ -292,7 +298,8 @@ class AuditedRun:
             )
         self.recording.note_model(arrays)
         if current.index == 0:
-            self._save()  # before anything is sent
+            # The audit must be on disk before anything is sent.
+            self._save()
         phase: Phase = SittingOut(current)
         with self.noting_failure("no canary takes part"):
             self._source.configure(current, messages, self.recording.seen)
@@ -300,7 +307,7 @@ class AuditedRun:
         self.enter(phase)
 
     def _end_if_over(self, arrays: ArrayRecord) -> None:
-        """End the audit if no more rounds belong to it; the reason is a fault."""
+        """End the audit if no further round belongs to it; the reason is a fault."""
         state = self.state
         if state.index == 0 or state.layout is None:
             return
@@ -359,9 +366,8 @@ class AuditedRun:
                     "clients' updates could not be compared"
                 ):
                     self._compare_updates(current, replies)
-        copies = 2 * len(
-            current.canaries.synthetic
-        )  # as vectors, and in replies
+        # Each canary is in memory as a vector and in a reply.
+        copies = 2 * len(current.canaries.synthetic)
         self.state.note(current.index).canary_bytes = (
             copies * current.before.nbytes
         )
@@ -370,7 +376,7 @@ class AuditedRun:
     def _compare_updates(
         self, current: RoundState, replies: list[Message]
     ) -> None:
-        """Find nodes that dominate the round, and test the noise of clients."""
+        """Detect nodes that dominate the round, and test the noise of clients."""
         canaries = {id(reply) for reply in current.canaries.replies}
         real = [
             reply for reply in readable(replies) if id(reply) not in canaries
@@ -404,7 +410,7 @@ class AuditedRun:
                 )
 
     def leave_round(self) -> RoundState | None:
-        """Leave the round that is under way, and return it; ``None`` without one."""
+        """Leave the round that is in progress, and return it; ``None`` without one."""
         current = current_round(self.phase)
         if current is not None:
             self.enter(BetweenRounds())
@@ -419,12 +425,12 @@ class AuditedRun:
         """Score the model that the strategy released.
 
         Args:
-            current: the round; ``None`` if it went by unseen.
+            current: the round; ``None`` if it was not audited.
             arrays: the model.
-            loss: of the clients' training; ``None`` if nobody says.
+            loss: the loss of the clients' training; ``None`` if it is not reported.
 
         Raises:
-            ValueError: if the model is not like the first one.
+            ValueError: if the model has another layout than the first one.
         """
         state = self.state
         recording = self.recording
@@ -441,7 +447,7 @@ class AuditedRun:
                 if current is not None:
                     answer_by_clients = self.settings.clients is not None
                     if arrays and not state.settled and answer_by_clients:
-                        # It may be that no reply could be read.
+                        # The model shows the arrays if no reply could be read.
                         with contextlib.suppress(ValueError):
                             model = layout.flatten(arrays)
                             recording.choose_arrays(current, [model], "model")
@@ -469,12 +475,12 @@ class AuditedRun:
         self.recording.seen.note(
             self.state.index, current.client_weights(shares)
         )
-        played = len(current.canaries.replies)
-        unused = played - len(facts.present)
+        joined_count = len(current.canaries.replies)
+        unused = joined_count - len(facts.present)
         if unused:
             self.failed(
                 "the strategy left canaries out",
-                f"it did not use {unused} of {played} of their answers",
+                f"it did not use {unused} of {joined_count} of their answers",
                 kind=FaultKind.CANARY_UNUSED,
                 times=unused,
             )
@@ -485,7 +491,7 @@ class AuditedRun:
     def stops_above(
         self, epsilon: float, *_arguments: object, **_named: object
     ) -> bool:
-        """Whether ε so far is shown to be above ``epsilon``; see `CanaryAudit.stop_when`."""
+        """Whether the lower bound on ε so far is above ``epsilon``: `CanaryAudit.stop_when`."""
         with self.noting_failure("the rule to stop could not be asked"):
             auditor = self.recording.auditor
             z, _ = self.recording.noise_multipliers()
@@ -500,11 +506,12 @@ class AuditedRun:
 
     @property
     def outcome(self) -> RunOutcome:
-        """What the run has shown so far."""
+        """The results of the run so far."""
         state = self.state
         stop = self._stop
         if stop and (stop.after != state.index or state.index == state.rounds):
-            stop = None  # the run went on, or was at its end
+            # The run was continued, or had reached its last round.
+            stop = None
         return RunOutcome(
             recording=self.recording,
             faults=self.faults,
@@ -514,14 +521,15 @@ class AuditedRun:
         )
 
     def record(self) -> AuditRecord:
-        """What the run leaves behind so far.
+        """The record of the run so far.
 
         Raises:
-            ValueError: if nothing was seen, with the reasons.
+            ValueError: if no model was seen, with the reasons.
         """
         phase = self.phase
         if isinstance(phase, BeforeFirstRound) and phase.awaited is not None:
-            self._resume(phase.awaited)  # started again after the last round
+            # The run was restarted after its last round.
+            self._resume(phase.awaited)
         if self._record is None:
             try:
                 self._record = self.outcome.record()

@@ -1,4 +1,4 @@
-"""What audits of a strategy share: they stand for it, and hook its own instance while it runs."""
+"""The base of a strategy's audits, which replace the strategy and hook it while it runs."""
 
 import abc
 import contextlib
@@ -14,14 +14,15 @@ from fl_epe.flower.watching import Attachment
 
 
 class AuditedStrategy(Strategy):
-    """An audit in the place of a strategy; it has the strategy's attributes beside its own.
+    """An audit that replaces a strategy; it has the strategy's attributes besides its own.
 
-    A subclass sets its own attributes before it calls this ``__init__``: what is set later is set
-    on the strategy. It has hooks for ``configure_train`` and ``aggregate_train``.
+    A subclass sets its own attributes before it calls this ``__init__``: attributes that are
+    set later are set on the strategy. It has hooks for ``configure_train`` and
+    ``aggregate_train``.
 
     Args:
         strategy: the strategy that is audited.
-        failed: a function that gets what failed, and the error.
+        failed: a function that gets a text that says what failed, and the error.
     """
 
     audits_itself = True
@@ -43,7 +44,7 @@ class AuditedStrategy(Strategy):
         return getattr(self.strategy, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What an audit had when it was made is its own; anything else is set on the strategy."""
+        """Set an attribute of the audit if ``__init__`` has set it, else of the strategy."""
         if name in vars(self) or "_hooks" not in vars(self):
             super().__setattr__(name, value)
         else:
@@ -55,18 +56,18 @@ class AuditedStrategy(Strategy):
 
     @abc.abstractmethod
     def attach(self) -> Strategy:
-        """Hook the strategy's own instance, and return it: whoever runs it is audited."""
+        """Hook the strategy's own instance, and return it: its runs are then audited."""
 
     @contextlib.contextmanager
     def _noting_failure(self, failure: str) -> Iterator[None]:
-        """An error in this context is a fault (``failure`` says what), and the run goes on."""
+        """Turn an error in this context into a fault with the text ``failure``, and go on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._failed(failure, error)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
-        """Replies of clients that were not asked; called where a hook of that name failed."""
+        """Replies of clients that were not asked before; called if the hook ``name`` failed."""
         self._failed(f"{name} goes on without the audit", error)
         return []
 

@@ -1,6 +1,6 @@
 """`CanaryAudit`: audits a deployment by wrapping its strategy.
 
-Hand ``CanaryAudit(strategy, delta=1e-5)`` to Flower in place of the strategy, and call
+Pass ``CanaryAudit(strategy, delta=1e-5)`` to Flower instead of the strategy, and call
 `CanaryAudit.report` after the run.
 """
 
@@ -40,52 +40,56 @@ from fl_epe.flower.wrapped import Wrapped
 
 
 class CanaryAudit(AuditedStrategy):
-    """Audits any message-API strategy: it goes on as before, and canaries take part beside it.
+    """Audits any message-API strategy, which works as before while canaries take part.
 
-    Each canary's update is a random direction, with the norm of a real client's: the clip norm,
-    to which the strategy's own clipping brings it, or else the median norm of the real updates. A
-    clip norm far above the real updates and the noise is not: the longer of the two counts.
-    The cosines of every round's model update, and of the final model, with those directions
-    measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
-    real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
-    ``-low`` and ``-high``, 95%) is added to each round's metrics, and ``epsilon-analytical``, what
-    theory allows, if it is known. Beside them ``epsilon-unreliable`` and ``epsilon-faulty`` are 0
-    or 1, and a client's metric of such a name is renamed. After the last round of a run whose
-    length is known they are those of the report (`fl_epe.auditing.answers`), and there is
-    ``epsilon-final``.
+    Each canary's update is a random direction with the norm of a real client's update. This is
+    the clip norm, to which the strategy's own clipping scales it, or else the median norm of
+    the real updates. If the clip norm is far above the real updates and the noise, the longer
+    of these two counts instead. The cosines of every round's model update, and of the final
+    model, with those directions measure how much a client leaks (Andrew et al. 2024).
 
-    The first round decides how many canaries there are, at most 10% of replies on average: some
-    take part as often as a client, the others half as often, a quarter as often, and so on. Fewer
-    than ten clients have a canary in some of their rounds, and up to a sixth of replies where the
-    noise is known. Rounds are taken as known to the
-    adversary: no privacy is claimed from sampling.
+    Nothing else changes: messages to real clients, their replies and the aggregated metrics are
+    as without the audit. ``epsilon-all`` (with ``-low`` and ``-high``, 95%) is added to each
+    round's metrics, and the theoretical bound ``epsilon-analytical``, if it is known. In
+    addition, ``epsilon-unreliable`` and ``epsilon-faulty`` are 0 or 1. A client's metric with
+    such a name is renamed. After the last round of a run of known length, the metrics are those
+    of the report (`fl_epe.auditing.answers`), and there is ``epsilon-final``.
 
-    Replies are added where any number will do. Flower's DP wrappers add noise for
-    ``num_sampled_clients`` replies: canaries fill up to that number, and beyond it take the place
-    of clients drawn at random, none of the heaviest, who are not asked in that round. In the first
-    of several rounds, in which it is not known who these are, nobody is replaced.
+    The first round decides the number of canaries, at most 10% of replies on average. Some take
+    part as often as a client, the others half as often, a quarter as often, and so on. With
+    fewer than ten clients, there is a canary in some of the rounds, with up to a sixth of
+    replies if the noise is known. The adversary is assumed to know the rounds: no privacy is
+    claimed from sampling.
 
-    A run with the audit ends whenever the run without it would. Whatever goes wrong inside, the
-    strategy gets the round as if there were no audit (clients that a canary was to replace are
-    asked after all), nobody counts as present, and the reason is a fault in the report. A strategy
-    that fails on replies of nodes that it did not ask gets that round again without them; from then
-    on canaries answer in the place of clients, and if it fails again there are no more.
+    Canaries' replies are added if the strategy accepts any number of replies. Flower's DP
+    wrappers add noise for ``num_sampled_clients`` replies: canaries fill up to that number, and
+    beyond it they replace clients that are drawn at random, but none of the clients with the
+    largest weights. A replaced client is not asked in that round. In the first of several
+    rounds, no client is replaced, as the weights are not known yet.
+
+    A run with the audit ends whenever the run without it would. If the audit raises an error,
+    the strategy gets the round as without an audit (clients that a canary was to replace are
+    asked after all), no canary counts as present, and the reason is a fault in the report. If
+    the strategy fails on replies of nodes that it did not ask, it gets that round again without
+    them. From then on canaries replace clients, and if the strategy fails again there are no
+    more canaries.
 
     `start` calls the strategy's own ``start`` with the audit's hooks on that instance, so that a
-    loop of one's own is audited too; `attach` sets them for whoever calls it otherwise. Attributes
+    strategy's own loop is audited too. `attach` sets the hooks for any other caller. Attributes
     that an audit does not have are the strategy's.
 
     Args:
-        strategy: what the deployment uses, DP wrappers included.
+        strategy: the strategy of the deployment, including DP wrappers.
         settings: the fields of `CanaryAuditSettings`, as keyword arguments; ``delta`` has no
             default.
 
     Raises:
-        TypeError: for a strategy of another API, or an argument that there is not.
+        TypeError: for a strategy of another API, or an unknown argument.
         ValueError: for an argument out of range, or a strategy that cannot be audited honestly.
     """
 
-    __signature__ = inspect.Signature(  # for help and editors
+    # The signature for help and editors.
+    __signature__ = inspect.Signature(
         [
             inspect.Parameter(
                 "strategy", inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -96,33 +100,31 @@ class CanaryAudit(AuditedStrategy):
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         self._timeout: float = 3600
-        self._undo_depth: Depth = "deep"  # until the strategy takes canaries
-        arguments = {
-            "delta": None,
-            **settings,
-        }  # without one the error names it
+        # Copies are deep until the strategy has accepted canaries.
+        self._undo_depth: Depth = "deep"
+        # The error of the settings names a missing δ.
+        arguments = {"delta": None, **settings}
         self._run = AuditedRun(
             Wrapped(strategy), CanaryAuditSettings(**arguments)
         )
         super().__init__(strategy, self._run.failed)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
-        """The strategy's own ``start``, with the audit; takes and returns what that does.
+        """Call the strategy's own ``start`` with the audit; arguments and result are the same.
 
-        The canaries are spread over ``rounds``, by default its ``num_rounds``, or those of Flower's
-        own ``start`` where it calls that. A user who
-        starts more than once, each time with the last model, has to pass ``rounds``, the number of
-        rounds of all starts together: later rounds are not measured. Nor is a single round without
+        The canaries are spread over ``rounds``. The default is the ``num_rounds`` of this call,
+        or of Flower's own ``start`` if the strategy calls that. A user who starts more than
+        once, each time with the last model, has to pass ``rounds``, the number of rounds of all
+        starts together: later rounds are not measured. A single round is only measured with
         ``rounds=1``.
 
         Raises:
-            ValueError: before the first round, if there are more than ``rounds``, or
-                ``participations`` do not fit into them, or an argument is not that of the audit in
-                the checkpoint.
+            ValueError: before the first round, if there are more than ``rounds`` rounds, if
+                ``participations`` do not fit into them, or if an argument differs from that of
+                the audit in the checkpoint.
         """
-        if (
-            "start" in self._hooks.calling
-        ):  # by a function that was put in its place
+        # A function that replaced the strategy's ``start`` calls this one.
+        if "start" in self._hooks.calling:
             return type(self.strategy).start(self.strategy, *arguments, **named)
         start = self.strategy.start
         if not self._run.settings.enabled:
@@ -142,18 +144,18 @@ class CanaryAudit(AuditedStrategy):
                 self._run.failed("the checkpoint's folder stays locked", error)
 
     def _prepare(self, values: Mapping[str, Any]) -> None:
-        """Prepare the audit with the values that the arguments of ``start`` have."""
+        """Prepare the audit with the values of the arguments of ``start``."""
         timeout = values.get("timeout")
         if isinstance(timeout, (int, float)):
             self._timeout = timeout
         num_rounds = None
-        # One of another kind is for the strategy.
+        # A number of another type is left to the strategy.
         with contextlib.suppress(LookupError, TypeError):
             num_rounds = max(0, operator.index(values["num_rounds"]))
         self._run.prepare(values.get("initial_arrays"), num_rounds)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
-        """Replies of clients that were not asked, where the audit failed before it was scored."""
+        """Replies of clients that were not asked before, if the audit failed in its hook."""
         super()._rescue(name, error)
         current = self._run.leave_round()
         if name == "aggregate_train" and current is not None:
@@ -163,16 +165,16 @@ class CanaryAudit(AuditedStrategy):
 
     @property
     def canary_settings(self) -> CanaryAuditSettings:
-        """The arguments of the audit, with what follows from them."""
+        """The settings of the audit."""
         return self._run.settings
 
     def attach(self) -> Strategy:
-        """Hook the strategy's own instance, and return it: whoever runs it is audited.
+        """Hook the strategy's own instance, and return it: its runs are then audited.
 
-        Needs ``rounds`` where replies are synthetic and Flower's own ``start`` does not run.
+        This needs ``rounds`` if replies are synthetic and Flower's own ``start`` does not run.
 
         Raises:
-            AttributeError: if the instance takes no attributes (``__slots__``).
+            AttributeError: if attributes cannot be set on the instance (``__slots__``).
         """
         if self._run.settings.enabled:
             self._hooks.attach()
@@ -185,7 +187,7 @@ class CanaryAudit(AuditedStrategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Any:
-        """The strategy's messages; less those to clients that canaries replace."""
+        """The strategy's messages, without those to clients that canaries replace."""
         original = self._hooks.replaced("configure_train")
         if original is not None:
             return original(server_round, arrays, config, grid)
@@ -195,7 +197,8 @@ class CanaryAudit(AuditedStrategy):
             "configure_train", server_round, arrays, config, grid
         )
         if not isinstance(messages, Iterable):
-            return messages  # whatever the strategy's own loop expects
+            # The loop of such a strategy expects another type.
+            return messages
         messages = list(messages)
         with self._timed(), run.noting_failure("the round cannot be audited"):
             if run.state.index == 0 and run.state.rounds is None:
@@ -209,7 +212,7 @@ class CanaryAudit(AuditedStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> Any:
-        """What the strategy makes of the replies and the canaries', and ε so far."""
+        """The strategy's aggregate of the clients' and canaries' replies, and ε so far."""
         original = self._hooks.replaced("aggregate_train")
         if original is not None:
             return original(server_round, replies)
@@ -238,7 +241,7 @@ class CanaryAudit(AuditedStrategy):
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Add the time of this context to the round's, without that of the strategy's calls."""
+        """Add the time in this context to the round's, without that of the strategy's calls."""
         run = self._run
         index = run.state.index
         began = time.perf_counter()
@@ -261,7 +264,7 @@ class CanaryAudit(AuditedStrategy):
     def _without_canaries(
         self, current: RoundState, real: list[Message]
     ) -> list[Message]:
-        """The round is the strategy's alone: clients that canaries replaced are asked after all."""
+        """The replies without canaries, for which the replaced clients are asked after all."""
         self._run.enter(SittingOut(current))
         current.without_canaries()
         return [*real, *self._asked_late(current)]
@@ -278,7 +281,7 @@ class CanaryAudit(AuditedStrategy):
     def _aggregate(
         self, server_round: int, current: RoundState, real: list[Message]
     ) -> Any:
-        """The strategy's own aggregation; if it fails on canaries, again without them."""
+        """The strategy's own aggregation, repeated without canaries if it fails on them."""
         joined = self._join(current, real)
         if not current.canaries.synthetic:
             return self._call(server_round, current, joined)
@@ -299,13 +302,15 @@ class CanaryAudit(AuditedStrategy):
         result = self._call(server_round, current, all_real)
         if isinstance(failure, Exception) or result[0] is not None:
             self._run.reject(failure)
-        failure = ""  # its traceback refers to this frame, and so to a round's messages
+        # The error's traceback refers to this frame, and so keeps the round's messages in
+        # memory.
+        failure = ""
         return result
 
     def _call(
         self, server_round: int, current: RoundState, replies: list[Message]
     ) -> Any:
-        """The strategy's own aggregation; what is seen of it is noted in the round."""
+        """The strategy's own aggregation, with the observations of it stored in the round."""
         wrapped = self._run.wrapped
         innermost = None
         noise_std = None
@@ -325,9 +330,11 @@ class CanaryAudit(AuditedStrategy):
         answered = readable(replies)
         if innermost is None and isinstance(result, tuple):
             innermost = Aggregation(answered, result[0])
-        tells = bool(used) and used <= {id(reply.content) for reply in answered}
+        shows_used = bool(used) and used <= {
+            id(reply.content) for reply in answered
+        }
         current.call = StrategyCall(
-            answered, used if tells else None, innermost, noise_std
+            answered, used if shows_used else None, innermost, noise_std
         )
         return result
 
@@ -344,20 +351,21 @@ class CanaryAudit(AuditedStrategy):
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong so far: clients that failed, rounds that were not audited and why."""
+        """The faults so far, such as failed clients and rounds that were not audited."""
         try:
             return self._run.outcome.all_faults()
-        except Exception as error:  # noqa: BLE001 - what is known is said
+        except Exception as error:  # noqa: BLE001 - the known faults are returned
             messages = self._run.faults.book.messages
             return [*messages, f"the faults are incomplete: {error}"]
 
     def stop_when(self, *, epsilon: float) -> Callable[..., bool]:
-        """A rule that ends the run as soon as ε is shown to be above ``epsilon``.
+        """A rule that ends the run as soon as the lower bound on ε is above ``epsilon``.
 
-        Hand it to ``start(should_stop=…)`` where Flower's has that argument, or ask it in a loop of
-        your own: it takes any arguments, never raises an error, and is true once the lower end of
-        ``epsilon-all`` is above. That end holds after every round at once, and so does the interval
-        of a run that ended before its last round, whatever ended it.
+        Pass it to ``start(should_stop=…)`` if Flower's ``start`` has that argument, or call it
+        in your own loop. It takes any arguments, never raises an error, and returns true once
+        the lower end of ``epsilon-all`` is above ``epsilon``. This end holds after all rounds
+        simultaneously, and so does the interval of a run that ended before its last round for
+        any reason.
 
         Raises:
             ValueError: for an ``epsilon`` that is not finite and at least 0.
@@ -367,9 +375,9 @@ class CanaryAudit(AuditedStrategy):
         return functools.partial(self._run.stops_above, epsilon)
 
     def record(self) -> AuditRecord:
-        """What the run leaves behind so far, for every estimate and bound.
+        """The record of the run so far, for every estimate and bound.
 
-        A run in which fewer than two canaries took part has a record, and no ε.
+        A run in which fewer than two canaries took part has a record, but no ε.
 
         Raises:
             ValueError: if the audit saw no model that it could read, with the reason.
@@ -381,12 +389,12 @@ class CanaryAudit(AuditedStrategy):
     ) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
-        Never raises: where nothing was measured it says so and why, and where a file cannot be
-        written the text says that.
+        It never raises an error: if nothing was measured, the text says so and why, and if a
+        file cannot be written, the text says that.
 
         Args:
-            directory: where to write.
-            details: all notes, not only what was found and warnings.
+            directory: the folder in which the files are written.
+            details: whether the text has all notes, not only the results and warnings.
         """
         return report(
             self._run, None if directory is None else Path(directory), details

@@ -1,11 +1,11 @@
-"""The audit of a run that may be killed: what is kept of it on disk after every round.
+"""Saves the audit of a run after every round, so that it can continue if the process is killed.
 
-A folder holds ``audit.npz``, replaced in one step before the first round and after each,
-``rounds-….npz`` with the scores of a hundred rounds each, and ``start-….npz`` with the initial
-model, named by its hash. The last two are written once, so that what a round costs does not grow
-with a run. All have checksums and are readable by their owner alone, because the first holds the
-canary seed. None holds vectors that wait to be scored, nor a model other than the initial one: a
-model is known again by its hash.
+A folder has ``audit.npz``, which is replaced in one step before the first round and after each
+round, ``rounds-….npz`` with the scores of a hundred rounds each, and ``start-….npz`` with the
+initial model, named by its hash. The last two are written once, so that the cost of a round
+does not grow during a run. All have checksums and are readable only by their owner, because the
+first contains the canary seed. None contains vectors that wait to be scored, nor a model other
+than the initial one: a model is recognized by its hash.
 """
 
 from __future__ import annotations
@@ -41,23 +41,26 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.messages import read_only
 
 SCHEMA = 1
-"""Version of the files; a newer one is not read."""
+"""The version of the files; files with a newer version are not read."""
 
 _WHAT = "an audit saved by CanaryAudit"
-_BLOCK = 100  # rounds whose scores are written once
-_GROWING = (  # arrays that get rows in each round, and keep those that they have
-    *(
-        "presence",
-        "scores",
-        "signals",
-        "weights",
-        "factor",
-        "dots.mean",
-        "dots.delta",
-    ),
-    *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
+# The number of rounds of a file of scores, which is written once.
+_BLOCK = 100
+# The arrays that get new rows in each round, while their old rows do not change.
+_GROWING = (
+    "presence",
+    "scores",
+    "signals",
+    "weights",
+    "factor",
+    "dots.mean",
+    "dots.delta",
+    "noise.sketch",
+    "noise.marks",
+    "clients.ids",
+    "clients.weights",
 )
-# Arguments that may differ.
+# The arguments that may differ when an audit continues.
 _FREE = {
     "seed",
     "rounds",
@@ -75,10 +78,10 @@ class SavedAudit(NamedTuple):
     """An audit in a checkpoint.
 
     Attributes:
-        audit: after some rounds.
-        layout: of the model.
-        whole: see `AuditState`.
-        scores: what `RunAuditor.state` returned.
+        audit: the state of the audit after some rounds.
+        layout: the layout of the model.
+        whole: the layout of the model with all arrays, see `AuditState`.
+        scores: the arrays of `RunAuditor.state`.
         start: the initial model.
     """
 
@@ -90,21 +93,21 @@ class SavedAudit(NamedTuple):
 
 
 class _Folder(enum.Enum):
-    """What is known of a folder in which no audit waits to go on."""
+    """The status of a folder that has no saved audit which this run could continue."""
 
     UNREAD = enum.auto()
-    FOREIGN = enum.auto()  # what is in it, if anything, is of another run
+    FOREIGN = enum.auto()  # it is empty, or has the audit of another run
     OURS = enum.auto()
 
 
-# Folders that this process keeps others out of; several audits of it may be kept in one.
+# The locks of folders that this process uses. It may save several audits in the same folder.
 _LOCKED: dict[Path, contextlib.ExitStack] = {}
 
 
 def fingerprint(
     settings: CanaryAuditSettings, wrapped: Wrapped
 ) -> dict[str, Any]:
-    """What must be the same for an audit to go on, as JSON values by the names of arguments."""
+    """The values that must not change when an audit continues, for JSON, by argument names."""
     names = {field.name for field in dataclasses.fields(settings)} - _FREE
     values = {name: getattr(settings, name) for name in sorted(names)}
     if not isinstance(settings.clients, float | int | None):
@@ -124,13 +127,14 @@ def fingerprint(
 class Checkpoint:
     """The folder in which an audit is saved, if its settings name one.
 
-    What another run left there is never overwritten: unless this run goes on with it, it is moved
-    aside before the first one is saved. No two processes may keep theirs in one folder.
+    The audit of another run in the folder is never overwritten: unless this run continues it,
+    it is renamed before this run's audit is saved. Two processes cannot save audits in the same
+    folder.
 
     Args:
         settings: the settings of the audit.
-        wrapped: its strategy.
-        failed: a function that gets what could not be done, and the error.
+        wrapped: the strategy.
+        failed: a function that gets a text that says what failed, and the error.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class Checkpoint:
         self._wrapped = wrapped
         self._failed = failed
         self._directory = Path(settings.checkpoint or "")
-        # A saved audit is one of which it is not decided if the run goes on with it.
+        # A `SavedAudit` is here until it is decided whether the run continues it.
         self._content: _Folder | SavedAudit = _Folder.UNREAD
 
     def close(self) -> None:
@@ -170,15 +174,16 @@ class Checkpoint:
             raise SettingsError(
                 f"{text} Or give each server app a folder of its own."
             ) from error
-        except OSError:  # said when something is to be kept
+        except OSError:
+            # Saving the audit will raise the error again.
             return
         _LOCKED[place] = lock
 
     def holds(self, arrays: object) -> bool:
-        """Whether there is an audit that goes on with these arrays, if they are a model.
+        """Whether there is a saved audit that continues with these arrays, if they are a model.
 
         Raises:
-            SettingsError: if there is, with other arguments.
+            SettingsError: if there is one with other arguments.
         """
         self._look()
         if not isinstance(self._content, SavedAudit):
@@ -189,11 +194,11 @@ class Checkpoint:
         return False
 
     def take(self, index: int) -> SavedAudit | None:
-        """The saved audit that waits to go on, once; ``None`` without one.
+        """Take the saved audit, which is returned only once; ``None`` without one.
 
         Args:
-            index: how many rounds the run has done. A strategy that is hooked without `start` has
-                done none when the folder is first looked at.
+            index: the number of rounds of the run so far. If a strategy is hooked without
+                `start`, the folder is first read here, before any round.
         """
         if self._content is _Folder.UNREAD and index == 0:
             self._look()
@@ -204,18 +209,18 @@ class Checkpoint:
         return saved
 
     def own(self) -> None:
-        """Note that the run goes on with the audit that was taken, and so owns the folder."""
+        """Note that the run continues the audit that was taken, and so owns the folder."""
         self._content = _Folder.OURS
 
     def goes_on_after(
         self, saved: SavedAudit, arrays: ArrayRecord
     ) -> int | None:
-        """After how many rounds the audit goes on with this model; ``None`` for another run.
+        """The number of rounds after which the audit continues; ``None`` for another run.
 
-        The initial model is that of a new run, unless no round was done yet.
+        The initial model is that of a new run, unless no round was completed before.
 
         Raises:
-            SettingsError: if it goes on, with other arguments than before.
+            SettingsError: if the audit would continue, but with other arguments than before.
         """
         try:
             model = digest(saved.whole.flatten(arrays))
@@ -233,11 +238,12 @@ class Checkpoint:
         except SettingsError:
             if rounds_done > 0:
                 raise
-            return None  # nothing is lost
+            # Without any round, a new audit loses nothing.
+            return None
         return rounds_done
 
     def check(self, saved: AuditState) -> None:
-        """Raise a `SettingsError` that names the first argument with another value than before."""
+        """Raise a `SettingsError` for the first argument whose value differs from before."""
         settings = self._settings
         instead = "start again as before, or with another checkpoint folder"
         if settings.seed not in (None, saved.seed):
@@ -256,7 +262,7 @@ class Checkpoint:
                 )
 
     def _look(self) -> None:
-        """Read the folder."""
+        """Lock and read the folder."""
         self._lock()
         self._content = _Folder.FOREIGN
         path = self._path("audit")
@@ -300,10 +306,10 @@ class Checkpoint:
     def save(
         self, state: AuditState, start: ArrayRecord, arrays: NamedArrays
     ) -> None:
-        """Write the audit, and the first time its initial model.
+        """Write the audit, and when it is first saved, the initial model.
 
         Args:
-            state: of the audit; files with rows of arrays are noted in it.
+            state: the state of the audit; new files of scores are added to it.
             start: the initial model.
             arrays: the scores.
         """
@@ -331,7 +337,7 @@ class Checkpoint:
     def _without_blocks(
         self, state: AuditState, arrays: NamedArrays
     ) -> NamedArrays:
-        """All arrays, without the rows that are in blocks; writes a block if it is full."""
+        """All arrays without the rows that are in blocks; a full block is written."""
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
         new_rows = {
             name: rows[state.kept_rows.get(name, 0) :]
@@ -349,7 +355,7 @@ class Checkpoint:
         return arrays | new_rows
 
     def _set_aside(self, path: Path) -> None:
-        """Move what another run left there to the first free name."""
+        """Rename the audit of another run to the first free name."""
         if path.exists():
             paths = (
                 self._path(f"audit-{number}") for number in itertools.count(1)

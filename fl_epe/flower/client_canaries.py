@@ -1,8 +1,8 @@
-"""Clients that answer with a canary in place of their own update.
+"""Clients that reply with a canary instead of their own update.
 
-The server chooses them (`ClientCanaries`) and says so in the `ConfigRecord` of their messages;
-`canary_mod` on the client puts the canary into the reply. Other clients see nothing new. The server
-reads no reply, so this works under secure aggregation.
+The server selects these clients (`ClientCanaries`) and sends an order in the `ConfigRecord` of
+their messages; `canary_mod` on the client writes the canary into the reply. Other clients get
+the same messages as before. The server reads no reply, so this works under secure aggregation.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ logger = logging.getLogger("flwr.fl_epe")
 _ORDER = "canary-order"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
-# What Flower's client-side wrappers put into the configuration.
+# The clip norm's name in the configuration of Flower's client-side wrappers.
 _CLIPPING_NORM = "clipping_norm"
 FAR_ABOVE = 1e3
-"""How many times the clip norm a canary is, so that the clipping under audit scales it down."""
+"""The norm of a canary in clip norms, so that the clipping under audit scales it down."""
 
-_SHARE_STREAM = 1 << 62  # apart from every canary's number
+# The stream of the choice of clients, which differs from every canary's number.
+_SHARE_STREAM = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
 class CanaryOrder:
-    """What the server tells a client that is to answer with a canary.
+    """The server's order to a client to reply with a canary.
 
     Attributes:
-        number: of the canary in its set.
-        count: size of the set.
-        seed: of the set, which only such clients ever see.
-        kind: of the set, see `CanarySet`.
-        norm: Euclidean norm of the canary's update; 0 for "as long as the client's own", or far
-            above the clip norm where the message names one.
-        leave_out: see `Layout.of`.
-        acknowledge: whether the reply shall say that it is a canary's (`Acknowledgement`). The
-            server must then take that out before a strategy sees it.
+        number: the number of the canary in its set.
+        count: the size of the set.
+        seed: the seed of the set, which only such clients ever see.
+        kind: the kind of the set, see `CanarySet`.
+        norm: the Euclidean norm of the canary's update. If it is 0, the norm is far above the
+            clip norm that the message names, or else that of the client's own update.
+        leave_out: the arrays without canaries, see `Layout.of`.
+        acknowledge: whether the reply contains an `Acknowledgement`. The server must then
+            remove it before a strategy sees the reply.
     """
 
     number: int
@@ -91,7 +92,7 @@ class CanaryOrder:
 
 
 class Acknowledgement(enum.IntEnum):
-    """What `canary_mod` did with an order; the server reads it in the reply's metrics."""
+    """The result of an order in `canary_mod`; the server reads it in the reply's metrics."""
 
     CANARY = 1
     OUTSIDE_CLIPPING = 2
@@ -103,11 +104,11 @@ HINTS = {
     " would clip a canary: put it last in mods=[…]",
     Acknowledgement.UNFIT: "replies do not hold one set of arrays like the message's",
 }
-"""Why a client answered for itself, and what to do about it, as part of a sentence."""
+"""The reason why a client sent its own update, and a remedy, as part of a sentence."""
 
 
 def take_acknowledgement(content: RecordDict) -> Acknowledgement | None:
-    """Remove what `canary_mod` noted in a reply and return it; ``None`` if it noted nothing."""
+    """Remove the acknowledgement from a reply and return it; ``None`` without one."""
     for name, metrics in records_of(content, MetricRecord).items():
         if _ANSWER in metrics:
             value = Acknowledgement(int(metrics.pop(_ANSWER)))  # type: ignore[arg-type]
@@ -120,19 +121,19 @@ def take_acknowledgement(content: RecordDict) -> Acknowledgement | None:
 def canary_mod(
     message: Message, context: Context, call_next: ClientAppCallable
 ) -> Message:
-    """A client mod: where the server's message says so, answer with a canary's update.
+    """A client mod that replies with a canary's update if the server's message orders it.
 
-    The client app trains as ever, and its reply keeps its form, its metrics and its number of
-    examples; only the arrays become the global model plus the canary, and a metric says so to the
-    server's `CanaryAudit`, which takes it out. Without such an order (`CanaryAudit` with
-    ``clients=``, or `ClientCanaries`) the mod does nothing. Where it cannot answer with a canary
-    the client's own reply goes out as it is.
+    The client app trains as usual, and the form, the metrics and the number of examples of its
+    reply stay the same. Only the arrays become the global model plus the canary. A metric says
+    so to the server's `CanaryAudit`, which removes it. Without an order (of `CanaryAudit` with
+    ``clients=``, or of `ClientCanaries`), the mod does nothing. If it cannot reply with a
+    canary, it sends the client's own reply.
 
-    The canary leaves arrays alone that are no free parameters as far as the client's own reply
-    shows, see `free_arrays.not_free`: they are as in the message.
+    The canary does not change arrays that are no free parameters as far as the client's own
+    reply shows, see `free_arrays.not_free`: they stay as in the message.
 
-    Put it last, so that it stands next to the app and everything that happens to a real update
-    happens to a canary's: ``ClientApp(mods=[secaggplus_mod, fixedclipping_mod, canary_mod])``.
+    Put this mod last, next to the app, so that the other mods process a canary's update as they
+    process a real one: ``ClientApp(mods=[secaggplus_mod, fixedclipping_mod, canary_mod])``.
     """
     order = CanaryOrder.take_from(message.content)
     if order is None:
@@ -181,7 +182,7 @@ def _answer(
 
 
 def _names_inside(call_next: object, depth: int = 20) -> Iterator[str]:
-    """Names of the mods between this one and the app, which Flower keeps in nested closures."""
+    """The names of the mods between this one and the app, which are in nested closures."""
     if depth == 0:
         return
     for cell in getattr(call_next, "__closure__", None) or ():
@@ -210,21 +211,23 @@ def _clip_norm(content: RecordDict) -> float:
 
 @dataclasses.dataclass(eq=False, repr=False)  # the seed is a secret
 class ClientCanaries:
-    """The server's half: which clients answer with a canary, and with which.
+    """The server's part: it selects the clients that reply with a canary, and their canaries.
 
     Attributes:
-        count: number of canaries; clients beyond that stay real.
-        unobserved: canaries that only the server knows, see `RunAuditor`.
-        seed: of the canaries, and of the choice of clients.
-        clients: a share in (0, 1] of the clients, chosen by hashing, or an explicit list.
-        identity: what stays the same about a client, such as its partition id, from its node id,
-            for deployments whose nodes come back under new ids; the node id by default.
-        leave_out: see `Layout.of`. Name all arrays that are no free parameters, such as variances
-            and frozen ones: clients leave them alone in any case, but the scores of canaries are
-            too small if the server counts them.
-        acknowledge: see `CanaryOrder`.
-        kind: of the canaries, see `CanarySet`.
-        numbers: of the canaries, by the clients that have one; those that are known are kept.
+        count: the number of canaries; further clients stay real.
+        unobserved: the number of canaries that only the server knows, see `RunAuditor`.
+        seed: the seed of the canaries, and of the choice of clients.
+        clients: a share in (0, 1] of the clients, which is selected by hashing, or a list of
+            them.
+        identity: a function from a node id to a lasting id of the client, such as its partition
+            id, for deployments whose nodes return with new ids (default: the node id).
+        leave_out: the arrays without canaries, see `Layout.of`. These should be all arrays that
+            are no free parameters, such as variances and frozen ones. Clients do not change
+            them in any case, but the scores of canaries are too small if the server counts
+            them.
+        acknowledge: whether replies contain an `Acknowledgement`, see `CanaryOrder`.
+        kind: the kind of the canaries, see `CanarySet`.
+        numbers: the canaries' numbers by client; initial entries are kept.
 
     Raises:
         ArgumentError: for a share outside (0, 1], or an empty or repeating list.
@@ -273,7 +276,7 @@ class ClientCanaries:
         return self.numbers.get(client)
 
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
-        """What to tell the client in this round; ``None`` for a real client."""
+        """The order to the client in this round; ``None`` for a real client."""
         number = self.number(node_id)
         if number is None:
             return None
@@ -289,7 +292,7 @@ class ClientCanaries:
 
 
 def with_order(message: Message, order: CanaryOrder) -> Message:
-    """The message with the order in a configuration of its own; the original stays as it is."""
+    """A copy of the message with the order in its configuration; the original is unchanged."""
     content = RecordDict(dict(message.content.items()))
     configs = records_of(content, ConfigRecord) or {"config": ConfigRecord()}
     name, first = next(iter(configs.items()))

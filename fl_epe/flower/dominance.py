@@ -1,8 +1,8 @@
-"""Which nodes move the model by so much more than all others that their updates hide the rest.
+"""Detects nodes that move the model by so much more than all others that they hide the others.
 
-Whoever sent such an update can subtract it, so that ε of the other clients against that adversary
-is larger than what is measured. Updates are compared after their weights, in some of their entries:
-in each round, and in what each node added to the model over the whole run.
+The sender of such an update can subtract it, so that ε of the other clients against that
+adversary is larger than the measured ε. Weighted updates are compared, in some of their
+entries: in each round, and in the sum of each node's updates over the whole run.
 """
 
 from __future__ import annotations
@@ -26,15 +26,24 @@ from fl_epe.flower.replies import (
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.seeding import generator
 
-_ROUND_ENTRIES = 1 << 12  # of an update, about, that are compared in a round
-_RUN_ENTRIES = 1024  # of them, that are kept over the run
-_MOST_NODES = 64  # whose entries are kept: those that move the model most
-_SAMPLED = 3  # stream of an audit's own choices, as those of its sources
-_MOST = 0.75  # of the energy: without it the scores double
-_TIMES = 10.0  # the median of the others
-_SAME = 0.5  # cosine with the sum, of nodes that may have one direction
-_ALIGNED = 0.9  # of their norms, that the norm of their sum is
-_NAMED = 3  # nodes of a group
+# The approximate number of entries of an update that are compared in a round.
+_ROUND_ENTRIES = 1 << 12
+# The number of these entries that are summed over the run, and the number of nodes for which
+# they are: those that move the model most.
+_RUN_ENTRIES = 1024
+_MOST_NODES = 64
+# A stream of the audit's own random choices.
+_SAMPLED = 3
+# A dominant contribution has this share of the energy (the scores double without it), and is so
+# many times as long as the median of the others.
+_MOST = 0.75
+_TIMES = 10.0
+# Nodes form one direction if their cosines with the sum are above the first value, and the norm
+# of their sum is above this share of the sum of their norms.
+_SAME = 0.5
+_ALIGNED = 0.9
+# The number of nodes of a group that are named.
+_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +51,9 @@ class Dominant:
     """Nodes whose contributions have most of the energy of a sum.
 
     Attributes:
-        nodes: one, or several whose contributions have about the same direction.
-        share: of the sum's energy, as far as it lies along the sum.
-        times: how many times the median norm of the others' contributions theirs together have.
+        nodes: one node, or several whose contributions have about the same direction.
+        share: their share of the sum's energy, by the components along the sum.
+        times: the norm of their common contribution over the median norm of the others'.
     """
 
     nodes: tuple[int, ...]
@@ -52,7 +61,7 @@ class Dominant:
     times: float
 
     def __str__(self) -> str:
-        """As "node 7 moved the model 64.1 times as far as the median other node, …"."""
+        """A text as "node 7 moved the model 64.1 times as far as the median other node, …"."""
         who = f"node {self.nodes[0]}"
         if len(self.nodes) > 1:
             more = ", …" if len(self.nodes) > _NAMED else ""
@@ -67,18 +76,18 @@ class Dominant:
 def find_dominant(
     contributions: Mapping[int, Floats], noise: float = 0.0, count: int = 0
 ) -> Dominant | None:
-    """The one node, or the one direction, that has most of the energy; ``None`` without any.
+    """The node, or the group of nodes, that has most of the energy; ``None`` without any.
 
-    A node dominates if three quarters of the energy are its own, and its contribution is more
-    than ten times as long as the median one of the others. So does a group of at most half of the
-    nodes whose contributions have almost the same direction. A direction that most nodes have in
-    common is what they learn, and none is named. Contributions of 0 are left out: idle nodes are no
-    measure of length.
+    A node dominates if it has three quarters of the energy, and its contribution is more than
+    ten times as long as the median of the others. A group of nodes whose contributions have
+    almost the same direction dominates likewise, if it has at most half of the nodes. A
+    direction that most nodes have in common is what they learn, and no node dominates.
+    Contributions of 0 are ignored, as idle nodes are no measure of length.
 
     Args:
-        contributions: what each node added after its weight, by its id, each ``(entries,)``.
-        noise: standard deviation of what is added to each entry of the sum besides.
-        count: of the nodes, if there are more; the others' contributions are shorter.
+        contributions: the weighted contribution of each node by its id, each ``(entries,)``.
+        noise: the standard deviation of the noise on each entry of the sum.
+        count: the number of nodes, if there are more; the others' contributions are shorter.
     """
     active = {node: row for node, row in contributions.items() if row.any()}
     if len(active) < 2:
@@ -113,12 +122,13 @@ class RoundUpdates:
     """Entries of the real clients' updates of a round, as the strategy averages them.
 
     Attributes:
-        nodes: that sent them.
+        nodes: the nodes that sent them.
         contents: the ``id`` of each reply's content.
-        weights: of the replies in an average, shape ``(n,)``; their sum is 1.
-        entries: of the updates, clipped if the server clips them, shape ``(n, entries)``.
-        noise: standard deviation of what the strategy adds to each entry of the average.
-        kind: of the replies.
+        weights: the weights of the replies in an average, shape ``(n,)``; their sum is 1.
+        entries: the entries of the updates, clipped if the server clips, shape ``(n,
+            entries)``.
+        noise: the standard deviation of the noise that the strategy adds to each entry.
+        kind: the kind of the replies.
     """
 
     nodes: Sequence[int]
@@ -140,16 +150,16 @@ class RoundUpdates:
         clip_norm: float = math.inf,
         entries: int = _ROUND_ENTRIES,
     ) -> RoundUpdates | None:
-        """The updates in replies that can be read; ``None`` if it is not known what replies are.
+        """The updates in readable replies; ``None`` if the kind of the replies is not known.
 
         Args:
             wrapped: the strategy.
-            layout: of the model.
+            layout: the layout of the model.
             arrays: the global model that was sent.
-            real: the replies.
-            kind: what they are; ``None`` if that is to be seen from them.
-            clip_norm: of the server, where it clips.
-            entries: of an update, about, that are compared.
+            real: the replies of real clients.
+            kind: the kind of the replies; if ``None``, it is derived from them.
+            clip_norm: the clip norm of the server, if it clips.
+            entries: the approximate number of entries of an update that are compared.
         """
         step = max(1, layout.dim // entries)
         before = layout.flatten(arrays, step)
@@ -199,18 +209,18 @@ class RoundUpdates:
 
 
 class NodeContributions:
-    """What each node added to the model over a run: some entries of the sum of its updates.
+    """The contribution of each node over a run: some entries of the sum of its updates.
 
-    Takes at most 64 times 8 KiB: of the nodes that moved the model most.
+    It takes at most 64 times 8 KiB, for the nodes that moved the model most.
 
     Args:
-        seed: of the entries that are kept.
+        seed: the seed of the choice of entries.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._sums: dict[int, Floats] = {}
-        self._variance = 0.0  # of the noise in each entry
+        self._variance = 0.0  # the variance of the noise on each entry
 
     def add(
         self, updates: RoundUpdates, shares: Mapping[int, float] | None
@@ -218,9 +228,9 @@ class NodeContributions:
         """Add the updates of a round.
 
         Args:
-            updates: of the real clients.
-            shares: of the replies in what was released, by the ``id`` of their content; ``None`` if
-                they are not known.
+            updates: the updates of the real clients.
+            shares: the shares of the replies in the released model, by the ``id`` of their
+                content; ``None`` if they are not known.
         """
         weights = updates.weights
         if shares is not None:
@@ -246,7 +256,7 @@ class NodeContributions:
         return find_dominant(self._sums, math.sqrt(self._variance), count)
 
     def state(self) -> NamedArrays:
-        """Named arrays from which `restore` goes on."""
+        """The state as named arrays, for `restore`."""
         return {
             "ids": np.array([node % 2**64 for node in self._sums], np.uint64),
             "sums": np.array(list(self._sums.values())),
@@ -254,7 +264,7 @@ class NodeContributions:
         }
 
     def restore(self, state: NamedArrays) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a `state`."""
         self._sums = dict(
             zip(state["ids"].tolist(), state["sums"], strict=True)
         )

@@ -1,14 +1,13 @@
-"""`FaultLog`: what went wrong in an audited run, kept for its report and logged once a kind."""
+"""`FaultLog`: the faults of an audited run, for its report; each kind is logged once."""
 
 import logging
 
 from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultBook, FaultKind
 
-logger = logging.getLogger(
-    "flwr.fl_epe"
-)  # shown where Flower's own messages are
-# What `FaultLog.failed` is told.
+# A child of Flower's logger, so that its messages are shown with Flower's own.
+logger = logging.getLogger("flwr.fl_epe")
+# The kinds of faults for `FaultLog.failed`.
 _FAILURES = (
     FaultKind.AUDIT_STOOD_BACK,
     FaultKind.CANARY_UNUSED,
@@ -25,7 +24,7 @@ class FaultLog:
     """The faults of a run.
 
     Attributes:
-        book: all of them, counted by round and kind.
+        book: all faults, counted by round and kind.
     """
 
     def __init__(self) -> None:
@@ -52,16 +51,16 @@ class FaultLog:
         kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
         times: int = 1,
     ) -> None:
-        """Keep what could not be done and why; the first of its kind is also logged.
+        """Add a failure of the audit; the first with this text is also logged.
 
-        This may not end a run.
+        This raises no error, as that would end the run.
 
         Args:
-            index: of the round, from 0.
-            failure: what could not be done, in words by which it is logged once.
+            index: the index of the round, from 0.
+            failure: a text that says what failed; each text is logged once.
             reason: an error, or a sentence.
-            kind: by which it is counted.
-            times: how often.
+            kind: the kind by which the fault is counted.
+            times: the number of times that it happened.
         """
         text = f"{failure}: {described(reason)}"
         self.book.add(index, kind, text, times)
@@ -80,13 +79,13 @@ class FaultLog:
     def observed(
         self, index: int, kind: FaultKind, text: str, intro: str = ""
     ) -> None:
-        """Keep a fault of a node, and log it.
+        """Add a fault of a node, and log it.
 
         Args:
-            index: of the round, from 0.
-            kind: by which it is counted.
-            text: of the fault.
-            intro: in the log, before the text.
+            index: the index of the round, from 0.
+            kind: the kind by which the fault is counted.
+            text: the text of the fault.
+            intro: the beginning of the log message, before the text.
         """
         self.book.add(index, kind, text)
         logger.warning("Audit, round %d, %s%s", index + 1, intro, text)

@@ -1,6 +1,6 @@
-"""What a server knows of a federation of silos: who was in which round, and what each answered.
+"""A server's knowledge of a federation of silos: the silos of each round, and their answers.
 
-Texts from silos are not trusted: `read_answer` takes those alone that are answers.
+Texts from silos are not trusted: `read_answer` validates them.
 
 Examples:
     >>> energies = {"north": 4.0, "south": 3.0, "west": 1.0}
@@ -23,7 +23,7 @@ from fl_epe.archive import one_line
 from fl_epe.auditing import FederationFacts, SiloAnswer, SiloLine
 from fl_epe.checks import check_probability, raise_invalid
 
-_MOST_TEXTS = 20  # sentences of one kind in an answer
+_MOST_TEXTS = 20  # the largest number of sentences of one kind in an answer
 _LONGEST_NAME = 40
 _INTERVAL = ("epsilon", "low", "high")
 _NUMBERS = (*_INTERVAL, "proved", "theory", "linear_limit")
@@ -31,7 +31,7 @@ _ANSWER = pydantic.TypeAdapter(SiloAnswer)
 
 
 def fingerprint(arrays: ArrayRecord) -> str:
-    """The hash by which a model is recognised."""
+    """The hash by which a model is recognized."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays.values():
         digest.update(array.data)
@@ -39,10 +39,10 @@ def fingerprint(arrays: ArrayRecord) -> str:
 
 
 def read_answer(text: Any, node: int) -> SiloAnswer:
-    """The answer in a text that a node sent, with short printable texts and a name.
+    """The answer in a text that a node sent, with a name and with short printable texts.
 
     Raises:
-        ValueError: if it is no answer.
+        ValueError: if the text is not a valid answer.
     """
     answer = _ANSWER.validate_json(text)
     check_probability("delta", answer.delta)
@@ -60,12 +60,11 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
 
 
 def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
-    """A line without the results that hold only for the rounds that an audit covers."""
-    nothing: dict[str, Any] = dict.fromkeys(
-        (*_INTERVAL, "scale", "linear_limit")
-    )
+    """The line without the results that hold only for the rounds that an audit covers."""
+    fields = (*_INTERVAL, "scale", "linear_limit")
+    no_results: dict[str, Any] = dict.fromkeys(fields)
     theory = math.inf if line.theory == math.inf else None
-    return dataclasses.replace(line, **nothing, theory=theory, reason=reason)
+    return dataclasses.replace(line, **no_results, theory=theory, reason=reason)
 
 
 def _checked(line: SiloLine) -> SiloLine:
@@ -75,8 +74,8 @@ def _checked(line: SiloLine) -> SiloLine:
             raise_invalid(name, value, ">= 0")
     reason = line.reason
     if line.epsilon is None or line.low is None or line.high is None:
-        nothing: dict[str, Any] = dict.fromkeys(_INTERVAL)
-        line = dataclasses.replace(line, **nothing)
+        no_interval: dict[str, Any] = dict.fromkeys(_INTERVAL)
+        line = dataclasses.replace(line, **no_interval)
         reason = one_line(reason or "no reason was given")
     return dataclasses.replace(line, reason=reason, doubts=_short(line.doubts))
 
@@ -90,11 +89,11 @@ class FederationRound:
     """A round as the server saw it.
 
     Attributes:
-        energies: of each silo's weighted update, by its name, for those whose reply arrived;
-            ``None`` if they cannot be seen.
-        model: fingerprint of the newest model after the round.
-        released: whether the round released it.
-        averaged: whether it is the average of the replies.
+        energies: the energy of each silo's weighted update, by the names of the silos whose
+            reply arrived; ``None`` if the update cannot be seen.
+        model: the fingerprint of the newest model after the round.
+        released: whether the round released this model.
+        averaged: whether the model is the average of the replies.
     """
 
     energies: dict[str, float | None]
@@ -103,7 +102,7 @@ class FederationRound:
     averaged: bool = True
 
     def left_of_others(self, silo: str, allies: int) -> float | None:
-        """Share of the energy of all but a silo that is left without the largest ``allies``."""
+        """The share of the energy of all other silos that is not of the largest ``allies``."""
         energies = list[float]()
         for name, energy in self.energies.items():
             if name != silo:
@@ -122,9 +121,9 @@ class HeardAnswer:
     """An answer that a silo sent.
 
     Attributes:
-        node: that sent it.
-        rounds: of the federation when it came, that one included.
-        answer: as it came.
+        node: the node that sent it.
+        rounds: the number of rounds of the federation when it arrived, including that round.
+        answer: the answer as it arrived.
         saw_last: whether the silo had seen the last model.
     """
 
@@ -136,14 +135,14 @@ class HeardAnswer:
 
 @dataclasses.dataclass
 class FederationLog:
-    """A federation after some rounds, which a folder keeps.
+    """A federation after some rounds, which is saved in a folder.
 
     Attributes:
-        start: fingerprint of the initial model.
-        rounds: all of them, in order.
-        names: of the silo of each node.
+        start: the fingerprint of the initial model.
+        rounds: all rounds, in order.
+        names: the name of each node's silo.
         heard: the newest answer of each silo.
-        faults: what went wrong, in sentences without a full stop, each once.
+        faults: the distinct faults, in sentences without a full stop.
     """
 
     start: str = ""
@@ -154,7 +153,7 @@ class FederationLog:
 
     @property
     def model(self) -> str:
-        """Fingerprint of the newest model."""
+        """The fingerprint of the newest model."""
         if self.rounds:
             return self.rounds[-1].model
         return self.start
@@ -169,26 +168,27 @@ class FederationLog:
     ) -> str:
         """The name of the silo of a node that replies in the coming round.
 
-        It is that of the first answer. A silo that was started again may have another node. Of two
-        in one round with the same name, the second gets the number of its node.
+        The name is that of the node's first answer. A silo that was restarted may have another
+        node. If two silos of a round have the same name, the second gets the number of its
+        node.
 
         Args:
-            node: its id.
-            answer: in its reply; ``None`` without one that can be read.
-            present: silos whose replies came before in the round.
+            node: the node's id.
+            answer: the answer in the reply; ``None`` without a readable one.
+            present: the silos whose replies are earlier in the round.
         """
-        name = self.names.setdefault(
-            node, answer.silo if answer else f"node {node}"
-        )
+        first_name = answer.silo if answer else f"node {node}"
+        name = self.names.setdefault(node, first_name)
         if name in present:
-            name = self.names[node] = f"{name} (node {node})"
+            name = f"{name} (node {node})"
+            self.names[node] = name
         return name
 
     def go_back(self, model: str) -> int:
-        """Forget what came after a model, and everything if it is none of this log's.
+        """Remove the rounds after a model, or all rounds if the model is not in this log.
 
         Returns:
-            How many rounds are left.
+            The number of remaining rounds.
         """
         rounds = [
             t for t, past in enumerate(self.rounds, 1) if past.model == model
@@ -212,8 +212,8 @@ class FederationLog:
     def answer(self, silo: str) -> SiloAnswer:
         """The newest answer of a silo.
 
-        Where it covers less than the server saw of the silo nothing counts as measured, but what
-        is proved stays, and that nothing is promised.
+        If the answer covers fewer rounds than the server saw of the silo, nothing counts as
+        measured. Proved bounds stay, and so does an infinite theoretical ε.
         """
         heard = self.heard[silo]
         answer = dataclasses.replace(heard.answer, silo=silo)
@@ -238,12 +238,12 @@ class FederationLog:
     def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
         """The facts that a silo gets with the last model.
 
-        A round in which no upload can be seen counts as the worst of the others.
+        A round without visible uploads counts as the worst of the others.
 
         Args:
-            silo: its name.
-            allies: see `FederationFacts`.
-            server: the fields that tell what moves the model.
+            silo: the name of the silo.
+            allies: the number of colluding silos, see `FederationFacts`.
+            server: the fields that describe the server's update of the model.
         """
         released = [past for past in self.rounds if past.released]
         numbers = [

@@ -1,7 +1,7 @@
-"""Which arrays of a model are free parameters, as far as the replies of a round show.
+"""Finds the arrays of a model that are free parameters, as far as the replies of a round show.
 
-A variance below 0 breaks a network, and an array that every client sends back as it came moves by
-a canary alone. Neither can be known by name, so what is in the replies decides.
+A variance below 0 breaks a network, and an array that every client returns unchanged would be
+moved by a canary alone. Names do not show either of them, but the values in replies do.
 
 Examples:
     >>> before = {"weight": np.array([0.1, -0.2]), "var": np.ones(2), "frozen": np.array([-1.0])}
@@ -28,7 +28,7 @@ Arrays = Mapping[str, Vector]
 
 
 def unmoved(before: Arrays, models: Sequence[Arrays]) -> set[str]:
-    """Names of the arrays that are the same in all clients' models as before."""
+    """The names of the arrays that all clients' models have unchanged."""
     return {
         name
         for name, value in before.items()
@@ -37,17 +37,19 @@ def unmoved(before: Arrays, models: Sequence[Arrays]) -> set[str]:
 
 
 def not_free(before: Arrays, models: Sequence[Arrays]) -> set[str]:
-    """Names of the arrays that are no free parameters.
+    """The names of the arrays that are no free parameters.
 
-    They are those that no client changed, those that are the same in all clients' models (unless
-    every array is), and those that are nowhere negative, neither before nor in any client's model.
+    These are the arrays that no client changed, those that are the same in all clients' models
+    (unless all arrays are), and those without a negative entry in the sent model and in all
+    clients' models.
 
     Args:
         before: the model that was sent.
-        models: the clients', at least one.
+        models: the models of clients, at least one.
     """
     same = unmoved(models[0], models[1:])
-    if len(same) == len(before):  # one client, or clients with the same data
+    if len(same) == len(before):
+        # There is one client, or clients have the same data.
         same = set()
     nowhere_negative = {
         name
@@ -60,9 +62,9 @@ def not_free(before: Arrays, models: Sequence[Arrays]) -> set[str]:
 def leave_alone(
     names: Collection[str], canary: Vector, layout: Layout
 ) -> Vector:
-    """A canary of norm 1 with 0 in the arrays of these names, of norm 1 again, ``(dim,)``.
+    """A canary with zeros in the named arrays, scaled to norm 1 again, shape ``(dim,)``.
 
-    The canary itself if they are all arrays.
+    It is the canary itself if all arrays are named.
     """
     if len(names) in (0, len(layout.moved)):
         return canary

@@ -1,4 +1,4 @@
-"""A model as one flat vector: which numbers a canary moves, and how a reply is made of them."""
+"""A model as a flat vector of the entries that a canary moves, and replies made from it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from fl_epe.checks import NamedArrays, Vector
 from fl_epe.messages import NUMPY, encoded, read_only
 
 ReplyKind = Literal["model", "update"]
-"""What clients answer with: a model, or its difference from the model that they were sent."""
+"""The kind of clients' replies: a model, or its difference from the model that was sent."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Which arrays of a model a canary moves, and where each stands in the flat vector.
+    """The arrays of a model that a canary moves, and their places in the flat vector.
 
-    Floating-point arrays with at least one axis are moved. Integer and boolean buffers, 0-d arrays
-    and those that match ``leave_out`` are not: clipping does not treat them as it treats the rest
-    (Flower's leaves 0-d arrays as they are, integers lose what they are scaled to), so that no
-    canary could stand for a client there. The first replies show more such arrays, see `without`.
+    Floating-point arrays with at least one axis are moved. Integer and boolean buffers, 0-d
+    arrays and arrays that match ``leave_out`` are not, because clipping treats them
+    differently: Flower's clipping does not change 0-d arrays, and integers lose the scaling. No
+    canary could represent a client there. The first replies show more such arrays, see
+    `without`.
 
     Attributes:
-        shapes: of all arrays, by name and in order.
-        moved: names of those that a canary moves, in order.
-        dtype: of the flat vector: float64 if one of the moved arrays is, else float32.
+        shapes: the shapes of all arrays, by name and in order.
+        moved: the names of the arrays that a canary moves, in order.
+        dtype: the type of the flat vector: float64 if one of the moved arrays has it, else
+            float32.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -43,11 +45,12 @@ class Layout:
 
         Args:
             arrays: the model.
-            leave_out: names, or patterns with ``*`` and ``?``, of more arrays to leave alone.
+            leave_out: names, or patterns with ``*`` and ``?``, of further arrays that canaries
+                do not move.
 
         Raises:
             ValueError: for an array of a type that cannot be added up (bfloat16, complex, text,
-                another serialisation than NumPy's), or if nothing is left to move.
+                another serialization than NumPy's), or if no array can be moved.
         """
         values = _decode(arrays)
         moved_types = {
@@ -66,10 +69,10 @@ class Layout:
         return layout.without(())
 
     def without(self, names: Collection[str]) -> Layout:
-        """The same model, of which canaries leave these arrays alone, too.
+        """The layout of the same model in which canaries do not move these arrays either.
 
         Raises:
-            ValueError: if nothing is left to move.
+            ValueError: if no array can be moved.
         """
         moved = tuple(name for name in self.moved if name not in names)
         layout = dataclasses.replace(self, moved=moved)
@@ -84,21 +87,21 @@ class Layout:
 
     @property
     def dim(self) -> int:
-        """How many numbers a canary moves."""
+        """The number of entries that a canary moves."""
         return sum(math.prod(self.shapes[name]) for name in self.moved)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Names of the arrays that no canary moves."""
+        """The names of the arrays that no canary moves."""
         return tuple(name for name in self.shapes if name not in self.moved)
 
     def flatten(self, arrays: ArrayRecord, step: int = 1) -> Vector:
-        """The moved arrays one after another, shape ``(dim,)``, or each ``step``-th entry of each.
+        """The concatenated moved arrays, shape ``(dim,)``, or each ``step``-th entry of each.
 
-        Arrays are found by name; where names differ from the first round's, by position.
+        Arrays are matched by name, or by position if names differ from the first round's.
 
         Raises:
-            ValueError: naming what does not fit.
+            ValueError: if arrays do not match; the message names them.
         """
         values = _decode(arrays)
         their_names = self._match(values)
@@ -108,7 +111,7 @@ class Layout:
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
     def split(self, flat: Vector) -> dict[str, Vector]:
-        """The moved arrays of a flat vector ``(dim,)`` by name, each without its shape; views."""
+        """The moved arrays of a flat vector ``(dim,)`` by name, as flat views of it."""
         ends = np.cumsum([math.prod(self.shapes[name]) for name in self.moved])
         return dict(zip(self.moved, np.split(flat, ends[:-1]), strict=True))
 
@@ -118,35 +121,38 @@ class Layout:
         arrays: ArrayRecord,
         kind: ReplyKind | None = "model",
     ) -> Callable[[Vector], ArrayRecord]:
-        """Makes a reply like an existing one from a model with the moved entries ``(dim,)``.
+        """A function that makes a reply from a model with the moved entries ``(dim,)``.
 
         Args:
-            like: a client's reply, whose names, their order and types are kept; but a mean of
-                integers that canaries leave alone stays one, as it would be an update else.
-            arrays: the global model, from which all comes that canaries leave alone.
+            like: a client's reply, with the names, order and types of the new reply. An
+                exception are integer arrays that canaries do not move: if the global model has
+                their mean, it is not rounded, as the rounding would be an update.
+            arrays: the global model, which has the arrays that canaries do not move.
             kind: whether replies are a "model" or an "update" of it, in which such arrays are 0; if
-                ``None`` they are as in ``like``.
+                ``None``, they are as in ``like``.
 
         Raises:
-            ValueError: naming what does not fit.
+            ValueError: if arrays do not match; the message names them.
         """
         reply_values = _decode(like)
         model_values = _decode(arrays)
         reply_names = self._match(reply_values)
         model_names = self._match(model_values)
-        still = {
+        unmoved_values = {
             name: reply_values[reply_names[name]]
             for name in self.left_out
             if name in reply_names
         }
         match kind:
             case "model":
-                still = {
-                    name: model_values[model_names[name]] for name in still
+                unmoved_values = {
+                    name: model_values[model_names[name]]
+                    for name in unmoved_values
                 }
             case "update":
-                still = {
-                    name: np.zeros_like(value) for name, value in still.items()
+                unmoved_values = {
+                    name: np.zeros_like(value)
+                    for name, value in unmoved_values.items()
                 }
             case None:
                 pass
@@ -155,13 +161,13 @@ class Layout:
 
         means_of_integers = {
             reply_names[name]
-            for name, value in still.items()
+            for name, value in unmoved_values.items()
             if value.dtype.kind == "f"
             and reply_values[reply_names[name]].dtype.kind != "f"
         }
 
         def fill(flat: Vector) -> ArrayRecord:
-            values = {**still, **self.split(flat)}
+            values = {**unmoved_values, **self.split(flat)}
             by_reply_name = {
                 reply_names[name]: value for name, value in values.items()
             }
@@ -176,7 +182,7 @@ class Layout:
         return fill
 
     def _match(self, values: NamedArrays) -> dict[str, str]:
-        """The names in ``values`` by our names; those that do not move may be missing."""
+        """The names in ``values`` by the names here; arrays that do not move may be missing."""
         shapes = {name: value.shape for name, value in values.items()}
         if set(self.moved) <= shapes.keys() <= self.shapes.keys():
             for name, shape in shapes.items():
@@ -185,9 +191,8 @@ class Layout:
                         f"Expected {name}.shape={shape} to be {self.shapes[name]}."
                     )
             return {name: name for name in shapes}
-        if [*shapes.values()] == [
-            *self.shapes.values()
-        ]:  # renamed, in the same order
+        if list(shapes.values()) == list(self.shapes.values()):
+            # The arrays have other names, but the same order.
             return dict(zip(self.shapes, shapes, strict=True))
         missing = sorted(self.shapes.keys() - shapes.keys())
         new = sorted(shapes.keys() - self.shapes.keys())
@@ -199,7 +204,7 @@ class Layout:
 
 
 def longest_norm(arrays: ArrayRecord) -> float:
-    """Norm of an update that can be squared in the coarsest floating-point type of some arrays."""
+    """The largest norm of an update that can be squared in the coarsest type of some arrays."""
     largest = [
         np.finfo(a.dtype).max for a in arrays.values() if "float" in a.dtype
     ]
@@ -207,7 +212,7 @@ def longest_norm(arrays: ArrayRecord) -> float:
 
 
 def _decode(arrays: ArrayRecord) -> NamedArrays:
-    """The arrays' values; refuses by name what no strategy can add up."""
+    """The arrays' values; raises a `ValueError` for an array that no strategy can add up."""
     values = {}
     for name, array in arrays.items():
         if array.stype != NUMPY:

@@ -1,8 +1,9 @@
-"""The phases of an audited run: which round is under way, and whether rounds are audited at all.
+"""The phases of an audited run: the round in progress, and whether rounds are still audited.
 
-A run begins in `BeforeFirstRound`. While clients train in a round it is `Training`, or `SittingOut`
-if no canary may join, and after it `BetweenRounds`. `StartedAgain` lasts until the next model shows
-whether the same run goes on, and `Over` until a saved audit takes the place of this one.
+A run begins in `BeforeFirstRound`. While clients train in a round it is in `Training`, or in
+`SittingOut` if no canary may join, and afterwards in `BetweenRounds`. `StartedAgain` lasts
+until the next model shows whether the same run continues, and `Over` until a saved audit
+replaces this one.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ class BeforeFirstRound:
     """No round has begun.
 
     Attributes:
-        awaited: the initial model, with which a saved audit goes on; ``None`` if none does.
+        awaited: the initial model with which a saved audit continues; ``None`` without one.
     """
 
     awaited: ArrayRecord | None = None
@@ -37,7 +38,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class SittingOut:
-    """The clients of a round train, and no canary joins: the round is the strategy's alone.
+    """The clients of a round train, and no canary joins their replies.
 
     Attributes:
         current: the round.
@@ -61,8 +62,8 @@ class Over:
     """No more rounds are audited.
 
     Attributes:
-        reason: why not.
-        is_longer: whether all planned rounds are measured, and the run went on.
+        reason: the reason.
+        is_longer: whether all planned rounds are measured, and the run continued.
     """
 
     reason: str
@@ -80,7 +81,7 @@ Phase = (
 
 
 def current_round(phase: Phase) -> RoundState | None:
-    """The audited round that is under way; ``None`` without one."""
+    """The audited round that is in progress; ``None`` without one."""
     match phase:
         case Training(current) | SittingOut(current):
             return current

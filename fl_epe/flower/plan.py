@@ -1,4 +1,4 @@
-"""The plan of an audit: how many canaries take part and when, as decided in the first round."""
+"""The plan of an audit: the number of canaries and their rounds, decided in the first round."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ParticipationLaw, ShuffledEpochs, presence
 from fl_epe.seeding import generator
 
-_SCHEDULE = 0  # stream of an audit's own choices
+# A stream of the audit's own random choices.
+_SCHEDULE = 0
 _ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class AuditPlan:
-    """The audit's share of the rounds and its price, as decided in the first round.
+    """The canaries' share of the rounds, as decided in the first round.
 
     Attributes:
-        number: how many canaries may take part; fewer than asked for if they do not fit.
-        clients: real clients in the first round, those that canaries replace included.
-        nodes: from how many they were chosen; ``None`` if not known.
-        canaries: most of them in a round; 0 if only the clients know.
-        planned: participations of all canaries together; ``None`` if not known.
-        replaced: how many clients are not asked in a round, as canaries take their place.
-        left_out: names of arrays that canaries leave alone.
-        reduced: why fewer canaries take part than were asked for; "" if all do.
-        load: the ladder that the audit chose; ``None`` if the number of canaries was given.
+        number: the number of canaries that may take part, which is smaller than requested if
+            they do not fit.
+        clients: the number of real clients in the first round, including replaced ones.
+        nodes: the number of nodes from which they were drawn; ``None`` if it is not known.
+        canaries: the largest number of canaries in a round; 0 if only the clients know it.
+        planned: the participations of all canaries together; ``None`` if not known.
+        replaced: the number of clients in a round that canaries replace, and that are not
+            asked.
+        left_out: the names of the arrays that canaries do not move.
+        reduced: the reason why fewer canaries take part than requested; "" if all do.
+        load: the load that the audit chose; ``None`` if the number of canaries was given.
     """
 
     number: int = 0
@@ -82,13 +85,13 @@ class AuditPlan:
 
 
 def canaries_that_fit(share: float, clients: int, room: float) -> float:
-    """How many canaries a round may have, on average.
+    """The largest mean number of canaries in a round.
 
     Args:
-        share: largest of the replies.
-        clients: whom the strategy asks.
-        room: how many replies can be added to theirs; beyond that canaries replace clients. A user
-            who set a finite number wants canaries in it, up to half of a round.
+        share: the largest share of canaries in the replies.
+        clients: the number of clients that the strategy asks.
+        room: the number of replies that can be added; further canaries replace clients. A user
+            who set a finite number wants canaries to fill it, up to half of a round.
     """
     if share == 1:
         return math.inf
@@ -102,7 +105,8 @@ def check_rounds(settings: CanaryAuditSettings, rounds: int | None) -> int:
     """The rounds of a run, over which canaries that the server makes are spread.
 
     Raises:
-        ValueError: if they are not known, or the settings' participations do not fit into them.
+        ValueError: if the number is not known, or the participations do not fit into the
+            rounds.
     """
     if rounds is None:
         raise ValueError(
@@ -110,7 +114,8 @@ def check_rounds(settings: CanaryAuditSettings, rounds: int | None) -> int:
             " tell them, or has a single round, which may be one of many (pass rounds=1, if"
             " that is all)."
         )
-    ShuffledEpochs(rounds, settings.participations or 1.0)  # raises
+    # This raises the error for participations that do not fit.
+    ShuffledEpochs(rounds, settings.participations or 1.0)
     return rounds
 
 
@@ -122,17 +127,17 @@ def spread(
     *,
     replaces: bool,
 ) -> Booleans:
-    """The rounds of each of so many canaries, or of those of a load, ``(T, k)``.
+    """Whether each canary of ``number``, or of a load, is in each round, shape ``(T, k)``.
 
-    Where a canary ``replaces`` a client none is in the first round, unless it is the only one: what
-    clients weigh is not known before.
+    If canaries replace clients, none is in the first of several rounds, as the clients' weights
+    are not known before.
     """
     places = number
     participations = settings.participations or 1.0
     if load is not None:
         places = load.places
-        in_all = int(places * load.place_participations + _ROUNDING)
-        participations = in_all / max(1, places)
+        all_participations = int(places * load.place_participations + _ROUNDING)
+        participations = all_participations / max(1, places)
     if not places or not participations:
         return np.zeros((rounds, 0), bool)
     rng = generator(settings.canary_seed, _SCHEDULE)
@@ -152,10 +157,10 @@ def _load(
     clients: int,
     nodes: int | None,
 ) -> CanaryLoad:
-    """The ladder beside the clients of the first round; arguments as of `make_plan`."""
+    """The load with the clients of the first round; the arguments are those of `make_plan`."""
     nodes = nodes or clients
     participations = settings.participations or rounds * clients / nodes
-    # Clients whom the strategy asks once for each place.
+    # Over a run, this number of clients shares one place of a round.
     per_place = rounds / participations
     z = settings.noise_multiplier
     return canary_load(
@@ -181,11 +186,11 @@ def make_plan(
     """Plan as many canaries as fit beside the clients of the first round; none if one fits.
 
     Args:
-        settings: of the audit.
+        settings: the settings of the audit.
         wrapped: the strategy.
-        rounds: of the run.
-        clients: whom the strategy asks in the first round.
-        nodes: from how many they were chosen; ``None`` if not known.
+        rounds: the number of rounds of the run.
+        clients: the number of clients that the strategy asks in the first round.
+        nodes: the number of nodes from which they were drawn; ``None`` if it is not known.
     """
     number = settings.num_canaries
     load = None
@@ -199,10 +204,10 @@ def make_plan(
     else:
         by_round = spread_of(number, None)
         share = settings.largest_share
-        a_round = canaries_that_fit(share, clients, room) + _ROUNDING
+        canaries_per_round = canaries_that_fit(share, clients, room) + _ROUNDING
         total = by_round.sum()
-        if total > rounds * a_round:
-            fit = int(a_round * rounds * number / total)
+        if total > rounds * canaries_per_round:
+            fit = int(canaries_per_round * rounds * number / total)
             fit = fit if fit >= 2 else 0
             reduced = (
                 f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as "

@@ -1,7 +1,7 @@
-"""`RecordAudit`: what a federation of silos leaks of a record, gathered at the server.
+"""`RecordAudit` collects at the server how much a federation of silos leaks about a record.
 
-Silos audit their own training, with `fl_epe.silos.audit_records`, and each reply holds what they
-found. Hand ``RecordAudit(strategy, delta=1e-5)`` to Flower in place of the strategy, and call
+Silos audit their own training with `fl_epe.silos.audit_records`, and each reply contains their
+results. Pass ``RecordAudit(strategy, delta=1e-5)`` to Flower instead of the strategy, and call
 `RecordAudit.report` after the run.
 """
 
@@ -40,36 +40,40 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers, RunLogger
 
 QUERY = "query.records"
-"""Type of the message with the last model."""
+"""The type of the message with the last model."""
 
 _SCHEMA = 1
 _WHAT = "an audit saved by RecordAudit"
 _JSON = pydantic.TypeAdapter(FederationLog)
-_ENTRIES = 1 << 16  # of an update, about, whose energy is taken
-_MASKED = (
-    1e3  # times the energy of the sum, that masks have and updates have not
-)
-_NO_HANDLER = "No query function"  # in what Flower says of an app without
+# The approximate number of entries of an update of which the energy is computed.
+_ENTRIES = 1 << 16
+# Uploads are masked if their energies add up to more than this multiple of their sum's energy.
+_MASKED = 1e3
+# A part of Flower's error message for an app without a query function, and the hint to the
+# user.
+_NO_HANDLER = "No query function"
 _HINT = 'its client app has no line app.query("records")(answer_records)'
 
 
 class RecordAudit(AuditedStrategy):
-    """Gathers what silos measured, around any message-API strategy, which goes on as before.
+    """Collects the results of silos, around any message-API strategy, which works as before.
 
-    The strategy sees what it would see without: the audit's record is taken out of each reply.
-    After its ``start`` has returned, the last model is sent once to each silo that had answered,
-    with what a silo cannot know of its federation (`FederationFacts`). A silo that does not answer
-    keeps its last answer. An error inside the audit never ends a run: it is a fault in the report.
+    The strategy sees the same as without the audit, as the audit's record is removed from each
+    reply. After its ``start`` has returned, the last model is sent once to each silo that had
+    answered, with the facts that a silo cannot know about its federation (`FederationFacts`).
+    If a silo does not answer then, its last answer counts. An error inside the audit never ends
+    a run: it is a fault in the report.
 
     Args:
-        strategy: what the deployment uses.
-        delta: target δ; silos with another one are not compared with the others.
-        allies: silos that look together, against each silo, itself included.
-        folder: where the audit is kept after every round, so that a server app that was killed goes
-            on with it: start again with the model after some round. Later rounds are forgotten.
-        log_to: see `fl_epe.loggers`.
-        enabled: whether to audit at all.
-        closing_timeout: seconds to wait for the answers to the last model.
+        strategy: the strategy of the deployment.
+        delta: the target δ; silos with another δ are not compared with the others.
+        allies: the number of colluding silos against each silo, see `FederationFacts`.
+        folder: the folder in which the audit is saved after every round. A server app that was
+            killed continues it if it starts again with the model after some round. The rounds
+            after that model are removed.
+        log_to: the loggers, see `fl_epe.loggers`.
+        enabled: whether the run is audited.
+        closing_timeout: the time to wait for the answers to the last model, in seconds.
 
     Raises:
         TypeError: for a strategy of another API.
@@ -109,7 +113,7 @@ class RecordAudit(AuditedStrategy):
         super().__init__(strategy, self._fault)
 
     def _fault(self, failure: str, reason: Exception | str) -> None:
-        """Note and log what could not be done and why, once."""
+        """Add and log a failure with its reason, unless it is already known."""
         fault = f"{failure}: {described(reason)}"
         if not any(
             earlier.startswith(f"{failure}: ") for earlier in self._log.faults
@@ -118,10 +122,9 @@ class RecordAudit(AuditedStrategy):
             logger.warning("Audit of records: %s", fault)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
-        """The strategy's own ``start``, with the audit; takes and returns what that does."""
-        if (
-            "start" in self._hooks.calling
-        ):  # by a function that was put in its place
+        """Call the strategy's own ``start`` with the audit, with its arguments and result."""
+        # A function that replaced the strategy's ``start`` calls this one.
+        if "start" in self._hooks.calling:
             return type(self.strategy).start(self.strategy, *arguments, **named)
         start = self.strategy.start
         if not self._is_enabled:
@@ -144,7 +147,7 @@ class RecordAudit(AuditedStrategy):
         return result
 
     def attach(self) -> Strategy:
-        """Hook the strategy's own instance, and return it, for a loop that calls no ``start``.
+        """Hook the strategy's own instance, and return it, for a loop without `start`.
 
         Call `ask_silos` after the loop.
         """
@@ -172,7 +175,7 @@ class RecordAudit(AuditedStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> Any:
-        """What the strategy makes of the replies."""
+        """The strategy's aggregate of the replies."""
         original = self._hooks.replaced("aggregate_train")
         if original is not None:
             return original(server_round, replies)
@@ -197,7 +200,7 @@ class RecordAudit(AuditedStrategy):
         return result
 
     def _open(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Note the model that a round begins with; the first one shows where the audit goes on."""
+        """Store the model at the beginning of a round; the first shows where to continue."""
         self._grid = grid
         is_same = arrays is self._newest
         self._newest = arrays
@@ -207,13 +210,10 @@ class RecordAudit(AuditedStrategy):
             return
         self._has_begun = True
         with self._noting_failure("the saved audit cannot be read"):
-            if (
-                not self._log.rounds
-                and self._path is not None
-                and self._path.exists()
-            ):
+            path = self._path
+            if not self._log.rounds and path is not None and path.exists():
                 (saved,), _ = read_archive(
-                    self._path, _WHAT, schema=_SCHEMA, texts=("silos",)
+                    path, _WHAT, schema=_SCHEMA, texts=("silos",)
                 )
                 self._log = _JSON.validate_python(saved)
         rounds = len(self._log.rounds)
@@ -227,7 +227,7 @@ class RecordAudit(AuditedStrategy):
         self._is_closed = False
 
     def _answer_in(self, reply: Message) -> SiloAnswer | None:
-        """Take the audit's record out of a reply; ``None`` if no answer is in it."""
+        """Remove the audit's record from a reply, and return the answer, or ``None``."""
         node = reply.metadata.src_node_id
         with self._noting_failure(
             f"node {node} gave no answer that can be read"
@@ -265,7 +265,7 @@ class RecordAudit(AuditedStrategy):
         uploads: Sequence[Message],
         arrays: ArrayRecord | None,
     ) -> None:
-        """Note a round that is done."""
+        """Add a round that has ended to the log."""
         model = self._log.model
         is_average = True
         if arrays:
@@ -311,7 +311,7 @@ class RecordAudit(AuditedStrategy):
         return averaging is not None
 
     def _server(self) -> dict[str, Any]:
-        """What moves the model, as fields of `FederationFacts`."""
+        """The server's update of the model, as fields of `FederationFacts`."""
         server = self._wrapped.server()
         name = self._wrapped.description
         if self._is_changed:
@@ -326,9 +326,9 @@ class RecordAudit(AuditedStrategy):
         return dataclasses.asdict(server)
 
     def ask_silos(self) -> None:
-        """Send the last model to each silo that has answered, and take its answer.
+        """Send the last model to each silo that has answered, and store its answer.
 
-        Called by `start`; here for loops that do not call that.
+        `start` calls this function. Call it in a loop that does not call `start`.
         """
         if self._grid is None or self._newest is None:
             return
@@ -350,8 +350,9 @@ class RecordAudit(AuditedStrategy):
                 reason = reply.error.reason or "no reason was given"
                 if _NO_HANDLER in reason:
                     reason = _HINT
+                # The last line of a traceback is the error.
                 lines = reason.strip().splitlines() or [reason]
-                last_line = lines[-1]  # of a traceback: the error
+                last_line = lines[-1]
                 self._fault(f"{silo} did not answer the last model", last_line)
                 continue
             answer = self._answer_in(reply)
@@ -365,15 +366,16 @@ class RecordAudit(AuditedStrategy):
         """The newest answer of each silo, by its name."""
         answers = dict[str, SiloAnswer]()
         for silo, heard in sorted(self._log.heard.items()):
-            answers[silo] = answer = self._log.answer(silo)
+            answer = self._log.answer(silo)
             if self._is_closed and not heard.saw_last:
                 notes = (*answer.notes, "the last model was never seen by it")
-                answers[silo] = dataclasses.replace(answer, notes=notes)
+                answer = dataclasses.replace(answer, notes=notes)
+            answers[silo] = answer
         return answers
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong so far, and silos that do not answer, or not as the others."""
+        """The faults so far, including silos without an answer or with another δ."""
         faults = [*self._log.faults]
         try:
             answers = self.answers()
@@ -386,14 +388,14 @@ class RecordAudit(AuditedStrategy):
                     faults.append(
                         f"{silo}: its δ is not {self._delta:.2g}, and it is not compared"
                     )
-        except Exception as error:  # noqa: BLE001 - what is known is said
+        except Exception as error:  # noqa: BLE001 - the known faults are returned
             faults.append(
                 f"the faults are incomplete: {one_line(error_text(error))}"
             )
         return faults
 
     def metrics(self) -> dict[str, float]:
-        """ε by adversary, the largest and that of each silo, as loggers are told."""
+        """ε by adversary, the largest and that of each silo, for loggers."""
         from fl_epe.reporting import silo_metrics  # slow to import
 
         return silo_metrics(
@@ -407,7 +409,7 @@ class RecordAudit(AuditedStrategy):
     def report(self, directory: str | Path | None = None) -> str:
         """The report as text; with a ``directory``, also report.json and report.html.
 
-        Never raises: where a file cannot be written the text says that.
+        It never raises an error: if a file cannot be written, the text says that.
         """
         from fl_epe.reporting import silos_json, silos_text, write_silos_report
 
@@ -420,6 +422,6 @@ class RecordAudit(AuditedStrategy):
             self._loggers.close({"status": status, **self.metrics()}, folder)
         try:
             return silos_text([*self.answers().values()], self.faults)
-        except Exception as error:  # noqa: BLE001 - what is known is said
+        except Exception as error:  # noqa: BLE001 - the known faults are returned
             self._fault("the report could not be made", error)
             return "\n".join(["ε: not measured", *self._log.faults])

@@ -1,4 +1,4 @@
-"""`Recording`: what is measured of an audited run, and which arrays its canaries may move."""
+"""`Recording`: the measurements of an audited run, and the arrays that canaries may move."""
 
 import contextlib
 import dataclasses
@@ -42,8 +42,9 @@ class Recording:
         auditor: the recorder that scores the canaries.
         seen: the clients that took part.
         client_noise: the test of the noise that clients add.
-        noise: the noise of Flower's DP wrappers, as far as it was seen apart from updates.
-        contributions: what each node added to the model.
+        noise: the checks of the noise of Flower's DP wrappers, as far as it could be separated
+            from the updates.
+        contributions: the contribution of each node to the model.
         start: the initial model.
         last: the newest model that could be read, as a vector.
         last_is_finite: whether the newest model has no NaN or infinite entries.
@@ -65,7 +66,7 @@ class Recording:
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True
-        self._noise_fails: bool | None = None  # as of the last look
+        self._noise_fails: bool | None = None  # the result of the last check
         self._score_with(self._new_auditor())
 
     def _score_with(self, auditor: RunAuditor) -> None:
@@ -96,7 +97,7 @@ class Recording:
     def begin(
         self, arrays: ArrayRecord, layout: Layout, plan: AuditPlan
     ) -> None:
-        """Note the initial model, and what the audit does to the run."""
+        """Store the initial model, its layout and the plan of the audit."""
         start = layout.flatten(arrays)
         state = self.state
         state.plan = plan
@@ -111,10 +112,14 @@ class Recording:
         self.catch_up()
 
     def resume(self, saved: SavedAudit, arrays: ArrayRecord) -> None:
-        """Go on with a saved audit, whose state this recording has; ``arrays`` is the model.
+        """Continue a saved audit, whose state this recording has.
+
+        Args:
+            saved: the saved audit.
+            arrays: the present model.
 
         Raises:
-            ValueError: if it does not fit.
+            ValueError: if the model does not fit the saved audit.
         """
         rounds_done = self.state.index
         layout = saved.layout
@@ -142,7 +147,7 @@ class Recording:
             self.client_noise.restore(saved.whole, promised)
 
     def arrays(self) -> NamedArrays:
-        """Named arrays from which `resume` goes on."""
+        """The state as named arrays, for `resume`."""
         self.catch_up()
         return (
             self.auditor.state()
@@ -153,18 +158,16 @@ class Recording:
         )
 
     def catch_up(self) -> None:
-        """Count rounds that could not be read as lost."""
+        """Count rounds whose model could not be read as lost."""
         while self.auditor.rounds < self.state.index:
             self.auditor.observe(None, RoundFacts())
 
     def is_last(self, arrays: object) -> bool:
         """Whether these arrays are the newest model."""
         layout = self.state.layout
-        if (
-            layout is None
-            or self.last is None
-            or not isinstance(arrays, ArrayRecord)
-        ):
+        if layout is None or self.last is None:
+            return False
+        if not isinstance(arrays, ArrayRecord):
             return False
         try:
             return np.array_equal(layout.flatten(arrays), self.last)
@@ -172,12 +175,12 @@ class Recording:
             return False
 
     def note_model(self, arrays: ArrayRecord | None) -> None:
-        """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
+        """Store the hash of the model after this round; ``None`` if it did not change."""
         models = self.state.models
         layout = self.state.whole
         if models and layout is not None:
             model = models[max(models)]
-            # It may lack arrays that canaries leave alone.
+            # The model may lack arrays that canaries do not move.
             with contextlib.suppress(ValueError):
                 if arrays is not None:
                     model = digest(layout.flatten(arrays))
@@ -186,7 +189,7 @@ class Recording:
     def release(
         self, layout: Layout, arrays: ArrayRecord | None
     ) -> Vector | None:
-        """The model that a round released, if it is finite; a fault if there is none."""
+        """The model that a round released, if it is finite; otherwise a fault is added."""
         text = "the strategy released no model"
         if arrays:
             theta = layout.flatten(arrays)
@@ -201,10 +204,10 @@ class Recording:
         return None
 
     def noise_fails(self) -> bool:
-        """Whether the noise failed a check, as of the last look.
+        """Whether the noise failed its last check.
 
-        Each look may be wrong, and takes long after many rounds: there is one after 1, 2, 4, 8, …
-        rounds.
+        Each check has some probability of a false alarm, and takes long after many rounds.
+        Therefore the noise is checked only after 1, 2, 4, 8, … rounds.
         """
         is_power_of_two = self.state.index & (self.state.index - 1) == 0
         if is_power_of_two or self._noise_fails is None:
@@ -212,7 +215,7 @@ class Recording:
         return self._noise_fails
 
     def noise_multipliers(self) -> tuple[float | None, float | None]:
-        """Claimed noise multiplier, and that of the sum alone; ``None`` if not known."""
+        """The claimed noise multiplier, and that of the sum alone; ``None`` if not known."""
         z = self.settings.noise_multiplier
         if z is not None:
             return z, z
@@ -225,15 +228,17 @@ class Recording:
         answers: Sequence[Vector],
         kind: ReplyKind | None,
     ) -> None:
-        """Note which arrays canaries leave alone: at first for good, then in this round.
+        """Decide which arrays canaries do not move: in the first round for the whole run.
+
+        In later rounds, the decision is for that round.
 
         Args:
-            current: the round; its arrays that no answer moved are noted in it.
-            answers: of clients drawn at random, each of shape ``(dim,)``.
-            kind: what they are.
+            current: the round, which stores the arrays that no answer moved.
+            answers: the answers of clients drawn at random, each of shape ``(dim,)``.
+            kind: the kind of the answers.
 
         Raises:
-            ValueError: if there is none, or none moved at least two entries that canaries may move.
+            ValueError: if there are no answers, or canaries could move fewer than two entries.
         """
         if not answers:
             raise ValueError("Expected a reply that can be read.")
@@ -251,13 +256,14 @@ class Recording:
         self.state.unmoved |= names
 
     def _settle(self, current: RoundState, left_out: Collection[str]) -> None:
-        """Leave these arrays alone from now on; canaries have the dimension of the others."""
+        """Exclude these arrays from now on; canaries have the dimension of the others."""
         layout = current.layout.without(left_out)
         if left_out and self.start is not None:
             before = layout.flatten(current.arrays)
             auditor = self._new_auditor()
             auditor.begin(layout.flatten(self.start))
-            for _ in range(self.state.index):  # which had no canary
+            # The earlier rounds had no canary.
+            for _ in range(self.state.index):
                 auditor.observe(before, RoundFacts())
             self._score_with(auditor)
             self.state.layout = layout

@@ -1,4 +1,4 @@
-"""The clients' replies: who sent them, what is in them, and what kind they are."""
+"""The clients' replies: their senders, their content, and their kind."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.mechanism import norm
 from fl_epe.messages import error_kind, records_of
 
-MOST_READ = 9  # real updates, whose median norm stands for all
+# The number of real updates whose median norm is an estimate for all.
+MOST_READ = 9
+# The largest distance of the share of the global model in a reply from 0 or 1.
 _NEAR = 0.25
-_BLOCKS = 64  # of the entries that are looked at, for noise
+# The number and size of the blocks of entries in which `are_noise` tests an update, and the
+# fewest entries of an update.
+_BLOCKS = 64
 _BLOCK_SIZE = 256
 _FEWEST_ENTRIES = 256
-_RARE = 1e-3  # noise is taken for something else about so often
+# The level of each test of `are_noise`.
+_RARE = 1e-3
 _LOSSES = ("train_loss", "train-loss", "loss")
 
 
 def readable(replies: Sequence[Message]) -> list[Message]:
-    """Replies without an error."""
+    """The replies without an error."""
     return [reply for reply in replies if not reply.has_error()]
 
 
@@ -51,18 +56,18 @@ def clients_of(
     faults: FaultBook,
     index: int,
 ) -> dict[int, int]:
-    """The client of each reply that is no error, by the ``id`` of the reply's content.
+    """The client of each reply without an error, by the ``id`` of the reply's content.
 
     Errors, missing replies and losses that are not finite are faults.
 
     Args:
-        replies: to what was sent in a round.
+        replies: the replies of a round.
         sent: the messages of the round.
-        identity: what stays the same about a client, from its node id.
-        faults: to which more are added.
-        index: of the round, from 0.
+        identity: a function from a node id to a lasting id of the client.
+        faults: the book to which faults are added.
+        index: the index of the round, from 0.
     """
-    # A SuperLink answers in the name of a node that died, under its own id.
+    # If a node dies, a SuperLink replies in its place, with the id of the SuperLink.
     nodes = {
         message.metadata.message_id: message.metadata.dst_node_id
         for message in sent
@@ -88,21 +93,21 @@ def clients_of(
             if not math.isfinite(loss):
                 text = f"node {node}: the loss of its training is {loss}"
                 faults.add(index, FaultKind.LOSS_NOT_FINITE, text)
-    silent = len(sent) - len(replies)
-    if silent > 0:
+    unanswered = len(sent) - len(replies)
+    if unanswered > 0:
         missing = [
             f"node {node}"
             for message_id, node in nodes.items()
             if message_id not in answered
         ]
-        names = f": {', '.join(missing)}" if len(missing) == silent else ""
-        text = f"{silent} of {len(sent)} clients did not answer{names}"
-        faults.add(index, FaultKind.NO_ANSWER, text, silent)
+        names = f": {', '.join(missing)}" if len(missing) == unanswered else ""
+        text = f"{unanswered} of {len(sent)} clients did not answer{names}"
+        faults.add(index, FaultKind.NO_ANSWER, text, unanswered)
     return clients
 
 
 def weights(replies: Sequence[Message], key: str) -> list[float]:
-    """The weight of each reply in an average; 1 where it does not say."""
+    """The weight of each reply in an average; 1 for a reply without a weight."""
     values: list[float] = []
     for reply in replies:
         records = [*records_of(reply.content, MetricRecord).values()]
@@ -125,13 +130,13 @@ def model_record(
     """The name of the arrays in a reply that fit the model, and their content as one vector.
 
     Args:
-        reply: may hold other arrays besides.
-        layout: of the model.
-        preferred: the name that counts where several fit.
-        step: to take each ``step``-th entry alone.
+        reply: the reply, which may contain other arrays.
+        layout: the layout of the model.
+        preferred: the name that is returned if several arrays fit.
+        step: the distance of the entries that are returned, 1 for all entries.
 
     Raises:
-        ValueError: if none fits, or several do of which none has that name.
+        ValueError: if no arrays fit, or several of which none has the preferred name.
     """
     fits = dict[str, Vector]()
     reasons = list[str]()
@@ -158,14 +163,14 @@ def entries_of(
     step: int,
     count: int,
 ) -> Floats:
-    """The arrays of replies that fit the model, ``(n, count)``; a row of NaN where none do.
+    """The arrays of replies that fit the model, ``(n, count)``; a row of NaN if none fit.
 
     Args:
-        replies: n of them.
-        layout: of the model.
-        preferred: see `model_record`.
-        step: see `model_record`.
-        count: of the entries that are taken.
+        replies: n replies.
+        layout: the layout of the model.
+        preferred: the preferred name, see `model_record`.
+        step: the distance of the entries, see `model_record`.
+        count: the resulting number of entries.
     """
     entries = np.full((len(replies), count), np.nan)
     for row, reply in zip(entries, replies, strict=True):
@@ -179,9 +184,9 @@ class ReadableReply:
     """A real reply that can be read.
 
     Attributes:
-        reply: as it came.
-        name: of its arrays.
-        vector: these arrays, shape ``(dim,)``, finite.
+        reply: the reply as it arrived.
+        name: the name of its arrays.
+        vector: the entries of these arrays, shape ``(dim,)``, finite.
     """
 
     reply: Message
@@ -202,21 +207,22 @@ def some_answers(
     rng: np.random.Generator,
     refuse: Callable[[str], object],
 ) -> list[ReadableReply]:
-    """At most nine of the replies, drawn at random among those that fit the model and are finite.
+    """At most nine replies, drawn at random among those that fit the model and are finite.
 
-    Replies that hold the model unchanged, or no update, are returned only if there is no other
-    reply.
+    Replies with the unchanged model, or with a zero update, are returned only if there is no
+    other reply.
 
     Args:
-        replies: of a round.
-        layout: of the model.
-        before: the model that was sent, of shape ``(dim,)``.
-        preferred: see `model_record`.
-        rng: that the order is drawn from.
-        refuse: called with the reason for each reply that was looked at and cannot be read.
+        replies: the replies of a round.
+        layout: the layout of the model.
+        before: the model that was sent, shape ``(dim,)``.
+        preferred: the preferred name, see `model_record`.
+        rng: the generator of the order of the replies.
+        refuse: a function that is called with the reason for each drawn reply that cannot be
+            read.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no such reply.
     """
     answers = list[ReadableReply]()
     idle = list[ReadableReply]()
@@ -228,9 +234,8 @@ def some_answers(
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
             is_idle = not vector.any() or np.array_equal(vector, before)
-            (idle if is_idle else answers).append(
-                ReadableReply(reply, name, vector)
-            )
+            readable_replies = idle if is_idle else answers
+            readable_replies.append(ReadableReply(reply, name, vector))
         except ValueError as error:
             reason = f"node {reply.metadata.src_node_id}: {error}"
             refuse(reason)
@@ -242,10 +247,10 @@ def some_answers(
 
 
 def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
-    """What a reply of this kind holds beside its update; ``None`` for nothing.
+    """The vector to which a reply of this kind adds its update; ``None`` for zeros.
 
     Args:
-        kind: what replies are; ``None`` where the model is 0, so that it makes no difference.
+        kind: the kind of the replies; ``None`` if the model is 0, where kinds do not differ.
         before: the model that was sent.
     """
     match kind:
@@ -259,14 +264,14 @@ def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
 def kind_of_replies(
     answers: Iterable[Vector], before: Vector
 ) -> ReplyKind | None:
-    """What the replies are, from how much of the global model is in them; ``None`` if not clear.
+    """The kind of replies, from their component along the global model; ``None`` if not clear.
 
-    A trained model is the old one and an update: its share of the old one is 1 plus the update's
-    own. That of a difference is the update's own, near 0.
+    A trained model is the sum of the old one and an update: its component along the old one is
+    1 plus that of the update. The component of an update is near 0.
 
     Args:
-        answers: the clients' answers, each of shape ``(dim,)``, those that are finite.
-        before: the global model that they were sent, of shape ``(dim,)``; not 0 everywhere.
+        answers: the clients' finite answers, each of shape ``(dim,)``.
+        before: the global model that was sent, shape ``(dim,)``, not zero.
     """
     start = before.astype(np.float64)
     energy = float(start @ start)
@@ -281,15 +286,15 @@ def kind_of_replies(
 
 
 def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
-    """Whether updates look like independent Gaussian noise, as of local DP, and nothing else.
+    """Whether updates look like independent Gaussian noise alone, as with local DP.
 
-    They do if their blocks of entries have the same norm, their entries have a normal's fourth
-    moment, no two have a direction in common, and their lengths vary as such noise's do. Noise that
-    training is visible in is not found.
+    They do if their blocks of entries have the same norm, their entries have the fourth moment
+    of a normal distribution, no two have a direction in common, and their lengths vary like
+    those of such noise. Noise is not detected if training is visible in it.
 
     Args:
-        answers: each of shape ``(dim,)``, of different clients.
-        before: what an update is the difference to; ``None`` if answers are updates.
+        answers: the answers of different clients, each of shape ``(dim,)``.
+        before: the model to subtract from an answer; ``None`` if answers are updates.
     """
     dim = len(answers[0]) if answers else 0
     if dim < _FEWEST_ENTRIES or len(answers) < 3:
@@ -298,8 +303,8 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
     size = min(_BLOCK_SIZE, dim // blocks)
     first_places = np.linspace(0, dim - size, blocks).astype(np.int64)
     places = first_places[:, None] + np.arange(size)
-    old = 0.0 if before is None else before[places].astype(np.float64)
-    entries = np.array([answer[places] - old for answer in answers])
+    base = 0.0 if before is None else before[places].astype(np.float64)
+    entries = np.array([answer[places] - base for answer in answers])
     block_squares = np.mean(entries**2, axis=2)  # (updates, blocks)
     squares = block_squares.mean(axis=1)
     if not squares.all():
@@ -335,12 +340,12 @@ def median_norm(
     """The median norm of the updates in some answers that moved the model.
 
     Args:
-        answers: of clients.
-        before: what an update is the difference to; ``None`` if answers are updates.
-        noisy: see `are_noise`.
+        answers: the answers of clients.
+        before: the model to subtract from an answer; ``None`` if answers are updates.
+        noisy: whether they are noise, see `are_noise`.
 
     Raises:
-        ValueError: if they are noise of the clients' own, or all are 0.
+        ValueError: if the updates are the clients' own noise, or all are 0.
     """
     if noisy:
         raise ValueError(

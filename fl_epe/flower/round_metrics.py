@@ -1,4 +1,4 @@
-"""What an audit adds to the metrics of a round: ε so far, and whether it is to be relied on."""
+"""The metrics that an audit adds to a round: ε so far, and whether it is reliable."""
 
 import math
 from typing import Any
@@ -15,15 +15,15 @@ OURS = {
     *(f"epsilon-{status}" for status in _STATUSES),
     "epsilon-analytical",
 }
-"""Names of the metrics that are the audit's alone."""
+"""The names of metrics that are reserved for the audit."""
 
 
 def epsilons(run: AuditedRun) -> dict[str, float]:
-    """ε after the round and what theory allows, as metrics; at last those of the report.
+    """ε after the round and the theoretical bound, as metrics; at last those of the report.
 
-    Beside an ε "epsilon-unreliable" and "epsilon-faulty" are 1 if that is its status, else 0. What
-    only the scores of the whole run tell is known after the last round, and noise is looked at
-    after 1, 2, 4, 8, … rounds.
+    With an ε, "epsilon-unreliable" and "epsilon-faulty" are 1 if that is its status, else 0.
+    Faults that only the scores of the whole run show are known after the last round, and noise
+    is checked after 1, 2, 4, 8, … rounds.
     """
     recording = run.recording
     z, _ = recording.noise_multipliers()
@@ -52,7 +52,7 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
 
 
 def rename_ours(run: AuditedRun, metrics: Any) -> Any:
-    """A strategy's metrics, of which those with names of ours begin with "clients-"; a fault."""
+    """A strategy's metrics, with the prefix "clients-" for reserved names, which is a fault."""
     if not isinstance(metrics, MetricRecord):
         return metrics
     clashes = OURS & metrics.keys()

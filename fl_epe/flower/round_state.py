@@ -1,4 +1,4 @@
-"""`RoundState`: a round under way, and what each of its clients and canaries added."""
+"""`RoundState`: a round in progress, and the contributions of its clients and canaries."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fl_epe.checks import Floats32, Vector
 from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.layout import Layout
 
-_ROUNDING = 1e-5  # shares that differ less are equal
+_ROUNDING = 1e-5  # weights that differ by less are equal
 
 Shares = Mapping[int, float]
-"""Share of each reply in what was released, by the ``id`` of its content."""
+"""The share of each reply in the released model, by the ``id`` of its content."""
 
 
 @dataclasses.dataclass
 class Aggregation:
-    """The replies that a strategy was given, and the arrays that it made of them.
+    """The replies that a strategy got, and the arrays into which it aggregated them.
 
     Attributes:
-        replies: those without an error.
-        arrays: the strategy's result; ``None`` until it is there.
+        replies: the replies without an error.
+        arrays: the strategy's result; ``None`` before there is one.
     """
 
     replies: Sequence[Message] = ()
@@ -36,7 +36,7 @@ class Aggregation:
 
     @property
     def eps(self) -> float:
-        """Machine epsilon of the coarsest floating-point array that was made."""
+        """The machine epsilon of the coarsest floating-point array in the result."""
         arrays = (self.arrays or {}).values()
         return float(
             max(
@@ -49,13 +49,14 @@ class Aggregation:
 
 @dataclasses.dataclass(frozen=True)
 class StrategyCall:
-    """What was seen of the strategy's aggregation.
+    """The observations of the strategy's aggregation.
 
     Attributes:
-        replies: all that it was given, without an error.
-        used: replies that it used, as in `Shares`; ``None`` if it does not tell.
-        innermost: what the innermost strategy was given and made; ``None`` if that was not seen.
-        noise_std: claimed standard deviation of the noise; ``None`` if that is not seen apart.
+        replies: all replies that it got, without errors.
+        used: the replies that it used, with keys as in `Shares`; ``None`` if that is not known.
+        innermost: the aggregation of the innermost strategy; ``None`` if it was not observed.
+        noise_std: the claimed standard deviation of the noise; ``None`` if the noise cannot be
+            separated from the updates.
     """
 
     replies: Sequence[Message] = ()
@@ -69,8 +70,8 @@ class CanaryReplies:
     """The canaries among the replies of a round.
 
     Attributes:
-        numbers: of the canaries.
-        replies: with these canaries, in their order.
+        numbers: the numbers of the canaries.
+        replies: the replies with these canaries, in the same order.
         vectors: the canaries, shape ``(K, dim)``, if the server made the replies; ``None`` if
             clients sent them.
     """
@@ -81,7 +82,7 @@ class CanaryReplies:
 
     @property
     def synthetic(self) -> Sequence[Message]:
-        """Replies that the server made."""
+        """The replies that the server made."""
         if self.vectors is None:
             return ()
         return self.replies
@@ -89,28 +90,28 @@ class CanaryReplies:
 
 @dataclasses.dataclass
 class RoundState:
-    """A round from the messages that go out to the model that comes back.
+    """A round, from the messages to clients to the released model.
 
     Attributes:
-        index: of the round, from 0.
-        arrays: the global model that is sent out.
-        layout: of the model.
-        before: the model as one vector, shape ``(dim,)``.
-        clip_norm: of the round; NaN where nothing is known to clip.
-        grid: by which clients can be asked.
-        sent: messages that go out.
-        withheld: messages that do not, as a canary answers in their place.
-        cohort: numbers of the canaries that are to take part.
+        index: the index of the round, from 0.
+        arrays: the global model that is sent to clients.
+        layout: the layout of the model.
+        before: the global model as one vector, shape ``(dim,)``.
+        clip_norm: the clip norm of the round; NaN without known clipping.
+        grid: the grid by which clients are asked.
+        sent: the messages that are sent.
+        withheld: the messages that are not sent, as a canary replaces the client.
+        cohort: the numbers of the canaries that should take part.
         clients: the client of each real reply, by the ``id`` of its content.
-        absent: clients and canaries whose update was lost.
-        update_norm: norm of a client's update after clipping, which a canary's has, too; NaN if not
-            known. The clip norm, until replies are read.
-        canaries: that take part.
-        call: what was seen of the strategy's aggregation.
-        updates: of the real clients, in some entries; ``None`` if they cannot be read.
-        unmoved: names of arrays of the layout that no reply of the round moved: canaries leave
-            them alone in it.
-        moved_part: expected cosine of a canary with what is left of it in the other arrays.
+        absent: the number of clients and canaries whose update was lost.
+        update_norm: the norm of a client's or a canary's update after clipping; NaN if not
+            known. It is the clip norm until replies are read.
+        canaries: the canaries that take part.
+        call: the observations of the strategy's aggregation.
+        updates: some entries of the real clients' updates; ``None`` if they cannot be read.
+        unmoved: the names of the layout's arrays that no reply of the round moved, and that
+            canaries do not move in this round either.
+        moved_part: the expected norm of the part of a canary in the other arrays.
     """
 
     index: int
@@ -135,22 +136,22 @@ class RoundState:
         self.update_norm = self.clip_norm
 
     def without_canaries(self) -> None:
-        """Forget the canaries, and the strategy's call with them."""
+        """Remove the canaries, and the observations of the strategy's call with them."""
         self.canaries = CanaryReplies()
         self.call = StrategyCall()
 
     def settle(
         self, shares: Shares | None
     ) -> tuple[RoundFacts, Floats32 | None]:
-        """What a client of median weight added to the mean, and each canary.
+        """The contributions to the mean of a client of median weight, and of each canary.
 
-        Canaries that the strategy left out are absent.
+        Canaries that the strategy did not use are absent.
 
         Args:
-            shares: of the replies, see `shares_of`; ``None`` if they are not known.
+            shares: the shares of the replies, see `shares_of`; ``None`` if they are not known.
 
         Returns:
-            What the round shows, and the vectors of the canaries that are present.
+            The facts of the round, and the vectors of the canaries that are present.
         """
         contents = [id(reply.content) for reply in self.canaries.replies]
         canary_shares = [1.0] * len(contents)
@@ -170,7 +171,8 @@ class RoundState:
         if shares:
             weights = [canary_shares[position] / median for position in present]
         contribution = self.update_norm * median
-        if math.isnan(self.clip_norm):  # no noise in arrays that nobody moved
+        if math.isnan(self.clip_norm):
+            # Without noise, only the moved arrays count.
             contribution *= self.moved_part
         else:
             weights = [weight * self.moved_part for weight in weights]
@@ -186,9 +188,9 @@ class RoundState:
         return facts, vectors
 
     def _median_share(self, shares: Shares | None) -> float:
-        """The median share of the real replies that have any; NaN if not known.
+        """The median of the real replies' positive shares; NaN if not known.
 
-        Where every reply is a canary's, that of these.
+        If every reply is a canary's, it is the median of the canaries' shares.
         """
         if not shares:
             return math.nan
@@ -204,7 +206,7 @@ class RoundState:
         return statistics.median_low(real or positive.values() or [math.nan])
 
     def client_weights(self, shares: Shares | None) -> dict[int, float]:
-        """How many times the median share each client's replies had together; 1 each if unknown."""
+        """The share of each client's replies in median shares; 1 for each reply if unknown."""
         median = self._median_share(shares)
         weights = dict.fromkeys(self.clients.values(), 0.0)
         for content, client in self.clients.items():

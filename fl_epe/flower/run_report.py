@@ -1,4 +1,4 @@
-"""The report of an audited run, and what loggers are told of each round."""
+"""The report of an audited run, and the values of each round for loggers."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from fl_epe.flower.round_state import RoundState
 def log_round(
     run: AuditedRun, current: RoundState | None, metrics: object
 ) -> None:
-    """Tell the loggers what the strategy and the audit say of the round that is done."""
+    """Log the metrics of the strategy and the audit after a round."""
     if run.loggers:
         values: dict[str, object] = {}
         if isinstance(metrics, MetricRecord):
@@ -42,7 +42,7 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
         _note_problem(run, error, problems)
     try:
         return "\n".join([_unmeasured(run, None, details), *problems])
-    except Exception as error:  # noqa: BLE001 - what is known is said
+    except Exception as error:  # noqa: BLE001 - the faults are returned
         _note_problem(run, error, problems)
     return "\n".join(["ε: not measured", *problems, *run.faults.book.messages])
 
@@ -50,25 +50,23 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
 def _note_problem(
     run: AuditedRun, error: Exception, problems: list[str]
 ) -> None:
-    if run.state.index > 0:  # else there is nothing to report
+    # Before the first round, there is nothing to report.
+    if run.state.index > 0:
         problems.append(f"The report is incomplete: {error_text(error)}")
         index = run.state.index - 1
         run.failed("the report could not be made", error, index)
 
 
 def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
-    from fl_epe.reporting import (
-        as_text,
-        summarize,
-        write_report,
-    )  # slow to import
+    # This package is slow to import.
+    from fl_epe.reporting import as_text, summarize, write_report
 
     record = run.record()
     summary = summarize(record)
     notes = list[str]()
 
     def write(name: str, write_files: Callable[[], object]) -> None:
-        """What is measured is said, whatever the disk does."""
+        """Write files; if that fails, the report is still returned, with a note."""
         try:
             write_files()
         except OSError as error:
@@ -90,7 +88,8 @@ def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
 
     outcome = run.outcome
     values = {"delta": run.settings.delta} | run.faults.book.values()
-    with contextlib.suppress(Exception):  # the reason is said without it
+    # The report has the reason even without the configuration.
+    with contextlib.suppress(Exception):
         design = outcome.design().to_settings()
         values["config"] = design | dataclasses.asdict(outcome.findings())
     reason = run.faults.first_failure

@@ -1,4 +1,4 @@
-"""`SeenClients`: which real clients took part in each round of an audited run, and their weight."""
+"""`SeenClients`: the real clients in each round of an audited run, and their weights."""
 
 import math
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from fl_epe.checks import Floats32, NamedArrays
 
 
 class SeenClients:
-    """Which real clients answered in each round, numbered in the order in which they came.
+    """The real clients that answered in each round, numbered by the order of first answers.
 
-    Takes eight bytes for each answer.
+    Each answer takes eight bytes.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class SeenClients:
         self._last: dict[int, float] = {}
 
     def note(self, index: int, weights: Mapping[int, float]) -> None:
-        """Note the clients that answered in a round; replaces an earlier note of that round.
+        """Store the clients that answered in a round, instead of those stored before.
 
         Args:
-            index: of the round.
-            weights: how many times as much as the median reply each client's replies added.
+            index: the index of the round.
+            weights: the weight of each client's replies, relative to the median reply.
         """
         clients = sorted(weights)
         numbers = [
@@ -46,11 +46,11 @@ class SeenClients:
 
     @property
     def count(self) -> int:
-        """How many clients have answered."""
+        """The number of clients that have answered."""
         return len(self._numbers)
 
     def participations(self, rounds: int) -> float | None:
-        """Mean number of rounds of a client; ``None`` before anybody answered."""
+        """The mean number of rounds of a client; ``None`` before the first answer."""
         answers = sum(len(self._rounds.get(t, ())) for t in range(rounds))
         if answers:
             return answers / self.count
@@ -58,17 +58,17 @@ class SeenClients:
 
     def log(self, rounds: int) -> ClientLog:
         """The clients of the first ``rounds`` rounds."""
-        none: np.ndarray = np.empty(0, np.int32)
-        ids = [self._rounds.get(t, none) for t in range(rounds)]
-        weights = [self._weights.get(t, none) for t in range(rounds)]
+        empty: np.ndarray = np.empty(0, np.int32)
+        ids = [self._rounds.get(t, empty) for t in range(rounds)]
+        weights = [self._weights.get(t, empty) for t in range(rounds)]
         return ClientLog(
-            ids=np.concatenate([none, *ids], dtype=np.int64),
+            ids=np.concatenate([empty, *ids], dtype=np.int64),
             offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
-            weights=np.concatenate([none, *weights], dtype=np.float64),
+            weights=np.concatenate([empty, *weights], dtype=np.float64),
         )
 
     def state(self, rounds: int) -> NamedArrays:
-        """Named arrays from which `restore` goes on."""
+        """The state as named arrays, for `restore`."""
         log = self.log(rounds)
         return {
             "clients": np.array(list(self._numbers), np.uint64),
@@ -78,7 +78,7 @@ class SeenClients:
         }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Go on from the first ``rounds`` of a `state`."""
+        """Continue from the first ``rounds`` rounds of a `state`."""
         names = state["clients"].tolist()
         self._numbers = {name: number for number, name in enumerate(names)}
         self._rounds = {}

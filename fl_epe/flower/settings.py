@@ -1,4 +1,4 @@
-"""The arguments of `CanaryAudit`: what each means, its default, and which go together."""
+"""The arguments of `CanaryAudit`: their meaning, their defaults, and their checks."""
 
 import dataclasses
 import glob
@@ -21,8 +21,10 @@ from fl_epe.flower.layout import ReplyKind
 from fl_epe.loggers import RunLogger
 from fl_epe.noise import LocalDp
 
+# The largest number of clients that answer with a canary, by default.
 _MOST = 1000
-_SHARE_OF_CLIENTS = 0.5  # of a round, who answer with canaries
+# The default of ``max_share`` if clients answer with canaries.
+_SHARE_OF_CLIENTS = 0.5
 _OF_MANY_TYPES = ("clients", "checkpoint", "client_noise", "log_to")
 _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
@@ -33,69 +35,77 @@ class SettingsError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanaryAuditSettings:
-    """What an audit is asked for: the keyword arguments of `CanaryAudit`.
+    """The settings of an audit: the keyword arguments of `CanaryAudit`.
 
     Attributes:
-        delta: target δ.
-        num_canaries: canaries that take part, each ``participations`` times. By default as many
-            as ``max_share`` allows, on a ladder up to as many rounds as a client's, see
-            `fl_epe.auditing.recorder.canary_load`: decided in the first round, by who is asked
-            in it and how many nodes there are. With ``clients`` all clients that it names, at
-            most 1,000.
-        seed: of the canaries. Fresh from the operating system by default, and a deployment needs
-            that: anyone who guesses it can subtract the canaries.
-        unobserved: canaries that are scored and never take part, whose scores say how wide the null
-            is. By default as many as take part, and at least 20.
-        participations: how often a canary takes part, at most once in a round; by default once
-            with ``num_canaries``. On a ladder how often a client does, by default in as many
-            rounds as the first one's share of the nodes says.
-        rounds: of the run; needed where ``start`` has no ``num_rounds`` and does not call Flower's
-            own, is called more than once, or has a single round.
-        clients: let clients answer through `canary_mod`, in place of synthetic replies: a share in
-            (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
-            whenever the strategy asks them, from the second round on.
-        identity: what stays the same about a client (a partition id), from its node id; for
-            ``clients``, and to count how often a client took part.
-        num_examples: weight of a canary in averages; by default the median of the round's real
-            replies, or less where canaries would be more than their share of the round.
-        canary_norm: norm of a canary's update where nothing clips; without the noise, where
-            clients add some themselves.
-        client_noise: what clients promise, who clip their update and add noise to it by themselves,
-            such as by Flower's ``LocalDpMod``: each reply is tested for it, and the report names
-            nodes. What the numbers amount to is logged before the first round.
-        noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
-        leave_out: names or patterns of arrays that canaries leave alone, such as
-            ``"*.running_mean"``, and what clients keep. Integer and 0-d arrays always are, and
-            what the first replies that move the model (nine of them, drawn at random) show to be no
-            free parameters: arrays that none changes, that are the same in all, or that have no
-            negative entry in the model and in all replies, such as variances. With ``clients`` that
-            round has no canaries. What no reply moves in a later round, canaries do not either.
-        replies: "model" or "update", the difference from the model; by default the first replies
-            show which, and where they do not no canary takes part.
-        max_share: largest share of replies that canaries may have, on average over the run. By
-            default 0.1, as more harms the model, and up to a sixth where fewer than ten clients are
-            asked, the noise is known, and ε could not be told; with ``clients`` 0.5, in each round.
-            Where there would be more, fewer canaries than ``num_canaries`` take part, and a warning
-            says how many: at least one a round if that is at most twice the share, and up to half
-            of a round where ``num_sampled_clients`` of a DP wrapper has room for them.
-        checkpoint: a folder in which the audit is kept after every round, so that a server app
-            that was killed goes on with it: start again with the same arguments, the model after
-            some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
-            The model says after which round; later ones, which are not in it, are forgotten.
-            ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
-            another model it is another run: what is in the folder is moved aside, and a new audit
-            begins. One folder for one run at a time.
+        delta: the target δ.
+        num_canaries: the number of canaries that take part, each ``participations`` times. By
+            default, the first round decides: as many as ``max_share`` allows, with different
+            numbers of rounds up to a client's, see `fl_epe.auditing.recorder.canary_load`. This
+            depends on the clients that are asked and the number of nodes. With ``clients``, it
+            is the number of these clients, at most 1,000.
+        seed: the seed of the canaries (default: the operating system's entropy). A deployment
+            needs the default, as anyone who guesses the seed can subtract the canaries.
+        unobserved: the number of canaries that are scored but never take part. Their scores
+            estimate the null distribution. By default, as many as take part, and at least 20.
+        participations: the number of rounds in which a canary takes part. With
+            ``num_canaries``, the default is 1. Without it, this is the number of rounds of a
+            client; by default, it follows from the first round's share of the nodes.
+        rounds: the number of rounds of the run. It is needed if ``start`` has no ``num_rounds``
+            and does not call Flower's own ``start``, is called more than once, or has a single
+            round.
+        clients: the clients that answer with canaries through `canary_mod`, instead of
+            synthetic replies: a share in (0, 1], which is selected by hashing with the seed, or
+            a list. They answer with their canary whenever the strategy asks them, from the
+            second round on.
+        identity: a function from a node id to a lasting id of the client (such as a partition
+            id), for ``clients``, and to count the rounds of a client.
+        num_examples: the weight of a canary in averages. By default, the median of the round's
+            real replies, or less if canaries would exceed their share of the round.
+        canary_norm: the norm of a canary's update without clipping. If clients add noise
+            themselves, this is the norm without the noise.
+        client_noise: the claim of clients that clip their update and add noise to it
+            themselves, such as with Flower's ``LocalDpMod``. Each reply is tested for this
+            noise, and the report names nodes. The resulting ε is logged before the first round.
+        noise_multiplier: the noise multiplier z of a strategy that the audit does not know, for
+            the analytical ε.
+        leave_out: names or patterns of arrays that canaries do not move, such as
+            ``"*.running_mean"``, and of arrays that clients do not send. Canaries never move
+            integer and 0-d arrays, nor arrays that are no free parameters as far as the first
+            replies show (nine replies that move the model, drawn at random): arrays that no
+            reply changes, that are the same in all replies, or that have no negative entry in
+            the model and in all replies, such as variances. With ``clients``, that round has no
+            canaries. If no reply moves an array in a later round, canaries do not move it in
+            that round either.
+        replies: "model" or "update", the difference from the model. By default, the first
+            replies show which; if they do not, no canary takes part.
+        max_share: the largest share of replies that canaries may have, on average over the run.
+            The default is 0.1, as more harms the model, and up to a sixth if fewer than ten
+            clients are asked, the noise is known, and ε could not be measured otherwise. With
+            ``clients``, it is 0.5 in each round. If the share would be exceeded, fewer canaries
+            than ``num_canaries`` take part, and a warning says how many: at least one per round
+            if that is at most twice the share, and up to half of a round if
+            ``num_sampled_clients`` of a DP wrapper has room for them.
+        checkpoint: a folder in which the audit is saved after every round, so that a server app
+            that was killed can continue it. Start again with the same arguments, with the model
+            after some round as initial arrays, and with all rounds or the remaining ones as
+            ``num_rounds``. The model shows the round; later rounds, which are not in the model,
+            are removed. ``seed=None`` uses the saved seed; other arguments must not change.
+            Another model means another run: the content of the folder is renamed, and a new
+            audit begins. Only one run at a time can use a folder.
         canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
-        enabled: whether to audit at all; if not, the strategy runs as if there were no audit, and
-            the report says that it was off.
-        unit: what one client is, such as "hospital"; the report says whose privacy it measures.
-        log_to: where to log each round's metrics and the answer: "tensorboard", "mlflow", "wandb",
-            or a list of names and objects, see `fl_epe.loggers`. What they keep is in the folder
-            ``checkpoint``, or else in one of the run under ``runs``.
-        canary_seed: ``seed``, or one that was drawn here.
+        enabled: whether the run is audited. If not, the strategy runs as without an audit, and
+            the report says that the audit was off.
+        unit: the kind of a client, such as "hospital"; the report says whose privacy it
+            measures.
+        log_to: the loggers of each round's metrics and of the result: "tensorboard", "mlflow",
+            "wandb", or a list of names and objects, see `fl_epe.loggers`. Their files are in
+            the folder ``checkpoint``, or else in a folder of the run under ``runs``.
+        canary_seed: the value of ``seed``, or a seed that was drawn here.
 
     Raises:
-        ArgumentError: a `ValueError`, for an argument out of range, or that goes with no other.
+        ArgumentError: a `ValueError`, for an argument out of range or without the arguments
+            that it needs.
     """
 
     delta: float
@@ -136,10 +146,11 @@ class CanaryAuditSettings:
                     field.type,
                     largest=math.inf,
                 )
-        for name, least in {"num_canaries": 2, "seed": 0, "rounds": 1}.items():
+        minima = {"num_canaries": 2, "seed": 0, "rounds": 1}
+        for name, minimum in minima.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise_invalid(name, value, f">= {least}")
+            if value is not None and value < minimum:
+                raise_invalid(name, value, f">= {minimum}")
         for name in ("num_examples", "canary_norm", "participations"):
             value = getattr(self, name)
             if value is not None:
@@ -172,13 +183,13 @@ class CanaryAuditSettings:
         return _SHARE_OF_CLIENTS
 
     def unobserved_beside(self, canaries: int) -> int:
-        """How many canaries are only scored, where so many may take part."""
+        """The number of canaries that are only scored, if ``canaries`` may take part."""
         if self.unobserved is not None:
             return self.unobserved
         return max(LEAST_FOR_NULL, canaries)
 
     def count_of_clients(self, nodes: int) -> int:
-        """How many of so many nodes answer with a canary at most."""
+        """The largest number of ``nodes`` nodes that answer with a canary."""
         count = nodes
         if isinstance(self.clients, Collection):
             count = len(self.clients)
@@ -187,12 +198,13 @@ class CanaryAuditSettings:
     def client_canaries(
         self, count: int, numbers: dict[int, int], left_out: Sequence[str] = ()
     ) -> ClientCanaries:
-        """Which clients answer with which of ``count`` canaries; some may be known.
+        """The clients that answer with ``count`` canaries; some may be known.
 
         Args:
-            count: of the canaries.
-            numbers: of the canaries that are known, by their clients.
-            left_out: names of arrays that canaries leave alone, beside those of the settings.
+            count: the number of canaries.
+            numbers: the numbers of the known canaries by client.
+            left_out: the names of arrays that canaries do not move, besides those of the
+                settings.
 
         Raises:
             ArgumentError: for a share outside (0, 1], or an empty or repeating list.

@@ -1,4 +1,4 @@
-"""Where canaries come from: replies that the server makes, or clients that answer with one."""
+"""The sources of canaries: replies that the server makes, or clients that answer with one."""
 
 import contextlib
 import dataclasses
@@ -43,22 +43,24 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
-_JUST_BELOW = (
-    1 - 1e-4
-)  # of the clip norm: not clipped, whatever the arrays' rounding
-_SURELY = (
-    3.0  # deviations of an answer without the canary, above which it is there
-)
-# Times the longest update, above which a clip norm is not what a client adds.
+# The length of an update in clip norms that is not clipped even after the rounding of arrays.
+_JUST_BELOW = 1 - 1e-4
+# A canary is in an answer if its inner product exceeds this many standard deviations of answers
+# without the canary.
+_SURELY = 3.0
+# A clip norm above this multiple of the longest update is not the norm of a client's update.
 _FAR = 2.0
-# Streams of an audit's own choices, as of its plan.
+# Streams of the audit's own random choices, besides that of its plan.
 _WITHHELD = 1
 _NORMS = 2
 _THINNED = 3
 _ROUNDING = 1e-9
-_HEAVY = 2.0  # times the mean weight, above which a client is not replaced
-_MOSTLY = 0.5  # of a round's clients
-_GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, modulo 1, are spread evenly
+# A client whose weight is above this multiple of the mean weight is not replaced.
+_HEAVY = 2.0
+# Clients without an earlier answer can be replaced if they are more than this share of a round.
+_MOSTLY = 0.5
+# The multiples of the golden ratio, modulo 1, are spread evenly.
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def check_share(
@@ -68,13 +70,13 @@ def check_share(
     *,
     may_be_all: bool = False,
 ) -> None:
-    """Raise a `ValueError` if canaries have more than that share of a round.
+    """Raise a `ValueError` if canaries exceed their share of a round.
 
     Args:
-        canaries: their number or weight.
-        real: that of the real clients.
-        largest_share: of the canaries.
-        may_be_all: whether they may be without real clients.
+        canaries: the number or the weight of the canaries.
+        real: the number or the weight of the real clients.
+        largest_share: the largest share of the canaries.
+        may_be_all: whether a round may have canaries without real clients.
     """
     is_too_much = canaries > largest_share * (canaries + real) + _ROUNDING
     if is_too_much or (canaries and real <= 0 and not may_be_all):
@@ -87,13 +89,13 @@ def check_share(
 
 @dataclasses.dataclass(eq=False)
 class ServerCanaries:
-    """Synthetic replies beside the real ones or in the place of some.
+    """Synthetic replies, which are added to the real ones or replace some of them.
 
     Attributes:
-        settings: of the audit.
+        settings: the settings of the audit.
         wrapped: the strategy.
-        state: of the audit.
-        rounds: of the run, over which the canaries are spread.
+        state: the state of the audit.
+        rounds: the number of rounds of the run, over which the canaries are spread.
     """
 
     settings: CanaryAuditSettings
@@ -103,7 +105,7 @@ class ServerCanaries:
 
     @functools.cached_property
     def _presence(self) -> Booleans:
-        """The rounds of each canary that is planned, ``(T, k)``."""
+        """Whether each planned canary is in each round, shape ``(T, k)``."""
         plan = self.state.plan
         replaces = self.wrapped.room(plan.clients) < 1
         return spread(
@@ -116,7 +118,10 @@ class ServerCanaries:
 
     @property
     def _largest_share(self) -> float:
-        """The largest share in one round: twice the planned one, as it may have fewer clients."""
+        """The largest share in one round.
+
+        A round with fewer clients than planned may have up to twice the planned share.
+        """
         planned_share = max(
             self.settings.largest_share, self.state.plan.largest_share
         )
@@ -125,7 +130,7 @@ class ServerCanaries:
     def _thinned(
         self, cohort: list[int], share: float, index: int
     ) -> list[int]:
-        """A share of the cohort, drawn at random; over some rounds as many as that share says."""
+        """A share of the cohort, drawn at random, and over several rounds exact on average."""
         if share >= 1:
             return cohort
         rng = generator(self.settings.canary_seed, _THINNED, index)
@@ -135,14 +140,14 @@ class ServerCanaries:
     def configure(
         self, current: RoundState, messages: list[Message], seen: SeenClients
     ) -> None:
-        """Decide what is sent of the strategy's ``messages``, and which canaries take part.
+        """Decide which of the strategy's ``messages`` are sent, and which canaries take part.
 
-        Canaries of a ladder keep their share beside fewer clients than in the first round.
+        Canaries of a load keep their share if there are fewer clients than in the first round.
 
         Args:
-            current: the round; the decision is noted in it.
-            messages: of the strategy.
-            seen: which clients answered before.
+            current: the round, which stores the decision.
+            messages: the messages of the strategy.
+            seen: the clients that answered before.
 
         Raises:
             ValueError: if canaries would have more than their share of the round.
@@ -157,13 +162,12 @@ class ServerCanaries:
         room = self.wrapped.room(clients)
         if self.state.inject == "replace":
             room = 0
-        if (
-            self.rounds > 1 and not seen.count
-        ):  # nobody knows what a client weighs
+        if self.rounds > 1 and not seen.count:
+            # The clients' weights are not known yet, so that none can be replaced.
             cohort = cohort[: int(min(room, len(cohort)))]
         current.cohort = cohort
         replaced = int(min(max(len(cohort) - room, 0), clients))
-        # A canary of a ladder that few clients leave in may be half of this round.
+        # With few clients, the remaining canary of a load may be half of this round.
         largest_share = self._largest_share
         if self.state.plan.load is not None:
             largest_share = max(largest_share, 0.5)
@@ -180,11 +184,12 @@ class ServerCanaries:
         seen: SeenClients,
         rng: np.random.Generator,
     ) -> set[int]:
-        """The ``id`` of each message that is not sent, as a canary answers in its place.
+        """The ``id`` of each message that is not sent, as a canary replaces the client.
 
-        Drawn from those to all clients but the heaviest: a canary has the median weight, and
-        without one of them the others would weigh much more than in other rounds. So may a client
-        that never answered before, who is drawn only where most are such clients.
+        They are drawn from the messages to all clients except those with the largest weights. A
+        canary has the median weight, so that without such a client the other clients' shares
+        would be much larger than in other rounds. A client that never answered may have a large
+        weight, and is only drawn if most clients never answered.
         """
         identity = self.settings.identity or int
         by_node = sorted(
@@ -206,15 +211,15 @@ class ServerCanaries:
     def join(
         self, current: RoundState, replies: list[Message], recording: Recording
     ) -> list[Message]:
-        """The replies that the strategy gets, canaries' among them; notes who takes part.
+        """The replies for the strategy, including the canaries', which the round stores.
 
-        Without a readable real reply there is no round, and no canary. A round without canaries is
-        read, too, for what a client adds in it.
+        Without a readable real reply, there is no round and no canary. A round without canaries
+        is also read, for the norm of a client's update.
 
         Args:
             current: the round.
-            replies: of clients.
-            recording: of the run.
+            replies: the replies of clients.
+            recording: the recording of the run.
 
         Raises:
             ValueError: if a canary cannot join, with the reason.
@@ -222,9 +227,9 @@ class ServerCanaries:
         real = readable(replies)
         if not real or self.state.inject == "none":
             return replies
-        cohort = self._beside(current, len(real))
+        cohort = self._fitting_cohort(current, len(real))
         if not cohort:
-            # What a client adds may not be known.
+            # The norm of a client's update may not be known.
             with contextlib.suppress(ValueError):
                 self._read(current, real, recording)
             return replies
@@ -240,17 +245,15 @@ class ServerCanaries:
         current.canaries = CanaryReplies(cohort, synthetic, vectors)
         return [*replies, *synthetic]
 
-    def _beside(self, current: RoundState, replies: int) -> list[int]:
-        """The canaries that stay where so many clients replied.
+    def _fitting_cohort(self, current: RoundState, replies: int) -> list[int]:
+        """The canaries that remain with ``replies`` replies of clients.
 
         Raises:
-            ValueError: if they are too many, and answer in the place of clients.
+            ValueError: if there are too many, and they replace clients.
         """
         cohort = current.cohort
-        if (
-            len(cohort)
-            <= self._largest_share * (len(cohort) + replies) + _ROUNDING
-        ):
+        largest = self._largest_share * (len(cohort) + replies)
+        if len(cohort) <= largest + _ROUNDING:
             return cohort
         if current.withheld:
             check_share(len(cohort), replies, self._largest_share)
@@ -259,10 +262,10 @@ class ServerCanaries:
     def _read(
         self, current: RoundState, real: Sequence[Message], recording: Recording
     ) -> tuple[list[ReadableReply], ReplyKind | None]:
-        """Some answers and what they are; notes the norm of a client's update.
+        """Some answers and their kind; the round stores the norm of a client's update.
 
         Raises:
-            ValueError: if that is not known, with the reason.
+            ValueError: if the norm or the kind is not known, with the reason.
         """
         state = self.state
         layout = current.layout
@@ -285,13 +288,11 @@ class ServerCanaries:
                     "Expected replies that are clearly models or clearly differences from the"
                     " model: say which with replies='model' or replies='update'."
                 )
-        kind = (
-            state.kind
-        )  # None where it makes no difference, as the model is 0
+        # The kind is None if the model is 0, where kinds do not differ.
+        kind = state.kind
         recording.choose_arrays(current, vectors, kind)
-        if (
-            current.layout is not layout
-        ):  # canaries leave more arrays alone from now on
+        if current.layout is not layout:
+            # From now on, there are more arrays that canaries do not move.
             vectors = [
                 current.layout.flatten(answer.arrays) for answer in answers
             ]
@@ -307,8 +308,8 @@ class ServerCanaries:
                 answers, before, noisy=noisy
             )
         else:
-            # Canaries of a clip norm that is far above the real updates and the noise would alone
-            # decide what becomes of the model.
+            # If the clip norm is far above the real updates and the noise, canaries of that
+            # norm would determine the model.
             multiplier = recording.noise_multipliers()[1] or 0.0
             noise = (
                 multiplier * math.sqrt(current.layout.dim) * current.clip_norm
@@ -320,13 +321,13 @@ class ServerCanaries:
         return answers, kind
 
     def _weight(self, real: Sequence[float], count: int) -> float:
-        """The weight of each of a round's canaries, of the type of the real replies'.
+        """The weight of each canary in a round, of the type of the real replies' weights.
 
-        That of the median reply, or less where that would be more than their share of the round.
+        It is the median reply's weight, or less if the canaries would exceed their share.
 
         Args:
-            real: weights of the real replies.
-            count: of the canaries.
+            real: the weights of the real replies.
+            count: the number of canaries.
 
         Raises:
             ValueError: if the canaries would have more than their share at any weight.
@@ -355,10 +356,10 @@ class ServerCanaries:
     def _norms(
         self, current: RoundState, count: int, answers: Sequence[ReadableReply]
     ) -> tuple[Floats, Booleans]:
-        """How long the canaries' updates are as they are sent, and which of them are clipped.
+        """The norms of the canaries' updates in replies, and whether each of them is clipped.
 
         Raises:
-            ValueError: if the replies' numbers cannot hold the clip norm's square.
+            ValueError: if the number type of the replies cannot hold the clip norm's square.
         """
         clip_norm = current.clip_norm
         clipped = np.zeros(count, bool)
@@ -367,7 +368,8 @@ class ServerCanaries:
         sent = np.full(count, clip_norm)
         target = self.wrapped.target_clipped()
         if self.wrapped.clips_on_server or target is not None:
-            # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
+            # The share of clipped canaries is the target of an adaptive clip norm, so that
+            # canaries do not move it.
             clipped_count = count if target is None else round(target * count)
             clipped = np.arange(count) < clipped_count
             longest = min(longest_norm(answer.arrays) for answer in answers)
@@ -385,12 +387,12 @@ class ServerCanaries:
 
 @dataclasses.dataclass(eq=False)
 class ClientAnswers:
-    """Clients that answer with a canary whenever they are asked to train, but in the first round.
+    """Clients that answer with a canary whenever they are asked to train after the first round.
 
     Attributes:
-        settings: of the audit.
+        settings: the settings of the audit.
         wrapped: the strategy.
-        state: of the audit, which tells who has which canary.
+        state: the state of the audit, which has the canary of each client.
     """
 
     settings: CanaryAuditSettings
@@ -407,7 +409,7 @@ class ClientAnswers:
     def configure(
         self, current: RoundState, messages: list[Message], seen: SeenClients
     ) -> None:
-        """See `ServerCanaries.configure`; no canary before replies show what they may move."""
+        """See `ServerCanaries.configure`; no canary is sent before replies show the arrays."""
         state = self.state
         if not state.settled:
             return
@@ -431,11 +433,11 @@ class ClientAnswers:
     def join(
         self, current: RoundState, replies: list[Message], recording: Recording
     ) -> list[Message]:
-        """See `ServerCanaries.join`; reads who answered with a canary."""
+        """See `ServerCanaries.join`; the canaries are in the replies already."""
         state = self.state
         real = readable(replies)
         by_number = dict[int, Message]()
-        has_duplicates = False  # then it is not known what a canary adds
+        has_duplicates = False
         for reply in real:
             answer = take_acknowledgement(reply.content)
             if answer is Acknowledgement.CANARY:
@@ -451,10 +453,11 @@ class ClientAnswers:
         ]
         answers = list[Vector]()
         for reply in without_canary[:MOST_READ]:
-            # It may be encrypted, or have other arrays.
+            # A reply may be encrypted, or have other arrays.
             with contextlib.suppress(ValueError):
                 answers.append(self._vector(reply, current))
-        with contextlib.suppress(ValueError):  # nobody moved the model
+        # There is an error if no client moved the model.
+        with contextlib.suppress(ValueError):
             recording.choose_arrays(current, answers, "model")
         missing = self._missing(current, by_number, without_canary, recording)
         for number in missing:
@@ -464,6 +467,7 @@ class ClientAnswers:
                 current.index, FaultKind.ANSWER_REFUSED, text
             )
         state.answered.update(by_number)
+        # If two replies have the same canary, its contribution is not known.
         current.update_norm = math.nan if has_duplicates else current.clip_norm
         numbers = sorted(by_number)
         current.canaries = CanaryReplies(
@@ -482,17 +486,18 @@ class ClientAnswers:
         without_canary: Sequence[Message],
         recording: Recording,
     ) -> list[int]:
-        """Canaries that are not in the answers of clients that acknowledged them.
+        """The canaries that are not in the answers of clients that acknowledged them.
 
-        Answers that cannot be read, and all where clients' answers are noise, are believed.
+        Answers that cannot be read are trusted, and so are all answers if those of clients
+        without a canary are noise.
         """
         missing = list[int]()
         try:
             for number, reply in by_number.items():
                 update = self._vector(reply, current) - current.before
                 canary = recording.auditor.canaries.vectors([number])[0]
-                least = _SURELY * norm(update) / math.sqrt(len(update))
-                if not canary @ update > least:
+                threshold = _SURELY * norm(update) / math.sqrt(len(update))
+                if not canary @ update > threshold:
                     missing.append(number)
             if not missing:
                 return []
@@ -503,5 +508,6 @@ class ClientAnswers:
             if are_noise(updates):
                 return []
             return missing
-        except ValueError:  # encrypted, say
+        except ValueError:
+            # An answer may be encrypted.
             return []

@@ -1,4 +1,4 @@
-"""`AuditState`: what an audit knows between two rounds, which a checkpoint keeps."""
+"""`AuditState`: the state of an audit between two rounds, which a checkpoint saves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fl_epe.flower.wrapped import Wrapped
 
 @dataclasses.dataclass
 class RoundNotes:
-    """What is known of one round.
+    """Notes on one round.
 
     Attributes:
-        loss: of the clients' training; ``None`` if nobody says.
-        seconds: that the audit took, the strategy's own calls left out.
-        canary_bytes: of memory for the canaries' updates and replies.
-        averaged: how the strategy averaged; "" if that is not known, ``None`` if no canary took
-            part.
-        noisy: whether clients' updates look like noise; ``None`` if they were not looked at.
+        loss: the loss of the clients' training; ``None`` if it is not reported.
+        seconds: the time of the audit, without the strategy's own calls.
+        canary_bytes: the memory of the canaries' updates and replies.
+        averaged: the strategy's way of averaging; "" if it is not known, ``None`` if no canary
+            took part.
+        noisy: whether clients' updates look like noise; ``None`` if they were not tested.
     """
 
     loss: float | None = None
@@ -36,33 +36,34 @@ class AuditState:
     """An audit after some rounds.
 
     Attributes:
-        seed: of the canaries.
-        rounds: of the run, over which the canaries are spread; ``None`` if not known.
-        kind: what replies are; ``None`` until it is found out.
-        inject: "auto": canaries fill up to the number of replies that the strategy's noise is
-            meant for, and replace real clients beyond that; after the strategy has failed on that
-            "replace", and then "none".
-        clients: number of the canary of each client that has one.
-        ordered: numbers of canaries that clients were to answer with.
-        answered: those that they did answer with.
-        refused: why clients answered for themselves.
-        arguments: of the audit that is kept, see `fingerprint`.
-        index: how many rounds are done.
-        layout: of the model; ``None`` before the first round.
-        unmoved: names of arrays that canaries left alone in some later rounds, see `RoundState`.
-        settled: whether replies have shown which arrays of it canaries leave alone for good.
-        whole: the layout before that, in which models are known again.
-        models: hash of the model after so many rounds, where there is a checkpoint.
-        blocks: names of the checkpoint's files with the scores of earlier rounds, in order.
-        kept_rows: how many rows of each array are in them.
-        notes: of each round, by its index.
-        plan: what the audit does to the run; nothing before the first round.
-        resumed: after how many rounds the audit went on, each time that it was started again.
+        seed: the seed of the canaries.
+        rounds: the number of rounds of the run, over which the canaries are spread; ``None`` if
+            it is not known.
+        kind: the kind of the replies; ``None`` until it is known.
+        inject: "auto" if canaries fill up to the number of replies for which the strategy adds
+            noise, and replace real clients beyond it; "replace" if they only replace clients,
+            after the strategy has failed on more replies; and "none" after it has failed again.
+        clients: the canary's number of each client that has a canary.
+        ordered: the numbers of canaries that were ordered from clients.
+        answered: the numbers of canaries with which clients answered.
+        refused: the reasons of clients that sent their own update.
+        arguments: the arguments of the saved audit, see `fingerprint`.
+        index: the number of completed rounds.
+        layout: the layout of the model; ``None`` before the first round.
+        unmoved: the names of arrays that canaries did not move in some rounds, see
+            `RoundState`.
+        settled: whether replies have shown which arrays canaries do not move in the whole run.
+        whole: the layout with those arrays, in which models are recognized.
+        models: the hash of the model after each number of rounds, if there is a checkpoint.
+        blocks: the names of the checkpoint's files with the scores of earlier rounds, in order.
+        kept_rows: the number of rows of each array in these files.
+        notes: the notes on each round, by its index.
+        plan: the plan of the audit, which is empty before the first round.
+        resumed: the number of rounds after which the audit was continued, for each restart.
     """
 
-    __pydantic_config__: ClassVar = {
-        "ser_json_inf_nan": "constants"
-    }  # a loss may be NaN
+    # A loss may be NaN.
+    __pydantic_config__: ClassVar = {"ser_json_inf_nan": "constants"}
 
     seed: int
     rounds: int | None
@@ -86,16 +87,16 @@ class AuditState:
     resumed: tuple[int, ...] = ()
 
     def note(self, index: int) -> RoundNotes:
-        """What is known of the round with this index."""
+        """The notes on the round with this index."""
         return self.notes.setdefault(index, RoundNotes())
 
     def averages(self, wrapped: Wrapped) -> bool:
-        """Whether a strategy that need not average did so in every round with canaries."""
+        """Whether a strategy that need not average did average in every round with canaries."""
         ways = {note.averaged for note in self.notes.values()} - {None}
         return not wrapped.averages and bool(ways) and "" not in ways
 
     def after(self, rounds_done: int) -> AuditState:
-        """The state with which a saved audit goes on after its first ``rounds_done`` rounds."""
+        """The state in which a saved audit continues after its first ``rounds_done`` rounds."""
         is_cut = rounds_done < self.index
         return dataclasses.replace(
             self,

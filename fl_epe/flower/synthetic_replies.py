@@ -1,4 +1,4 @@
-"""Replies that the server makes: each holds a canary, in the form of a real reply."""
+"""Makes the server's synthetic replies, each with a canary, in the form of a real reply."""
 
 import copy
 import dataclasses
@@ -16,9 +16,12 @@ from fl_epe.flower.replies import ReadableReply, as_shares, base_of, weights
 from fl_epe.flower.round_state import RoundState
 from fl_epe.messages import records_of
 
-_NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
-_ROUNDED = 0.1  # of a canary's norm, which the rounding of its numbers may take
-_NODE = 1 << 62  # node ids of canaries in replies that answer no message
+# The metric with a client's vote on Flower's adaptive clip norm.
+_NORM_BIT = "norm_bit"
+# The largest relative change of a canary's norm by the rounding of its entries.
+_ROUNDED = 0.1
+# The first node id of canaries whose replies answer no message.
+_NODE = 1 << 62
 
 Value = int | float | list[int] | list[float]
 
@@ -28,11 +31,11 @@ class CanaryUpdates:
     """The updates of a round's canaries, as they are sent.
 
     Attributes:
-        numbers: of the canaries, K of them.
-        vectors: the canaries, of norm 1, shape ``(K, dim)``.
-        norms: of the updates, shape ``(K,)``.
-        clipped: which of them are above the clip norm, shape ``(K,)``.
-        weight: of each in an average.
+        numbers: the numbers of the K canaries.
+        vectors: the canaries, with norm 1, shape ``(K, dim)``.
+        norms: the norms of the updates, shape ``(K,)``.
+        clipped: whether each update is above the clip norm, shape ``(K,)``.
+        weight: the weight of each update in an average.
     """
 
     numbers: Sequence[int]
@@ -53,15 +56,15 @@ def make_replies(
     """One reply for each canary, in the form of a real one.
 
     Args:
-        canaries: what the replies hold.
-        like: real replies, whose form and whose other content the canaries' take in turns.
-        real: all replies of clients, whose average the canaries' metrics are.
+        canaries: the updates of the canaries.
+        like: real replies, of which the canaries' take the form and the other content in turn.
+        real: all replies of clients; the canaries' metrics are their average.
         weighted_by: the metric by which replies are weighted.
         current: the round; the first replies answer the messages that were withheld.
-        kind: whether replies are models or updates; ``None`` where it makes no difference.
+        kind: whether replies are models or updates; ``None`` if that makes no difference.
 
     Raises:
-        ValueError: if the numbers of such a reply cannot hold a canary of that norm.
+        ValueError: if the number type of a reply cannot hold a canary of its norm.
     """
     layout = current.layout
     metrics = _neutral_metrics(real, weighted_by)
@@ -97,9 +100,8 @@ def make_replies(
                     {key: values[key] for key in record}
                 )
             else:
-                content[name] = copy.deepcopy(
-                    record
-                )  # the strategy may change it
+                # The strategy may change the record of a reply.
+                content[name] = copy.deepcopy(record)
         if position < len(current.withheld):
             order = current.withheld[position]
         else:
@@ -112,22 +114,23 @@ def make_replies(
 
 
 def _check_held(canary: Vector, update: Vector, length: float) -> None:
-    """Raise a `ValueError` unless an update is so many times the canary, but for rounding."""
-    held = float(canary @ update)
-    if not abs(held - length) <= _ROUNDED * length:
+    """Raise a `ValueError` unless an update is ``length`` times the canary, up to rounding."""
+    rounded_length = float(canary @ update)
+    if not abs(rounded_length - length) <= _ROUNDED * length:
         raise ValueError(
-            f"Expected a canary of norm {length:.3g} to be {held:.3g} long after it is rounded to"
-            " the numbers of a reply, which are too coarse or too small for it."
+            f"Expected a canary of norm {length:.3g} to be {rounded_length:.3g} long"
+            " after it is rounded to the numbers of a reply, which are too coarse or"
+            " too small for it."
         )
 
 
 def _neutral_metrics(
     real: Sequence[Message], weighted_by: str
 ) -> dict[str, dict[str, Value]]:
-    """Metrics that leave a weighted average as it is: the real ones' own average.
+    """Metrics that do not change a weighted average: the average of the real metrics.
 
-    Only numbers that are averages by their nature: an integer may be a class or a client's number;
-    a canary takes that, and lists, from a real reply.
+    Only floating-point numbers are averaged, as an integer may be a class or the number of a
+    client. A canary takes integers and lists from a real reply.
     """
     shares = as_shares(np.array(weights(real, weighted_by)))
     metrics = [records_of(reply.content, MetricRecord) for reply in real]

@@ -1,4 +1,4 @@
-"""Hooks on a strategy, how a failed call is undone, and what it made of its replies."""
+"""Hooks on a strategy, the undoing of its failed calls, and observations of its aggregation."""
 
 import contextlib
 import copy
@@ -21,29 +21,32 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.hooks import stand_in
 from fl_epe.noise import NoiseHealth
 
-_ENTRIES = 64  # of a model, about, which are compared
-_ROUNDINGS = 8  # errors of one rounding that a mean may have
-_FINEST = 2.0**-12  # of the noise, to which the model's numbers are rounded
+# The approximate number of entries of a model that are compared.
+_ENTRIES = 64
+# The error of a mean may be so many times that of one rounding.
+_ROUNDINGS = 8
+# The largest rounding error of the model, as a share of the noise, with which noise is checked.
+_FINEST = 2.0**-12
 
 
 class Attachment:
-    """Puts functions of the audit in front of a strategy's own, on that one instance.
+    """Replaces functions of one instance of a strategy by those of an audit.
 
-    So a strategy's own ``start``, whatever it looks like, runs with the audit: what it calls on
-    ``self`` is hooked. `call` reaches the strategy's own functions. An error that is not the
+    Any ``start`` of the strategy then runs with the audit, as its calls of these functions on
+    ``self`` are hooked. `call` calls the strategy's own functions. An error that is not the
     strategy's own never leaves a hook: the strategy's result is returned, without the audit.
 
     Args:
-        strategy: which one.
-        audit: has a function of the same name for each of the strategy's that is hooked.
-        names: of these functions.
-        rescue: told the name and the error when a hook fails; returns more replies for the
-            strategy, of clients that were not asked.
-        note: told an error of the strategy's own, which goes on to whoever called it.
+        strategy: the strategy.
+        audit: the audit, which has a function with the name of each hooked function.
+        names: the names of the hooked functions.
+        rescue: a function that gets the name and the error of a hook that failed, and returns
+            further replies for the strategy, of clients that were not asked.
+        note: a function that gets an error of the strategy's own, which is then raised.
 
     Attributes:
-        seconds: that the strategy's own functions took.
-        calling: names of the strategy's own functions of which a call is under way.
+        seconds: the time of the strategy's own functions.
+        calling: the names of the strategy's own functions that are being called.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Attachment:
         """Put the hooks in place.
 
         Raises:
-            AttributeError: if the instance takes no attributes (``__slots__``).
+            AttributeError: if attributes cannot be set on the instance (``__slots__``).
         """
         if self._originals:
             return
@@ -88,7 +91,8 @@ class Attachment:
         self, name: str, original: Callable[..., Any]
     ) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            # What can be read only once is kept; no function of ours here, which could fail.
+            # Iterators are stored as lists, so that they can be read again after an error. Code
+            # that could fail must not be called here.
             positional = [
                 list(a) if isinstance(a, Iterator) else a for a in arguments
             ]
@@ -101,29 +105,30 @@ class Attachment:
             try:
                 return getattr(self._audit, name)(*positional, **named)
             except Exception as error:
-                if error in self._errors:  # the strategy's own
+                if error in self._errors:
+                    # It is the strategy's own error.
                     self._note(error)
                     raise
-                late = self._rescue(name, error)
+                late_replies = self._rescue(name, error)
                 if self._results:
                     return self._results[-1]
-                if late and "replies" in named:
-                    named["replies"] = [*named["replies"], *late]
-                elif late:
-                    positional[-1] = [*positional[-1], *late]
+                if late_replies and "replies" in named:
+                    named["replies"] = [*named["replies"], *late_replies]
+                elif late_replies:
+                    positional[-1] = [*positional[-1], *late_replies]
                 return original(*positional, **named)
 
         return call
 
     def detach(self) -> None:
-        """Leave the strategy as it was."""
+        """Remove the hooks from the strategy."""
         self._hooks.close()
         self._originals = {}
         self._results = []
         self._errors = []
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The strategy's own function of that name."""
+        """Call the strategy's own function of that name."""
         if name in self._originals:
             original = self._originals[name]
         else:
@@ -142,9 +147,9 @@ class Attachment:
         return result
 
     def replaced(self, name: str) -> Callable[..., Any] | None:
-        """The function of the strategy's type, if a call of that name is under way.
+        """The function of the strategy's type, if the function of that name is being called.
 
-        Then the strategy's own function is one that was put in its place, and calls the audit.
+        In that case, the instance's function is a replacement that calls the audit.
         """
         if name not in self.calling:
             return None
@@ -154,7 +159,7 @@ class Attachment:
 
 
 class StandIn:
-    """Calls one function in the place of another, as which it is copied and pickled."""
+    """Calls one function in place of another; its copies and pickles are the other function."""
 
     def __init__(
         self, call: Callable[..., Any], original: Callable[..., Any]
@@ -167,17 +172,17 @@ class StandIn:
         return self._call(*arguments, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _itself, (self._original,)
+        return _original_function, (self._original,)
 
 
-def _itself(original: Callable[..., Any]) -> Callable[..., Any]:
+def _original_function(original: Callable[..., Any]) -> Callable[..., Any]:
     return original
 
 
 def arguments_of(
     function: Callable[..., Any], arguments: Sequence[Any], named: Any
 ) -> dict[str, Any]:
-    """The values that arguments have in a call; empty if that cannot be told."""
+    """The values of all arguments of a call; empty if the call does not fit the function."""
     with contextlib.suppress(TypeError, ValueError):
         bound = inspect.signature(function).bind(*arguments, **named)
         bound.apply_defaults()
@@ -188,10 +193,10 @@ def arguments_of(
 
 
 def base_arguments(strategy: Strategy) -> dict[str, Any]:
-    """The arguments of Flower's own ``start`` that runs for a strategy; empty if it does not.
+    """The arguments of Flower's own ``start`` that runs for a strategy; empty without one.
 
-    A ``start`` of the strategy's own may take them in any form before it hands them on. They are
-    looked up where that call is under way, as the class is not to be changed for everybody.
+    A ``start`` of the strategy's own may get them in any form before it passes them on. They
+    are read from the stack, as a hook on Flower's class would change it for all strategies.
     """
     code = getattr(Strategy.start, "__code__", None)
     frame = inspect.currentframe()
@@ -205,19 +210,19 @@ def base_arguments(strategy: Strategy) -> dict[str, Any]:
 
 
 Depth = Literal["deep", "shallow"]
-"""How far attributes are copied: all that they hold, or the entries of lists and the like."""
+"""The depth of copies of attributes: all, or the entries of lists, dictionaries and sets."""
 
 
 class Undo:
-    """The attributes of strategies and the content of replies, so that a failed call has no trace.
+    """Copies strategies' attributes and replies' content, so that a failed call can be undone.
 
-    Replies and their contents stay the same objects, by which they are known.
+    Replies and their contents stay the same objects, by which they are identified.
 
     Args:
-        strategies: whose attributes.
-        replies: whose content; the bytes of arrays, which cannot be changed, are not copied.
-        depth: "deep" to copy all that the attributes hold, where that can be copied; "shallow" for
-            which objects they are, and the entries of lists, dictionaries and sets.
+        strategies: the strategies.
+        replies: the replies; the bytes of arrays, which are immutable, are not copied.
+        depth: "deep" for deep copies of the attributes that can be copied; "shallow" for the
+            attributes themselves, and the entries of lists, dictionaries and sets.
     """
 
     def __init__(
@@ -254,21 +259,22 @@ class Undo:
             for name in attributes.keys() - copies.keys():
                 del attributes[name]
             for name, (value, saved) in copies.items():
-                attributes[name] = _brought_back(value, saved)
+                attributes[name] = _restored(value, saved)
 
 
 def _copied(value: Any, depth: Depth, memo: dict[int, Any]) -> Any:
     if isinstance(value, Strategy) or callable(value):
         return value
     if depth == "deep":
-        with contextlib.suppress(Exception):  # a lock, a file, a generator
+        # Locks, files and generators, for example, cannot be copied.
+        with contextlib.suppress(Exception):
             return copy.deepcopy(value, memo)
     if isinstance(value, (list, dict, set)):
         return copy.copy(value)
     return value
 
 
-def _brought_back(value: Any, saved: Any) -> Any:
+def _restored(value: Any, saved: Any) -> Any:
     """The same list, dictionary or set with its old entries; else the saved object."""
     if value is saved:
         return value
@@ -289,16 +295,17 @@ def shares_of(
     preferred: str,
     used: Collection[int] | None = None,
 ) -> tuple[str, Shares] | None:
-    """How the replies were averaged, and the share of each; ``None`` if they were not.
+    """The way in which replies were averaged, and their shares; ``None`` if they were not.
 
-    "weighted" by the metric ``key``, or "equal". Some entries are compared, to within rounding.
+    The way is "weighted" by the metric ``key``, or "equal". Some entries of the average are
+    compared, up to rounding.
 
     Args:
-        aggregation: the replies, and what was made of them.
-        key: of the metric.
-        layout: of the model.
-        preferred: see `model_record`.
-        used: replies that the strategy is known to have used, as in `Shares`.
+        aggregation: the replies and the aggregated arrays.
+        key: the name of the metric.
+        layout: the layout of the model.
+        preferred: the preferred name of arrays, see `model_record`.
+        used: the replies that the strategy is known to have used, with keys as in `Shares`.
     """
     replies = aggregation.replies
     if not replies or not aggregation.arrays:
@@ -329,13 +336,14 @@ def shares_of(
 def averaging_of(
     wrapped: Wrapped, current: RoundState
 ) -> tuple[str, Shares] | None:
-    """How the replies were averaged, and their shares; ``None`` if that is not known."""
+    """The way in which replies were averaged, and their shares; ``None`` if not known."""
     key = wrapped.weighted_by()
     call = current.call
     with contextlib.suppress(
         ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError
     ):
-        if wrapped.averages:  # over those that were used
+        if wrapped.averages:
+            # The average is over the replies that were used.
             contents = [id(reply.content) for reply in call.replies]
             used_weights = {
                 content: weight
@@ -358,7 +366,7 @@ def averaging_of(
 
 
 def note_noise(health: NoiseHealth, current: RoundState, theta: Vector) -> None:
-    """Take in the noise of a round: the model ``theta`` less what the strategy inside had made."""
+    """Add the noise of a round: the model ``theta`` minus the innermost strategy's result."""
     noise_std = current.call.noise_std
     innermost = current.call.innermost
     if not noise_std or innermost is None or not innermost.arrays:
@@ -375,16 +383,15 @@ def note_noise(health: NoiseHealth, current: RoundState, theta: Vector) -> None:
 
 @contextlib.contextmanager
 def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
-    """While this lasts, note what ``strategy`` gets from one that wraps it, and what it makes."""
+    """In this context, observe the aggregation of a strategy that another one wraps."""
     aggregation = Aggregation()
     aggregate = strategy.aggregate_train
 
     def watched(server_round: int, replies: Iterable[Message]) -> Any:
         replies = list(replies)
         result = aggregate(server_round, replies)
-        with contextlib.suppress(
-            Exception
-        ):  # whatever it returns is for who called it
+        # A result of another form is left to the caller.
+        with contextlib.suppress(Exception):
             aggregation.replies = readable(replies)
             aggregation.arrays = result[0]
         return result
@@ -397,10 +404,10 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
 def real_metrics_only(
     base: Strategy, synthetic: Sequence[Message]
 ) -> Iterator[set[int]]:
-    """While this lasts, ``base`` aggregates the metrics of all replies but those ``synthetic``.
+    """In this context, ``base`` aggregates the metrics of all replies but the synthetic ones.
 
     Yields:
-        The ``id`` of the content of each reply whose metrics it aggregated, once it has.
+        A set, to which the aggregation adds the ``id`` of the content of each reply.
     """
     aggregate = getattr(base, "train_metrics_aggr_fn", None)
     used: set[int] = set()

@@ -1,4 +1,4 @@
-"""`Wrapped`: what an audit must know about a strategy, and which strategies it refuses."""
+"""`Wrapped`: the properties of a strategy for an audit; some strategies are refused."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _FLOWER_DP = (
     flower.DifferentialPrivacyClientSideFixedClipping,
     _ADAPTIVE[1],
 )
-_NAMED = 3  # arrays of many
+_NAMED = 3  # the number of arrays that a text names
 _AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 _REFUSED = {
     (
@@ -35,28 +35,28 @@ _REFUSED = {
 
 
 class Wrapped:
-    """A strategy and those that it wraps in turn, outermost first.
+    """A strategy and the strategies that it wraps, outermost first.
 
     Args:
-        strategy: the outermost.
-        with_canaries: whether canaries are to take part, which some strategies refuse.
+        strategy: the outermost strategy.
+        with_canaries: whether canaries take part, which is not possible with some strategies.
 
     Attributes:
-        layers: at least one strategy; the last wraps nothing.
+        layers: the strategies; the last one wraps no other.
         base: the innermost strategy.
-        description: class names, such as "DifferentialPrivacyServerSideFixedClipping(FedAvg)".
-        clips_on_server: whether the server clips what it receives.
+        description: the class names, such as
+            "DifferentialPrivacyServerSideFixedClipping(FedAvg)".
+        clips_on_server: whether the server clips the updates that it receives.
         plain_layers: whether all layers around the innermost are Flower's own DP wrappers.
-        noise_is_apart: whether all that the outermost does to what the other one makes is to add
-            its noise.
-        averages: whether the arrays are averaged by weight, so that a canary's share is known. What
-            a subclass does that has an ``aggregate_train`` of its own is seen when it runs, see
-            `shares_of`.
-        reply_kind: what clients answer with, as far as it is known from the strategy's type.
+        noise_is_apart: whether the outermost of two strategies only adds noise to the result of
+            the other one.
+        averages: whether the arrays are averaged by weight, so that a canary's share is known.
+            The ``aggregate_train`` of a subclass is observed when it runs, see `shares_of`.
+        reply_kind: the kind of replies, as far as the strategy's type shows it.
 
     Raises:
-        TypeError: for something that is not a message-API strategy.
-        ValueError: for a strategy that cannot be audited honestly, with the reason.
+        TypeError: for an object that is not a message-API strategy.
+        ValueError: for a strategy that cannot be audited correctly, with the reason.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Wrapped:
             self.reply_kind = "model"
 
     def _first(self, name: str, default: Any = None) -> Any:
-        """The number that the outermost strategy with such an attribute has in it."""
+        """The numeric attribute of the outermost strategy that has it."""
         for layer in self.layers:
             value = getattr(layer, name, None)
             if isinstance(value, (int, float)):
@@ -105,11 +105,11 @@ class Wrapped:
         return default
 
     def clip_norm(self) -> float:
-        """The clip norm of the coming aggregation; NaN where none is known."""
+        """The clip norm of the coming aggregation; NaN if none is known."""
         return float(self._first("clipping_norm", math.nan))
 
     def noise_std(self) -> float | None:
-        """Claimed standard deviation of the coming noise; ``None`` if it cannot be seen apart."""
+        """The claimed standard deviation of the coming noise; ``None`` if not separable."""
         z = self.noise_multipliers()[1]
         expected = self.expected_replies()
         if not self.noise_is_apart or not z or not expected:
@@ -117,18 +117,18 @@ class Wrapped:
         return z * self.clip_norm() / expected
 
     def target_clipped(self) -> float | None:
-        """The share of updates that an adaptive clip norm wants clipped; ``None`` if it stays."""
+        """The share of clipped updates that an adaptive clip norm targets; else ``None``."""
         return cast("float | None", self._first("target_clipped_quantile"))
 
     def expected_replies(self) -> int | None:
-        """How many replies the noise is meant for; ``None`` where any number will do."""
+        """The number of replies for which noise is added; ``None`` for any number."""
         value = self._first("num_sampled_clients")
         if value is None:
             return None
         return int(value)
 
     def room(self, clients: int) -> float:
-        """How many replies can be added to so many clients' without changing what noise does."""
+        """The number of replies that can be added to ``clients`` with the same noise."""
         expected = self.expected_replies()
         if expected is None:
             return math.inf
@@ -143,7 +143,7 @@ class Wrapped:
         return str(getattr(self.base, "arrayrecord_key", "arrays"))
 
     def server(self) -> ServerSGD | str:
-        """What the server does with the average: SGD, or the name of what cannot be undone."""
+        """The server's step with the average: SGD, or the description of an unknown step."""
         base = self.base
         if (
             self.averages
@@ -156,10 +156,10 @@ class Wrapped:
         return self.description
 
     def caveat(self, *, averages: bool) -> str | None:
-        """What a reader of the report must know about the combination; ``None`` if nothing.
+        """A caveat about this combination for readers of the report; ``None`` without one.
 
         Args:
-            averages: whether the innermost strategy is known to do nothing but average.
+            averages: whether the innermost strategy is known to only average.
         """
         base = self.base
         moves = isinstance(base, flower.FedAvgM) and base.server_opt
@@ -177,7 +177,7 @@ class Wrapped:
         return text
 
     def unclipped(self, arrays: Mapping[str, Array]) -> str | None:
-        """What a reader must know about arrays that DP may not clip; ``None`` without any."""
+        """A caveat about arrays that DP may not clip; ``None`` without such arrays."""
         names = [
             name
             for name, a in arrays.items()
@@ -196,13 +196,13 @@ class Wrapped:
     def noise_multipliers(
         self, *, averages: bool = False
     ) -> tuple[float | None, float | None]:
-        """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.
+        """The claimed noise multiplier, and that of the sum alone; ``None`` if not known.
 
-        An adaptive wrapper keeps only what is left for the sum after its noisy count, so the split
-        is undone.
+        An adaptive wrapper stores only the noise multiplier of the sum, which is smaller than
+        the claimed one because of its noisy count. The claimed one follows from both.
 
         Args:
-            averages: whether the innermost strategy is known to do nothing but average.
+            averages: whether the innermost strategy is known to only average.
         """
         if (averages or self.averages) and len(self.layers) == 1:
             return 0.0, 0.0

@@ -1,6 +1,6 @@
 """Advice on noise and on canaries, and client exposure, as text and tables for the terminal.
 
-Every line and table is of one client, adversary and adjacency, and says which.
+Every line and table is for one client, adversary and adjacency, and names them.
 """
 
 import math
@@ -18,7 +18,7 @@ from fl_epe.wording import how_often
 
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
-    """The noise multiplier, whose ε it is for, what a run with it would report, and assumptions."""
+    """The noise multiplier, its client and ε, the expected report of a run, and assumptions."""
     answer = advice.answer
     client = "the median client"
     if answer.client == "worst-case":
@@ -65,7 +65,7 @@ def canary_lines(advice: Sequence[CanaryAdvice]) -> list[str]:
 
 
 def canary_table(advice: Sequence[CanaryAdvice], delta: float) -> Table:
-    """For each share of a round the places, and what a run with them would report."""
+    """The number of places for each share of a round, and the expected report of such a run."""
     headings = (
         "at most",
         "places",
@@ -96,7 +96,7 @@ def canary_table(advice: Sequence[CanaryAdvice], delta: float) -> Table:
 
 
 def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
-    """The median client and the ``top`` worst-case ones, and what caps would change."""
+    """The tables of the median client and the ``top`` worst-case ones, and of caps."""
     clients = plain_table(
         f"ε at δ = {exposure.delta:.2g}, noise multiplier {exposure.noise_multiplier:g}, of "
         f"{exposure.trace.population:,} clients",
@@ -162,7 +162,7 @@ def _times(answer: ClientEpsilon) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """Four significant digits, rounded up: less noise would not suffice."""
+    """The value with four significant digits, rounded up, as less noise would not suffice."""
     if value == 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)

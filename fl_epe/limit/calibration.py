@@ -1,8 +1,9 @@
-"""The noise multiplier for a wanted ε, in the limit of a large model.
+"""The noise multiplier for a target ε, in the limit of a large model.
 
-The ε is that of `fl_epe.limit.client`, as a run's report says it of the same client and adversary;
-here it is solved for z. The result is an estimate of what random canaries would measure. For a
-guarantee take z from an analytical bound (`fl_epe.accounting`). Method: docs/notes/limit.md.
+The ε is that of `fl_epe.limit.client`, which a run's report is expected to have for the same
+client and adversary; here it is solved for z. The result is an estimate of what random canaries
+would measure. For a guarantee, take z from an analytical bound (`fl_epe.accounting`). The
+method is in docs/notes/limit.md.
 
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
@@ -37,24 +38,24 @@ from fl_epe.limit.client import (
 from fl_epe.limit.simulated_record import LimitSetting
 from fl_epe.schedules import Schedule, clients_of
 
-# The noise multiplier that stands for 0, as real updates may be zero in some round.
+# The noise multiplier that replaces 0, as real updates may be zero in some round.
 _LEAST_NOISE = 1e-60
 
 
 @dataclasses.dataclass(frozen=True)
 class NoiseAdvice:
-    """A noise multiplier for a wanted ε, and what a run with it would measure.
+    """A noise multiplier for a target ε, and the expected result of a run with it.
 
     Attributes:
-        noise_multiplier: z of the clients' sum.
-        target_epsilon: the ε that was wanted.
-        answer: ε of the client. It is just below the target, or further below it where real
-            updates alone hide the client, as theory then allows the target and no more. Its
-            interval is what a run with the canaries of ``load`` would report.
-        delta: δ.
-        clients: number of clients.
-        load: canaries of such a run, the default ones.
-        notes: assumptions and warnings, one sentence or two each.
+        noise_multiplier: the noise multiplier z of the clients' sum.
+        target_epsilon: the target ε.
+        answer: ε of the client. It is just below the target. If real updates alone hide the
+            client, it is further below, and the theoretical bound is the target. Its interval
+            is the expected one of a run with the canaries of ``load``.
+        delta: the target δ.
+        clients: the number of clients.
+        load: the canaries of such a run, with the default settings.
+        notes: assumptions and warnings, each in one or two sentences.
     """
 
     noise_multiplier: float
@@ -102,15 +103,15 @@ def noise_for_epsilon(
 
     Args:
         schedule: the participation schedule.
-        target_epsilon: ε that is wanted, in [1e-9, 1e6].
-        delta: δ in (0, 1).
-        clients: number of clients; a trace has its own.
-        sees: "final" or "all". The adversary knows the client's rounds unless the schedule hides
-            them.
-        worst_case: whether ε is one that none of the clients exceeds with this confidence, not that
+        target_epsilon: the target ε, in [1e-9, 1e6].
+        delta: the target δ, in (0, 1).
+        clients: the number of clients; a trace has its own.
+        sees: the models that the adversary sees: "final" or "all". The adversary knows the
+            client's rounds unless the schedule hides them.
+        worst_case: whether ε is a bound for all clients, with this confidence, instead of that
             of the median client.
-        confidence: of the interval and of the worst-case client, in (0, 1).
-        setting: see `LimitSetting`.
+        confidence: the confidence of the interval and of the worst-case client, in (0, 1).
+        setting: the further setting of the limit, see `LimitSetting`.
 
     Raises:
         ValueError: if an argument is out of range, if no canary takes part, or if the worst-case
@@ -166,7 +167,8 @@ def noise_for_epsilon(
         with contextlib.suppress(NotMeasured):
             record = record_at(z, places=load.places, kept=load.kept)
             client = median_client(record, sees, confidence)
-    if client is None:  # Too few canaries take part to tell an interval.
+    if client is None:
+        # Too few canaries take part for an interval.
         client = median_client(record_at(z), sees)
         client = dataclasses.replace(client, low=0.0, high=math.inf)
     notes = [
@@ -195,8 +197,8 @@ class CanaryAdvice:
     """The report that is expected of a run with canaries in a share of a round's replies.
 
     Attributes:
-        share: the largest share that they may have.
-        load: as many canaries as fit, and no more than are worth it.
+        share: the largest share of the canaries.
+        load: as many canaries as fit, but no more than are useful.
         answers: ε of the median client for each adversary, with the interval of such a run; empty
             if too few canaries take part.
     """
@@ -214,15 +216,15 @@ def canary_advice(
     share: float,
     **setting: Unpack[LimitSetting],
 ) -> CanaryAdvice:
-    """How many canaries a share of a round allows, and which intervals their run would report.
+    """The canaries that a share of a round allows, and the expected intervals of their run.
 
     Args:
         schedule: the participation schedule.
-        noise_multiplier: z > 0.
-        delta: δ in (0, 1).
-        clients: number of clients; a trace has its own.
-        share: of a round's replies that canaries may have, in (0, 1).
-        setting: see `LimitSetting`.
+        noise_multiplier: the noise multiplier z, > 0.
+        delta: the target δ, in (0, 1).
+        clients: the number of clients; a trace has its own.
+        share: the largest share of canaries in a round's replies, in (0, 1).
+        setting: the further setting of the limit, see `LimitSetting`.
 
     Raises:
         ValueError: if an argument is out of range.

@@ -1,7 +1,7 @@
-"""Which schedule to run: that with the smallest guaranteed ε, or the least noise for a wanted one.
+"""Recommends a schedule: with the least guaranteed ε, or with the least noise for a target ε.
 
-Guarantees are compared, see `fl_epe.limit.measure.guaranteed_epsilon`, of schedules that a plan's
-constraints allow.
+The guarantees are those of `fl_epe.limit.measure.guaranteed_epsilon`, for the schedules that a
+plan's constraints allow.
 """
 
 import dataclasses
@@ -16,17 +16,18 @@ from fl_epe.schedules import Schedule, basis_of, clients_of, make_schedule
 from fl_epe.seeding import generator
 from fl_epe.wording import counted, how_often
 
-# Relative difference of costs that count as equal.
+# The relative difference of costs that count as equal.
 _TIE = 0.002
 
-# Share of the participations asked for that a schedule must have.
+# The share of the requested participations that a schedule must have.
 _LEAST_PARTICIPATIONS = 0.95
 
-# Clients whose cohorts are drawn, at most, and the stream of the seed for them.
+# The largest number of clients whose cohorts are drawn, and the stream of random numbers for
+# them.
 _DRAWN_CLIENTS = 10_000
 _COHORTS = 7
 
-# Rounding error of a cohort size that is a whole number.
+# The rounding error of a cohort size that is a whole number.
 _ROUNDING = 1e-9
 
 
@@ -35,12 +36,12 @@ class _Choice:
     """A schedule that can be run, and its cost.
 
     Attributes:
-        row: what was measured of it.
-        cell: its place in the grid.
-        schedule: the schedule itself.
-        clients: number of clients.
-        cost: the noise that it needs for a wanted ε, rounded up, or its ε at the row's noise.
-        is_drawn: whether that ε is by drawn losses, and so with a confidence.
+        row: the row of the comparison.
+        cell: the cell of the grid.
+        schedule: the schedule.
+        clients: the number of clients.
+        cost: the noise that it needs for the target ε, rounded up, or its ε at the row's noise.
+        is_drawn: whether that ε is by Monte Carlo, and so holds with a confidence.
     """
 
     row: Row
@@ -52,12 +53,12 @@ class _Choice:
 
 
 def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
-    """Which schedule to run at the middle of a grid, and what else to know; "" if none is known.
+    """The schedule to run at the middle of a grid, and further remarks; "" if none is known.
 
     Args:
-        plan: with the constraints of a schedule.
-        rows: at one noise multiplier and number of participations. Of several mechanisms of noise
-            only the first counts: equal noise multipliers are not equal noise.
+        plan: the plan, with the constraints on a schedule.
+        rows: the rows with one noise multiplier and number of participations. Only the first of
+            several noise mechanisms counts, as equal noise multipliers are not equal noise.
     """
     choices, obstacles = _choices(plan, rows)
     if not choices:
@@ -109,7 +110,7 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
 def _choices(
     plan: ComparisonPlan, rows: Sequence[Row]
 ) -> tuple[list[_Choice], dict[str, str]]:
-    """The schedules that can be run, the cheapest first, and why others cannot."""
+    """The schedules that can be run, the cheapest first, and the obstacles of the others."""
     cells = {
         cell.place: cell
         for cell in plan.cells()
@@ -148,9 +149,9 @@ def _choices(
 def _obstacle(
     plan: ComparisonPlan, schedule: Schedule, participations: float
 ) -> str | None:
-    """Why a schedule is no answer; ``None`` if nothing is against it.
+    """The reason why a schedule is ruled out; ``None`` if it is not.
 
-    It may break a constraint, or its clients take part less often than was asked for.
+    It may violate a constraint, or its clients may take part less often than requested.
     """
     basis = basis_of(schedule)
     mean = schedule.participations()
@@ -166,7 +167,7 @@ def _obstacle(
 
 
 def _cohort_sizes(plan: ComparisonPlan, choice: _Choice) -> str:
-    """How much the sizes of cohorts vary, in one run that is drawn."""
+    """A sentence on the range of cohort sizes in one random run."""
     clients = clients_of(choice.schedule, min(choice.clients, _DRAWN_CLIENTS))
     cohorts = choice.schedule.cohorts(clients, generator(plan.seed, _COHORTS))
     sizes = {len(cohort) for cohort in cohorts}
@@ -180,7 +181,7 @@ def _cohort_sizes(plan: ComparisonPlan, choice: _Choice) -> str:
 
 
 def _command(plan: ComparisonPlan, choice: _Choice) -> str:
-    """How to run it: as a command, or in Python where no whole cohort size has that schedule."""
+    """The command that runs a schedule, or Python code if no cohort size has that schedule."""
     spec = choice.cell.schedule
     rounds = choice.schedule.rounds
     size = choice.cell.participations * choice.clients / rounds
@@ -192,10 +193,10 @@ def _command(plan: ComparisonPlan, choice: _Choice) -> str:
     except ValueError:
         cohort_size = 0
     if cohort_size < 1:
-        made = (
+        call = (
             f"make_schedule({spec!r}, {rounds}, {choice.cell.participations:g})"
         )
-        return f"In Python its cohorts are fl_epe.schedules.{made}.cohorts({choice.clients}, rng)"
+        return f"In Python its cohorts are fl_epe.schedules.{call}.cohorts({choice.clients}, rng)"
     noise = choice.cost
     if plan.target_epsilon is None:
         noise = choice.cell.noise_multiplier

@@ -1,8 +1,8 @@
-"""ε of one client of a run that is still to come, for one adversary, beside theory.
+"""ε of one client of a future run, for one adversary, with the theoretical bound.
 
-The median client's ε is what `fl_epe.auditing.answers` says of such a run on average: the same
-client, adversary and functions, at κ = 1. The worst-case client is the one that takes part most
-often of all.
+The median client's ε is the one that `fl_epe.auditing.answers` reports of such a run on
+average: the client, the adversary and the functions are the same, at κ = 1. The worst-case
+client is the one that takes part most often.
 
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
@@ -34,13 +34,14 @@ from fl_epe.checks import Floats, check_probability
 from fl_epe.limit.simulated_record import LimitSetting, limit_record
 from fl_epe.schedules import Schedule, clients_of
 
-# Clients whose participations are drawn; the median of more clients is the same.
+# The number of clients whose participations are drawn; the median of more clients is the same.
 _LOGGED = 10_000
 
-# Places of canaries where only expected scores are looked at, so that some take part.
+# The number of canaries' places if only expected scores matter, so that some canaries take
+# part.
 _PLACES = 13
 
-# Relative difference of numerical methods, with known rounds and with secret ones
+# The relative difference of numerical methods, with known rounds and with secret ones
 # (docs/notes/unknown-rounds.md).
 _ROUNDING = 1e-6
 _ROUNDING_SECRET = 5e-3
@@ -48,18 +49,21 @@ _ROUNDING_SECRET = 5e-3
 
 @dataclasses.dataclass(frozen=True)
 class ClientEpsilon:
-    """ε of one client against one adversary, and what theory allows the same client.
+    """ε of one client against one adversary, and the theoretical bound for the same client.
 
     Attributes:
-        client: "median" takes part as often as the median client, "worst-case" as often as no
-            client exceeds, at a confidence.
-        sees: "final" or "all", as of `Adversary`.
-        theory: what theory allows, with the adversary and the adjacency of all these numbers.
-        participations: of the client; the expected number where its rounds are secret.
-        epsilon: expected, or the mean of what trainings measured.
-        low: lower end of the interval, of a run with the canaries of the record, or of the mean.
-        high: upper end of that interval.
-        above: whether ε lies above theory by more than chance allows.
+        client: "median" for the median client by participations, or "worst-case" for a number
+            of participations that no client exceeds, with some confidence.
+        sees: the models that the adversary sees, "final" or "all", see `Adversary`.
+        theory: the theoretical bound, with the adversary and the adjacency of all these
+            numbers.
+        participations: the participations of the client; the expected number if its rounds are
+            secret.
+        epsilon: the expected ε, or the mean of the ε that trainings measured.
+        low: the lower end of the interval, of a run with the canaries of the record or of the
+            mean.
+        high: the upper end of that interval.
+        above: whether ε exceeds the theoretical bound by more than chance.
     """
 
     client: Literal["median", "worst-case"]
@@ -82,19 +86,19 @@ def expected_record(
     kept: float = 1.0,
     **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
-    """A record of the limit whose expected scores are those of a run.
+    """A record in the limit of a large model, with the expected scores of a run.
 
     Args:
         schedule: the participation schedule.
-        noise_multiplier: z of the clients' sum.
-        delta: δ.
-        clients: real clients; a trace has its own.
-        places: number of places of canaries, see `CanaryLoad`.
-        kept: share of its rounds that a place keeps, see `CanaryLoad`.
-        setting: see `LimitSetting`.
+        noise_multiplier: the noise multiplier z of the clients' sum.
+        delta: the target δ.
+        clients: the number of real clients; a trace has its own.
+        places: the number of canaries' places, see `CanaryLoad`.
+        kept: the share of its rounds that a place keeps, see `CanaryLoad`.
+        setting: the further setting of the limit, see `LimitSetting`.
 
     Raises:
-        ValueError: as `limit_record`.
+        ValueError: under the same conditions as in `limit_record`.
     """
     record = limit_record(
         schedule,
@@ -109,14 +113,14 @@ def expected_record(
     law = schedule.law(clients)
     if not law.hidden:
         return record
-    # Theorems of secret rounds depend on how many clients there are, and need no log.
+    # Theorems on secret rounds depend on the number of clients, and need no log.
     return record.with_values(participation=law.in_record())
 
 
 def expected_epsilon(
     record: AuditRecord, sees: Sees, scale: float = 1.0
 ) -> float:
-    """ε of the median client where scores are ``scale`` (κ) times as large as expected.
+    """ε of the median client if scores are ``scale`` (κ) times as large as expected.
 
     Raises:
         NotMeasured: a `ValueError`, if no canary takes part.
@@ -128,12 +132,13 @@ def expected_epsilon(
 def median_client(
     record: AuditRecord, sees: Sees, confidence: float | None = None
 ) -> ClientEpsilon:
-    """ε of the median client, as `fl_epe.auditing.answers` is expected to report it.
+    """ε of the median client, which `fl_epe.auditing.answers` is expected to report.
 
     Args:
-        record: from `expected_record`.
-        sees: "final" or "all".
-        confidence: of the interval by the record's canaries; without it both ends are ε.
+        record: a record from `expected_record`.
+        sees: the models that the adversary sees, "final" or "all".
+        confidence: the confidence of the interval by the record's canaries; without it, both
+            ends are ε.
 
     Raises:
         NotMeasured: a `ValueError`, if no canary takes part.
@@ -163,7 +168,7 @@ def median_client(
 
 
 def exceeds(epsilon: float, theory: Analytical) -> bool:
-    """Whether ε lies above theory by more than numerical methods differ."""
+    """Whether ε exceeds the theoretical bound by more than the error of numerical methods."""
     if theory.epsilon is None:
         return False
     error = _ROUNDING if theory.knows_rounds else _ROUNDING_SECRET
@@ -178,18 +183,19 @@ def worst_client(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> ClientEpsilon | None:
-    """ε that none of the clients exceeds, for an adversary who knows the client's rounds.
+    """An ε that no client exceeds, for an adversary who knows the client's rounds.
 
     Args:
-        record: from `expected_record`.
+        record: a record from `expected_record`.
         schedule: the participation schedule.
-        sees: "final" or "all".
-        clients: how many there are.
-        confidence: probability that none exceeds it.
-        seed: of clients that are drawn where the schedule has no law in closed form.
+        sees: the models that the adversary sees, "final" or "all".
+        clients: the number of clients.
+        confidence: the probability that no client exceeds it.
+        seed: the seed of random clients, if the schedule has no law in closed form.
 
     Returns:
-        ``None`` if the schedule has no law in closed form, and drawing all would take minutes.
+        The worst-case client, or ``None`` if the schedule has no law in closed form and drawing
+        all clients would take minutes.
     """
     strategy = record.mechanism.strategy
     view = seen_by(record, Adversary(sees))
@@ -227,8 +233,10 @@ def worst_client(
         bounds = accounting.strategy_bounds(
             schedule.law(clients), strategy, z, record.delta
         )
-        of_each_run = [bound for bound in bounds if not bound.averages]
-        limit = accounting.tightest(of_each_run, rounds_known=True).epsilon
+        bounds_of_each_run = [bound for bound in bounds if not bound.averages]
+        limit = accounting.tightest(
+            bounds_of_each_run, rounds_known=True
+        ).epsilon
     theory = Analytical(
         epsilon=limit,
         knows_rounds=True,

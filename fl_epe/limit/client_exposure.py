@@ -1,8 +1,9 @@
-"""How exposed the clients of a real deployment are, from its participation log.
+"""The exposure of the clients of a real deployment, from its participation log.
 
-The limit of a large model gives every client of a `Trace` its expected score, as if its updates
-had the full clip norm and only the noise hid them. The adversary knows the client's rounds, as the
-log names them; adjacency is zero-out. No guarantee. Derivation: docs/notes/limit.md.
+In the limit of a large model, every client of a `Trace` has an expected score, on the
+assumption that its updates have the full clip norm and that only the noise hides them. The
+adversary knows the client's rounds from the log; adjacency is zero-out. The results are no
+guarantee. The derivation is in docs/notes/limit.md.
 
 Examples:
     >>> log = exposure(Trace([0, 1, 1], ["a", "a", "b"]), noise_multiplier=1.0, delta=1e-5)
@@ -31,9 +32,9 @@ class ExposedClient:
 
     Attributes:
         name: the client's id, or "median".
-        participations: number of rounds in which it takes part.
-        epsilon: its ε.
-        analytical: what theory allows a client with so many rounds that the adversary knows.
+        participations: the number of rounds in which it takes part.
+        epsilon: the client's ε.
+        analytical: the theoretical bound for a client with so many known rounds.
     """
 
     name: Any
@@ -47,12 +48,14 @@ class CapEffect:
     """The effect of a cap on participation in a log.
 
     Attributes:
-        cap: most participations of a client, in the run or in any ``window`` consecutive rounds.
-        window: see ``cap``; ``None`` for the run.
-        refused: share of the participations that the cap refuses.
-        touched: share of the clients with a refused participation.
+        cap: the largest number of participations of a client, in the run or in any ``window``
+            consecutive rounds.
+        window: the number of consecutive rounds of the cap; ``None`` for the run.
+        refused: the share of the participations that the cap refuses.
+        touched: the share of the clients with a refused participation.
         epsilon: ε of the worst-case client with the cap, at the same noise.
-        noise_multiplier: z at which the cap leaves the largest ε unchanged.
+        noise_multiplier: the noise multiplier z with which the cap does not change the largest
+            ε.
     """
 
     cap: int
@@ -65,17 +68,17 @@ class CapEffect:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exposure:
-    """How exposed every client of a log is to one adversary, who knows the client's rounds.
+    """The exposure of every client of a log to an adversary who knows the client's rounds.
 
     Attributes:
-        noise_multiplier: z of the clients' sum.
-        delta: δ.
-        sees: "final" or "all".
+        noise_multiplier: the noise multiplier z of the clients' sum.
+        delta: the target δ.
+        sees: the models that the adversary sees, "final" or "all".
         trace: the log.
         median: the median client, as in a run's report.
-        participations: number of rounds in which each client takes part, ``(clients,)``.
-        expected_scores: of each client, ``(clients,)``.
-        caps: what caps of 1, 2, 4, 8 … would change, up to the smallest that refuses nothing.
+        participations: the number of rounds in which each client takes part, ``(clients,)``.
+        expected_scores: the expected score of each client, ``(clients,)``.
+        caps: the effects of caps of 1, 2, 4, 8 …, up to the smallest that refuses nothing.
     """
 
     noise_multiplier: float
@@ -88,7 +91,7 @@ class Exposure:
     caps: tuple[CapEffect, ...]
 
     def top(self, count: int) -> list[ExposedClient]:
-        """The ``count`` worst-case clients, the worst-case one first."""
+        """The ``count`` most exposed clients, the worst-case client first."""
         check_count("top", count)
         order = np.argsort(-self.expected_scores, kind="stable")[:count]
         names = self.trace.clients[order].tolist()
@@ -120,15 +123,16 @@ def exposure(
     window: int | None = None,
     momentum: float = 0.0,
 ) -> Exposure:
-    """How exposed each client of a log is, and what caps on participation would change.
+    """The exposure of each client of a log, and the effects of caps on participation.
 
     Args:
         trace: the participation log of all rounds of the run.
-        noise_multiplier: z > 0 of the clients' sum.
-        delta: δ in (0, 1).
-        sees: "final" or "all".
-        window: if given, cap participations in any ``window`` consecutive rounds, not in the run.
-        momentum: of the server's SGD, in [0, 1).
+        noise_multiplier: the noise multiplier z > 0 of the clients' sum.
+        delta: the target δ, in (0, 1).
+        sees: the models that the adversary sees, "final" or "all".
+        window: the number of consecutive rounds in which participations are capped; ``None``
+            for caps over the run.
+        momentum: the momentum of the server's SGD, in [0, 1).
 
     Raises:
         ValueError: if an argument is out of range.
@@ -156,7 +160,7 @@ def exposure(
             capped = Capped(trace, per_run=cap)
         else:
             capped = Capped(trace, per_window=cap, window=window)
-        # A view of a cohort would keep all of it in memory.
+        # A view would keep the whole array that it refers to in memory.
         cohorts = [
             cohort.copy()
             for cohort in capped.cohorts(trace.population, generator(0))
@@ -177,8 +181,12 @@ def exposure(
         )
 
     answer = median_client(record, sees)
-    most = _most_participations(trace, window)
-    caps = [2**power for power in range(most.bit_length()) if 2**power < most]
+    largest_cap = _most_participations(trace, window)
+    caps = [
+        2**power
+        for power in range(largest_cap.bit_length())
+        if 2**power < largest_cap
+    ]
     return Exposure(
         noise_multiplier=noise_multiplier,
         delta=delta,
@@ -192,18 +200,18 @@ def exposure(
         ),
         participations=participations,
         expected_scores=scores,
-        caps=tuple(effect_of(cap) for cap in [*caps, most]),
+        caps=tuple(effect_of(cap) for cap in [*caps, largest_cap]),
     )
 
 
 def _most_participations(trace: Trace, window: int | None) -> int:
-    """The most participations of a client, in the run or in any ``window`` consecutive rounds."""
+    """The largest number of participations of a client, in the run or in ``window`` rounds."""
     if window is None:
         return trace.most_participations()
     order = np.argsort(trace.client_ids, kind="stable")
     client_ids = trace.client_ids[order]
-    # Places of rows, with a gap of a window between clients: one search finds the first row of
-    # the same client that is less than a window before each row.
+    # The rows get places with a gap of a window between clients. One search then finds the
+    # first row of the same client that is less than a window before each row.
     place = client_ids * (trace.rounds + window) + trace.round_ids[order]
     first = np.searchsorted(place, place - window, side="right")
     first = np.maximum(first, np.searchsorted(client_ids, client_ids))

@@ -1,6 +1,6 @@
-"""The rows of a comparison: ε of the median and of the worst-case client, by two adversaries.
+"""The rows of a comparison: ε of the median and of the worst-case client, for two adversaries.
 
-Nothing is trained, and but for the clients of the log nothing is drawn: every ε is that of
+Nothing is trained, and only the clients of the log are drawn: every ε is that of
 `fl_epe.limit.client`.
 """
 
@@ -30,14 +30,14 @@ from fl_epe.limit.plan import (
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import ParticipationLaw, clients_of, make_schedule
 
-# Confidence of all bounds by drawn losses together.
+# The confidence of all Monte Carlo bounds together.
 DRAWN_CONFIDENCE = 0.999
 
-# Relative error of the noise for a target.
+# The relative error of the noise for a target ε.
 _CLOSE = 1e-3
 
 BOTH: tuple[Sees, Sees] = ("final", "all")
-"""What the two adversaries of a comparison see."""
+"""The models that the two adversaries of a comparison see."""
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
 _schedule = functools.lru_cache(maxsize=64)(make_schedule)
@@ -51,15 +51,17 @@ def guaranteed_epsilon(
 ) -> float:
     """The smallest ε that theory guarantees every client, if the adversary sees every round.
 
-    δ is a mean over what the schedule draws. The adversary is not told a client's rounds where the
-    schedule hides them. An ε against removing a client holds against zeros in its place as well, as
-    coins of one client do not depend on another's. So all schedules can be compared.
+    δ is a mean over the random choices of the schedule. The adversary does not know a client's
+    rounds if the schedule hides them. An ε for add-or-remove adjacency also holds for zero-out
+    adjacency, as the participations of one client do not depend on another's. Therefore all
+    schedules can be compared.
 
     Args:
-        law: of a client's participation.
-        strategy: of correlated noise, shape ``(T, T)``; ``None`` if it is independent.
-        noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
+        law: the law of a client's participation.
+        strategy: the strategy matrix of correlated noise, shape ``(T, T)``; ``None`` for
+            independent noise.
+        noise_multiplier: the noise multiplier z ≥ 0.
+        delta: the target δ, in (0, 1).
     """
     bounds = accounting.strategy_bounds(law, strategy, noise_multiplier, delta)
     return accounting.tightest(bounds, rounds_known=not law.hidden).epsilon
@@ -74,11 +76,11 @@ def drawn_guarantee(
 ) -> float | None:
     """`guaranteed_epsilon` by Monte Carlo, with the ``draws`` of the plan.
 
-    With the confidence `DRAWN_CONFIDENCE` it holds for all cells of the plan at once.
+    It holds with the confidence `DRAWN_CONFIDENCE` for all cells of the plan simultaneously.
 
     Returns:
-        ``None`` without draws, where theory is exact, or where there is nothing to draw, see
-        `fl_epe.accounting.drawn_epsilon`.
+        The ε, or ``None`` without draws, if theory is exact, or if there is nothing to draw,
+        see `fl_epe.accounting.drawn_epsilon`.
     """
     has_events = law.events is not None and len(law.events.independent) > 0
     is_exact = strategy is None and has_events
@@ -100,21 +102,23 @@ class Row:
     """One schedule at one noise multiplier and number of participations.
 
     Attributes:
-        schedule: its specification.
-        noise_multiplier: z.
-        participations: expected participations asked for.
-        delta: δ of every ε.
-        clients: number of clients.
-        answers: one for each client and adversary; the worst-case client's in the limit alone.
-        accuracy: mean over the replicates, on held-out data; ``None`` in the limit.
-        skipped: why the combination is impossible; ``None`` if it is not.
-        not_measured: why an ε is missing although it is possible; ``None`` if none is.
-        diverged: why its model has diverged; ``None`` if it has not.
-        rounds: number of rounds, in the limit.
-        guaranteed: `guaranteed_epsilon`; ``None`` of a training, or like a run.
-        drawn: `drawn_guarantee`, if there is one.
-        needed_noise: the least z whose `guaranteed_epsilon` is at most the plan's target, in the
-            middle of its grid; else ``None``.
+        schedule: the specification of the schedule.
+        noise_multiplier: the noise multiplier z.
+        participations: the requested expected participations.
+        delta: the δ of every ε.
+        clients: the number of clients.
+        answers: the ε of each client and adversary; the worst-case client's only in the limit.
+        accuracy: the mean accuracy of the replicates on held-out data; ``None`` in the limit.
+        skipped: the reason why the combination is impossible; ``None`` if it is not.
+        not_measured: the reason why an ε is missing although it is possible; ``None`` if none
+            is.
+        diverged: the reason why the model counts as diverged; ``None`` if it does not.
+        rounds: the number of rounds, in the limit.
+        guaranteed: the `guaranteed_epsilon`; ``None`` for trainings and for comparisons like a
+            run.
+        drawn: the `drawn_guarantee`, if there is one.
+        needed_noise: the least z for which `guaranteed_epsilon` is at most the plan's target,
+            in the middle of its grid; else ``None``.
     """
 
     schedule: str
@@ -134,7 +138,7 @@ class Row:
 
     @property
     def failed(self) -> str | None:
-        """Why the row is not what was asked for: not measured, or of a model that diverged."""
+        """The reason why the row failed: it was not measured, or its model diverged."""
         if self.not_measured is not None:
             return f"not measured: {self.not_measured}"
         if self.diverged is not None:
@@ -143,11 +147,11 @@ class Row:
 
     @property
     def above(self) -> bool:
-        """Whether any ε lies above theory by more than chance allows."""
+        """Whether any ε exceeds the theoretical bound by more than chance."""
         return any(answer.above for answer in self.answers)
 
     def of(self, client: str, sees: str) -> ClientEpsilon | None:
-        """The answer for a client and what is seen."""
+        """The answer for a client and an adversary."""
         for answer in self.answers:
             if answer.client == client and answer.sees == sees:
                 return answer
@@ -183,9 +187,8 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     for sees in BOTH:
         try:
             answers.append(median_client(record, sees))
-        except (
-            NotMeasured
-        ) as error:  # Theory may know what canaries cannot show.
+        except NotMeasured as error:
+            # There may be a theoretical bound without a measurement.
             failure = str(error)
     for sees in BOTH:
         worst = worst_client(
@@ -201,7 +204,8 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         not_measured=failure,
         rounds=rounds,
     )
-    if run is not None:  # Its clip norms may have cost a part of the noise.
+    if run is not None:
+        # The run's adaptive clip norms may have used a part of the noise.
         return row
     law = schedule.law(clients)
     needed_noise = None

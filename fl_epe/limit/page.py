@@ -1,7 +1,7 @@
 """Writes a comparison as a table for the terminal, as a page and as JSON.
 
-Each table is of one client and of what one adversary sees. Each of its lines says whether that
-adversary knows the client's rounds, and the adjacency.
+Each table is for one client and for the models that one adversary sees. Each of its lines says
+whether that adversary knows the client's rounds, and the adjacency.
 """
 
 import dataclasses
@@ -27,17 +27,17 @@ from fl_epe.reporting import (
 from fl_epe.wording import amount, counted, how_often
 
 Table = tuple[str, list[tuple[Row, list[str]]]]
-"""A title, and lines: each a row and its cells in the order of `COLUMNS`."""
+"""A title, and the lines: each has a row and its cells in the order of `COLUMNS`."""
 
 COLUMNS = ("schedule", "takes part", "its rounds", "adjacency", "ε", "theory")
 
 # The width of all columns but the first.
 _WIDTH = 57
 
-# Relative difference of ε that counts as a tie, as expected scores are rounded.
+# The relative difference of ε that counts as a tie, as expected scores are rounded.
 _TIE = 0.01
 
-# Rows that are named in a note, at most.
+# The largest number of rows that are named in a note.
 _MOST_NAMED = 5
 
 
@@ -47,9 +47,9 @@ def write_comparison(
     """Write ``compare.html`` and ``compare.json``.
 
     Args:
-        plan: what was compared.
+        plan: the plan of the comparison.
         rows: the results, from `fl_epe.limit.carry_out`.
-        directory: where to write; made if it is missing.
+        directory: the folder in which the files are written; it is created if it is missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     fields = dataclasses.asdict(plan)
@@ -90,10 +90,10 @@ def print_comparison(
     """Print the result and the table at the middle of the grid.
 
     Args:
-        plan: what was compared.
+        plan: the plan of the comparison.
         rows: the results, from `fl_epe.limit.carry_out`.
-        console: where to print.
-        details: whether to print every table and note.
+        console: the console on which the text is printed.
+        details: whether every table and note is printed.
     """
     middle = _middle_rows(plan, rows)
     failed = failed_of(rows)
@@ -119,7 +119,8 @@ def print_comparison(
         if details:
             first.overflow = "fold"
             first.no_wrap = False
-        else:  # Each row has one line.
+        else:
+            # Each row has one line.
             first.max_width = max(12, console.width - _WIDTH)
         for row, cells in lines:
             is_bad = row.above or row.failed is not None
@@ -195,7 +196,7 @@ def _delta(plan: ComparisonPlan, rows: Sequence[Row]) -> float | None:
 
 
 def failed_of(rows: Sequence[Row]) -> str:
-    """The sentence at the top, in red, if rows were not measured or diverged; else ""."""
+    """The sentence at the top if rows were not measured or diverged; else ""."""
     not_measured = sum(row.not_measured is not None for row in rows)
     diverged = sum(row.diverged is not None for row in rows)
     failures = []
@@ -209,7 +210,7 @@ def failed_of(rows: Sequence[Row]) -> str:
 
 
 def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
-    """Which schedule is best and worst for the worst-case client; "" if nothing is compared."""
+    """The best and worst schedules for the worst-case client; "" if nothing is compared."""
     middle = _middle_rows(plan, rows)
     epsilons = {}
     for row in middle:
@@ -277,15 +278,15 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
         f"No client takes part more often than the worst-case client, with {plan.confidence:.0%} "
         "confidence. The adversary knows its rounds.",
     ]
-    drawn = [
+    drawn_bounds = [
         f"{_name(row)}: {number(row.drawn)}"
         for row in rows
         if row.drawn is not None
     ]
-    if drawn:
+    if drawn_bounds:
         lines.append(
             "ε of who sees every round, not who takes part, is at most, by Monte Carlo with "
-            f"{DRAWN_CONFIDENCE:.1%} confidence: {'; '.join(drawn)}."
+            f"{DRAWN_CONFIDENCE:.1%} confidence: {'; '.join(drawn_bounds)}."
         )
     skipped = sum(row.skipped is not None for row in rows)
     if skipped:

@@ -33,12 +33,12 @@ from fl_epe.seeding import Seeds
 
 
 def record_path(plan: ComparisonPlan, cell: Cell, directory: Path) -> Path:
-    """The file with the record of a training, of a comparison in ``directory``."""
+    """The path of the record of a training, for a comparison in ``directory``."""
     return inside(directory, directory / "cells" / plan.key(cell) / RECORD)
 
 
 def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
-    """Train, unless the record is there, or go on where an earlier attempt was stopped.
+    """Train, or continue a training that was stopped, unless there is a record already.
 
     Raises:
         ValueError: if the combination is impossible.
@@ -54,7 +54,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         if value is not None:
             settings[name] = value
     if "clients_per_round" not in plan.settings:
-        # Clients take part as often as canaries.
+        # By default, clients take part as often as canaries.
         share = cell.participations / settings.get("rounds", RunConfig.rounds)
         settings["clients_per_round"] = max(1, round(share * task.num_clients))
     settings["participation"] = cell.schedule
@@ -72,11 +72,11 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         record = simulate(job, workers=nodes, checkpoint=checkpoint)
         record.save(path)
         remove_checkpoint(checkpoint)
-    of_clients = []
+    client_epsilons = []
     for answer in answers(record, confidence=plan.confidence):
         if answer.estimate is None:
             raise NotMeasured(answer.reason)
-        of_clients.append(
+        client_epsilons.append(
             ClientEpsilon(
                 client="median",
                 sees=answer.adversary.sees,
@@ -96,14 +96,14 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         *cell.place,
         delta=record.delta,
         clients=task.num_clients,
-        answers=tuple(of_clients),
+        answers=tuple(client_epsilons),
         accuracy=finite(float(accuracy[-1])) if len(accuracy) else None,
         diverged="; ".join(reasons) or None,
     )
 
 
 def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
-    """The row of several trainings: the mean of their answers."""
+    """The row of several trainings, with the means of their answers."""
     accuracies = [row.accuracy for row in trainings if row.accuracy is not None]
     by_adversary = zip(*(row.answers for row in trainings), strict=True)
     return dataclasses.replace(
@@ -117,16 +117,16 @@ def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
 def _mean(
     plan: ComparisonPlan, trainings: Sequence[ClientEpsilon]
 ) -> ClientEpsilon:
-    """The mean of what independent trainings measured, with its interval."""
+    """The mean ε of independent trainings, with its interval."""
     epsilons = np.array([training.epsilon for training in trainings])
     lows = np.array([training.low for training in trainings])
     highs = np.array([training.high for training in trainings])
     epsilon = float(epsilons.mean())
-    below = 0.0
-    above = 0.0
+    lower_width = 0.0
+    upper_width = 0.0
     if math.isfinite(epsilon):
-        below = float(np.linalg.norm(epsilons - lows)) / len(trainings)
-        above = float(np.linalg.norm(epsilons - highs)) / len(trainings)
+        lower_width = float(np.linalg.norm(epsilons - lows)) / len(trainings)
+        upper_width = float(np.linalg.norm(epsilons - highs)) / len(trainings)
     limits = [
         training.theory.epsilon
         for training in trainings
@@ -136,26 +136,27 @@ def _mean(
     if len(limits) == len(trainings):
         mean_limit = float(np.mean(limits))
     theory = dataclasses.replace(trainings[0].theory, epsilon=mean_limit)
-    # ε is above theory if it is by more than chance allows, with all comparisons of the plan taken
-    # together (Bonferroni).
-    strict = 1 - (1 - plan.confidence) / (2 * plan.combinations)
-    ratio = float(scipy.special.ndtri(strict)) / half_width(plan.confidence)
-    lower_end = epsilon - max(ratio, 1.0) * below
+    # ε counts as above the theoretical bound if a lower confidence bound is, where the
+    # confidence is that of all comparisons of the plan together (Bonferroni).
+    strict_confidence = 1 - (1 - plan.confidence) / (2 * plan.combinations)
+    strict_width = float(scipy.special.ndtri(strict_confidence))
+    ratio = strict_width / half_width(plan.confidence)
+    lower_end = epsilon - max(ratio, 1.0) * lower_width
     return dataclasses.replace(
         trainings[0],
         participations=float(
             np.mean([training.participations for training in trainings])
         ),
         epsilon=epsilon,
-        low=max(epsilon - below, 0.0),
-        high=epsilon + above,
+        low=max(epsilon - lower_width, 0.0),
+        high=epsilon + upper_width,
         theory=theory,
         above=exceeds(lower_end, theory),
     )
 
 
 def _joined(reasons: Sequence[str | None]) -> str | None:
-    """The first reason of several measurements, with how many have one; ``None`` without any."""
+    """The first reason of several measurements, with their number; ``None`` without any."""
     failures = [reason for reason in reasons if reason]
     if not failures:
         return None
@@ -178,16 +179,16 @@ def carry_out(
     continued.
 
     Args:
-        plan: what to measure.
-        directory: for the records of trainings.
-        workers: processes; with 1, everything happens in this one.
-        nodes: threads of each training run; no influence on the result.
-        on_cell: called with the number of cells that are done, and the number of all.
+        plan: the plan of the comparison.
+        directory: the folder of the records of trainings.
+        workers: the number of processes; with 1, everything runs in this one.
+        nodes: the number of threads of each training, which does not change the result.
+        on_cell: a function of the number of cells so far, and the number of all cells.
 
     Raises:
         RuntimeError: if a worker process dies.
     """
-    # All noise multipliers of a schedule share a law, which its worker keeps.
+    # All noise multipliers of a schedule share a law, which its worker computes once.
     cells = sorted(
         plan.cells(), key=lambda cell: (cell.schedule, cell.participations)
     )
@@ -224,7 +225,7 @@ def _results(
     if min(workers, len(cells)) == 1:
         yield from map(result_of, cells)
         return
-    # A fresh interpreter: threads of torch or BLAS do not survive a fork.
+    # Workers are fresh interpreters, as threads of torch or BLAS do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _as_worker)
     chunk = len(plan.noise_multipliers) if plan.task is None else 1

@@ -1,15 +1,16 @@
-"""The high-dimensional limit: a schedule to a record, without training.
+"""The high-dimensional limit: the record of a schedule, without training.
 
-In high dimension canaries are orthogonal to each other and to everything else. So all that an
-audit sees of a run are k × T numbers: each canary's share of each released mean, plus N(0, 1).
+In high dimension, canaries are orthogonal to each other and to everything else. An audit
+therefore sees only k × T numbers of a run: each canary's share of each released mean, plus N(0,
+1).
 
-A canary that takes part in round t adds ``C_t/n`` to a mean whose length is that of the noise and
-of the real updates together. Per coordinate and in units of ``C_t/n``, the noise has variance z²
-and the real updates add ``r_t``, so the canary's expected score is ``a_t = 1/√(z² + r_t)``. In the
-final model it adds up over its rounds to ``Σ w_t C_t / √((z² + r)·Σ_t w_t² C_t²)``, with ``w_t``
-the rounds' weights and ``r`` what the real updates add there. Where the noise dominates, r = 0;
-`RealUpdates.of` measures r in a run, so that the limit predicts that run.
-Derivation: docs/notes/limit.md.
+A canary that takes part in round t adds ``C_t/n`` to a mean whose norm is that of the noise and
+the real updates together. Per coordinate and in units of ``C_t/n``, the noise has variance z²
+and the real updates add ``r_t``, so the canary's expected score is ``a_t = 1/√(z² + r_t)``. In
+the final model, it is the sum over its rounds of ``w_t C_t / √((z² + r)·Σ_t w_t² C_t²)``, with
+the rounds' weights ``w_t`` and the variance ``r`` that the real updates add there. If the noise
+dominates, r = 0. `RealUpdates.of` measures r in a run, so that the limit predicts that run. The
+derivation is in docs/notes/limit.md.
 
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
@@ -33,7 +34,7 @@ from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, presence
 from fl_epe.seeding import generator
 
-# Any large number: scores are cosines times its root.
+# The dimension can be any large number, as scores are cosines times its square root.
 _DIM = 10**9
 
 # Random streams.
@@ -44,13 +45,14 @@ _CLIENTS = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RealUpdates:
-    """The variance that the real clients' updates add to what is released.
+    """The variance that the real clients' updates add to released means and models.
 
     The variances are per coordinate, in units of (clip norm / cohort size)², like z² for the noise.
 
     Attributes:
-        every_round: in the released mean of each round, ≥ 0, shape ``(T,)``.
-        final: in θ_T − θ_0, ≥ 0; far larger than in one round if round updates are correlated.
+        every_round: the variance in the released mean of each round, ≥ 0, shape ``(T,)``.
+        final: the variance in θ_T − θ_0, ≥ 0. It is far larger than in one round if round
+            updates are correlated.
     """
 
     every_round: Floats
@@ -97,18 +99,19 @@ class RealUpdates:
 
 
 class LimitSetting(TypedDict, total=False):
-    """The settings on which a run's scores depend beside schedule and noise.
+    """The settings on which a run's scores depend besides schedule and noise.
 
     Attributes:
-        clip_norms: the clip norm, or one for each round, shape ``(T,)``; 1 by default.
-        learning_rates: the server's, or one for each round, shape ``(T,)``; 1 by default. A common
-            factor changes no score.
-        momentum: of the server's SGD, in [0, 1); 0 by default.
-        strategy: of correlated noise, lower triangular, shape ``(T, T)``; ``None`` by default.
-        real: the real clients' updates; by default the noise outweighs them.
-        of_count: what the noisy count of an adaptive clip norm adds to 1/z², see
-            `fl_epe.mechanism.AdaptiveClip`; 0 by default. It changes what theory allows, and no
-            score.
+        clip_norms: the clip norm, or that of each round, shape ``(T,)`` (default: 1).
+        learning_rates: the server's learning rate, or that of each round, shape ``(T,)``
+            (default: 1). A common factor changes no score.
+        momentum: the momentum of the server's SGD, in [0, 1) (default: 0).
+        strategy: the strategy matrix of correlated noise, lower triangular, shape ``(T, T)``
+            (default: ``None``).
+        real: the variances of real clients' updates (default: 0, as the noise dominates).
+        of_count: the term of 1/z² for the noisy count of an adaptive clip norm, see
+            `fl_epe.mechanism.AdaptiveClip` (default: 0). It changes the theoretical bound, but
+            no score.
     """
 
     clip_norms: ArrayLike
@@ -123,19 +126,20 @@ class LimitSetting(TypedDict, total=False):
 class _Signal:
     """The contribution of a participation to a canary's scores, and the residual of a run.
 
-    The residual is of noise and real updates.
-
-    All lengths are those of a cohort of one client; they are in proportion to one over its size.
+    The residual consists of noise and real updates. All lengths are for a cohort of one client;
+    they are inversely proportional to the cohort size.
 
     Attributes:
-        norms: what a participation adds to each round's mean, C_t, shape ``(T,)``.
+        norms: the norm of a participation's contribution to each round's mean, C_t, ``(T,)``.
         server: the server's learning rates and momentum.
-        residual: deviation of each round's mean along a canary, in units of C_t, ``(T,)``.
-        factor: ``(T, T)``, rows of length 1 whose products are the cosines of the residuals;
-            ``None`` where rounds are independent.
-        steps: what a participation in each round adds to θ_T − θ_0, ``(T,)``.
-        final_residual: standard deviation of θ_T − θ_0 along a canary.
-        excess: part of its variance that is not from the rounds' residuals; < 0 if these have more.
+        residual: the standard deviation of each round's mean along a canary in units of C_t,
+            ``(T,)``.
+        factor: a matrix ``(T, T)`` with rows of norm 1, whose inner products are the cosines of
+            the residuals; ``None`` if rounds are independent.
+        steps: the contribution of a participation in each round to θ_T − θ_0, ``(T,)``.
+        final_residual: the standard deviation of θ_T − θ_0 along a canary.
+        excess: the share of its variance that is not from the rounds' residuals; < 0 if these
+            have more variance.
     """
 
     norms: Floats
@@ -192,8 +196,8 @@ class _Signal:
                 noise @ noise.T + np.diag(real.every_round)
             )
             residual = np.linalg.norm(factor, axis=1)
-            moved = float(np.sum((steps @ factor) ** 2))
-            final_residual = math.sqrt(moved + excess)
+            rounds_variance = float(np.sum((steps @ factor) ** 2))
+            final_residual = math.sqrt(rounds_variance + excess)
             factor /= residual[:, None]
         return cls(
             norms=norms,
@@ -206,7 +210,7 @@ class _Signal:
         )
 
     def correlation(self) -> auditing.RoundCorrelation:
-        """The correlation of the rounds, which is known and not estimated."""
+        """The correlation of the rounds, which is known exactly."""
         if self.factor is None:
             return auditing.RoundCorrelation(np.ones((len(self.norms), 1)))
         # A row of the record's factor starts at its own round and goes back in time.
@@ -237,20 +241,22 @@ def limit_record(
     seed: int = 0,
     **setting: Unpack[LimitSetting],
 ) -> auditing.AuditRecord:
-    """The record of a run as dimension grows.
+    """The record of a run in the limit of a large dimension.
 
     Args:
-        schedule: the participation schedule, of the canaries alone unless there are clients
-            ``beside`` them. Of a `Trace`, canaries are average-case clients.
-        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
-        delta: target δ.
-        num_canaries: observed canaries k.
-        unobserved: unobserved canaries u.
-        beside: real clients who follow the schedule beside the canaries and are in the record's
-            log; ``num_canaries`` are then the places of a `CanaryLoad`.
-        kept: share of its rounds that a place keeps, see `CanaryLoad`.
-        seed: of participation and scores.
-        setting: see `LimitSetting`.
+        schedule: the participation schedule, of the canaries alone unless there are real
+            clients ``beside`` them. With a `Trace`, canaries are average-case clients.
+        noise_multiplier: the noise multiplier z ≥ 0 of the clients' sum; > 0 unless there are
+            real updates.
+        delta: the target δ.
+        num_canaries: the number of observed canaries k.
+        unobserved: the number of unobserved canaries u.
+        beside: the number of real clients that follow the schedule besides the canaries, and
+            are in the record's log; ``num_canaries`` is then the number of places of a
+            `CanaryLoad`.
+        kept: the share of its rounds that a place keeps, see `CanaryLoad`.
+        seed: the seed of participation and scores.
+        setting: the further setting, see `LimitSetting`.
 
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
@@ -331,8 +337,8 @@ def round_noise_multiplier(of_sum: float, of_count: float) -> float:
     """The noise multiplier of a round that releases its sum and a noisy count.
 
     Args:
-        of_sum: noise multiplier of the clients' sum, ≥ 0.
-        of_count: see `LimitSetting`.
+        of_sum: the noise multiplier of the clients' sum, ≥ 0.
+        of_count: the term of the count, see `LimitSetting`.
     """
     return of_sum / math.sqrt(1 + of_count * of_sum**2)
 
@@ -343,12 +349,13 @@ def _cosines(
     rng: np.random.Generator,
     presence: Booleans | None = None,
 ) -> auditing.CanaryCosines:
-    """Cosines of ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
+    """The cosines of ``count`` canaries; θ_0 is zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))
     if signal.factor is not None:
         rounds = signal.factor @ rounds
-    # A part of the final noise is that of the rounds, and the excess is from real updates. It is a
-    # sum of differences: 1 less the rounds' share would leave a root of the rounding error.
+    # A part of the final residual is from the rounds, and the excess is from real updates. The
+    # excess is computed as a sum of differences, because the square root of 1 minus the rounds'
+    # share would enlarge the rounding error.
     weights = signal.residual * signal.steps / signal.final_residual
     final = weights @ rounds / np.sqrt(1 - min(signal.excess, 0.0))
     final += np.sqrt(max(signal.excess, 0.0)) * rng.standard_normal(count)
@@ -364,16 +371,15 @@ def _cosines(
 
 
 def _step_norms(means: Floats, signal: _Signal) -> Floats:
-    """Norms of the server's steps, each a discounted sum of the rounds' means.
+    """The norms of the server's steps, each a discounted sum of the rounds' means.
 
     Args:
-        means: norms of the rounds' means, ``(T,)``.
-        signal: with the server, and the correlation of the rounds.
+        means: the norms of the rounds' means, ``(T,)``.
+        signal: the signal, with the server and the correlation of the rounds.
     """
     decay = signal.server.momentum
-    if (
-        signal.factor is None
-    ):  # The means are orthogonal, and their squares add up.
+    if signal.factor is None:
+        # The means are orthogonal, and their squares add up.
         squares = itertools.accumulate(
             means**2, lambda total, square: decay**2 * total + square
         )

@@ -50,7 +50,7 @@ class FixedClip:
         return clip_norm
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
-        """Noise multiplier of the sum: all of it, as no count is released."""
+        """The noise multiplier of the sum, which is the whole one as no count is released."""
         return noise_multiplier
 
 
@@ -58,17 +58,18 @@ class FixedClip:
 class AdaptiveClip:
     """A clip norm that follows a quantile of the update norms (Andrew et al. 2021).
 
-    ``C' = C * exp(-rate * (b - quantile))``, with ``b`` the noisy share of voters whose update was
-    not clipped. Each voter adds 1/2 to a sum if its update was not clipped and -1/2 if it was;
-    N(0, count_std^2) is added and the sum is released. One client changes it by at most 1/2, as
-    `sum_noise_multiplier` assumes. ``b`` is the sum over the expected ``voters``, plus 1/2.
+    The next clip norm is ``C' = C * exp(-rate * (b - quantile))``, where ``b`` is the noisy
+    share of voters whose update was not clipped. Each voter adds 1/2 to a sum if its update was
+    not clipped and -1/2 if it was; N(0, count_std^2) is added and the sum is released. One
+    client changes the sum by at most 1/2, as `sum_noise_multiplier` assumes. ``b`` is the sum
+    divided by the expected number of ``voters``, plus 1/2.
 
     Attributes:
-        initial_norm: clip norm of the first round.
+        initial_norm: the clip norm of the first round.
         quantile: the share of updates that should not be clipped.
-        rate: step size of the geometric update.
-        count_std: standard deviation of the noise on the count; 0 for none.
-        voters: expected number of clients that vote in a round.
+        rate: the step size of the geometric update.
+        count_std: the standard deviation of the noise on the count; 0 for no noise.
+        voters: the expected number of clients that vote in a round.
     """
 
     initial_norm: float
@@ -96,19 +97,20 @@ class AdaptiveClip:
         voted: float,
         rng: np.random.Generator,
     ) -> float:
-        """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
+        """The clip norm of the next round, given the numbers of unclipped updates and votes."""
         noisy_sum = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
         noisy_share = noisy_sum / self.voters + 0.5
         return clip_norm * math.exp(-self.rate * (noisy_share - self.quantile))
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
-        """Noise multiplier of the sum, beside which the count of sensitivity 1/2 is released.
+        """The noise multiplier of the sum if the count of sensitivity 1/2 is released as well.
 
-        ``z_sum = (z^-2 - (2 count_std)^-2)^(-1/2)`` (Andrew et al. 2021, Theorem 1), so that sum
-        and count together cost what one Gaussian mechanism with ``noise_multiplier`` costs.
+        It is ``z_sum = (z^-2 - (2 count_std)^-2)^(-1/2)`` (Andrew et al. 2021, Theorem 1), so
+        that sum and count together have the privacy cost of one Gaussian mechanism with
+        ``noise_multiplier``.
 
         Raises:
-            ValueError: if the count alone costs as much as the whole budget, or more.
+            ValueError: if the count alone has that privacy cost or more.
         """
         z = noise_multiplier
         z_count = 2 * self.count_std

@@ -1,4 +1,4 @@
-"""Independent Gaussian noise; `strategies` correlates it between rounds."""
+"""Independent Gaussian noise, which `strategies` correlates between rounds."""
 
 import numpy as np
 

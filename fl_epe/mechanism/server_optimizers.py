@@ -1,4 +1,4 @@
-"""How the server moves the model by the mean update of a round: SGD with momentum, or Adam.
+"""The server optimizers, which move the model by a round's mean update: SGD and Adam.
 
 Examples:
     >>> optimizer = ServerSGD(learning_rate=0.5)
@@ -21,20 +21,21 @@ from fl_epe.checks import (
 )
 from fl_epe.mechanism.clipping import blocks
 
-_BETA1 = 0.9  # decay of the first moment of Adam
-_BETA2 = 0.99  # decay of the second moment
-_EPSILON = 1e-3  # added to the root of the second moment
+_BETA1 = 0.9  # the decay of the first moment of Adam
+_BETA2 = 0.99  # the decay of the second moment
+_EPSILON = 1e-3  # the term that is added to the root of the second moment
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerSGD:
-    """Server optimizer ``v = momentum * v + mean``, ``theta = theta + learning_rate * v``.
+    """SGD with momentum: ``v = momentum * v + mean``, ``theta = theta + learning_rate * v``.
 
-    The mean of the clients' updates (local minus global model) points downhill, so it is added.
+    The mean of the clients' updates (local minus global model) is a descent direction, so it is
+    added.
 
     Attributes:
-        learning_rate: > 0.
-        momentum: in [0, 1).
+        learning_rate: the learning rate, > 0.
+        momentum: the momentum, in [0, 1).
     """
 
     learning_rate: float = 1.0
@@ -46,7 +47,7 @@ class ServerSGD:
             raise_invalid("momentum", self.momentum, "in [0, 1)")
 
     def init(self, dim: int) -> NamedArrays:
-        """Zero velocity; kept in float32, as the model is."""
+        """The initial state: a velocity of zero, in float32 like the model."""
         return {"velocity": np.zeros(dim, np.float32)}
 
     def update(
@@ -58,20 +59,21 @@ class ServerSGD:
         return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
 
     def undo(self, velocity: Vector, step: Vector) -> tuple[Vector, Vector]:
-        """The next velocity and the mean, from the velocity before a ``step`` of the model.
+        """The next velocity and the mean, given the velocity before a ``step`` of the model.
 
-        The inverse of `update`, for an adversary who sees only models. Has the dtype of ``step``.
+        This is the inverse of `update`, for an adversary who sees only models. The results have
+        the dtype of ``step``.
         """
-        real = step.dtype.type
-        next_velocity = step / real(self.learning_rate)
-        return next_velocity, next_velocity - real(self.momentum) * velocity
+        dtype = step.dtype.type
+        next_velocity = step / dtype(self.learning_rate)
+        return next_velocity, next_velocity - dtype(self.momentum) * velocity
 
 
 def sgd_weights(learning_rates: Floats, momentum: float) -> Floats:
-    """Weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
+    """The weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
 
-    ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape ``(rounds,)``; the
-    learning rate may differ between rounds.
+    It is ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape
+    ``(rounds,)``; the learning rate may differ between rounds.
     """
     weights = np.array(learning_rates, np.float64)
     for t in range(len(weights) - 2, -1, -1):
@@ -81,10 +83,10 @@ def sgd_weights(learning_rates: Floats, momentum: float) -> Floats:
 
 @dataclasses.dataclass(frozen=True)
 class ServerAdam:
-    """Server optimizer Adam (Reddi et al. 2021, FedAdam), with bias correction.
+    """The server optimizer Adam (Reddi et al. 2021, FedAdam), with bias correction.
 
     Attributes:
-        learning_rate: > 0.
+        learning_rate: the learning rate, > 0.
     """
 
     learning_rate: float = 0.01
@@ -93,7 +95,7 @@ class ServerAdam:
         check_positive("learning_rate", self.learning_rate)
 
     def init(self, dim: int) -> NamedArrays:
-        """Zero moments; kept in float32, as the model is."""
+        """The initial state: moments of zero, in float32 like the model."""
         return {
             "first": np.zeros(dim, np.float32),
             "second": np.zeros(dim, np.float32),
@@ -113,7 +115,7 @@ class ServerAdam:
 
 
 ServerOptimizer = ServerSGD | ServerAdam
-"""How the server moves the model by the mean update of a round."""
+"""The optimizers by which the server moves the model."""
 
 
 def advance(
@@ -127,12 +129,12 @@ def advance(
     """The next state and model, computed block by block.
 
     Args:
-        optimizer: how to move.
-        state: of the optimizer.
+        optimizer: the server optimizer.
+        state: the state of the optimizer.
         theta: the model, shape ``(dim,)``.
-        mean: update of the round, shape ``(dim,)``.
-        t: number of the round, from 0.
-        step: if not ``None``, receives what is added to the model, shape ``(dim,)``.
+        mean: the mean update of the round, shape ``(dim,)``.
+        t: the index of the round, from 0.
+        step: if not ``None``, an array into which the step of the model is written, ``(dim,)``.
     """
     next_theta = np.empty_like(theta)
     next_state = {name: np.empty_like(values) for name, values in state.items()}

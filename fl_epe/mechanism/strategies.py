@@ -1,9 +1,9 @@
-"""Strategy matrices of correlated noise: a round cancels a part of the noise before it.
+"""Strategy matrices of correlated noise, where a round cancels a part of the earlier noise.
 
-A matrix mechanism releases ``X + C⁻¹Z``: the rounds' sums with correlated noise, where Z is fresh
-noise and C, the strategy, is lower triangular (Denisov et al. 2022). What a client adds in its
-rounds S has the sensitivity ``‖C·1_S‖``. All strategies here have columns of length at most 1, so
-one participation costs what it costs with independent noise.
+A matrix mechanism releases ``X + C⁻¹Z``: the rounds' sums with correlated noise, where Z is
+fresh noise and C, the strategy, is lower triangular (Denisov et al. 2022). The contribution of
+a client in its rounds S has the sensitivity ``‖C·1_S‖``. All strategies here have columns of
+norm at most 1, so one participation has the same privacy cost as with independent noise.
 
 Noise is computed round by round from a few vectors of earlier rounds (`Banded`), or from a few
 decaying sums of them (`BufferedToeplitz`).
@@ -38,7 +38,7 @@ from fl_epe.checks import Floats, Floats32, raise_invalid
 from fl_epe.mechanism.clipping import blocks
 
 Buffers = tuple[Floats32, ...]
-"""Vectors from which the noise of later rounds is computed, at first 0; never changed in place."""
+"""The vectors from which later noise is computed; they start at 0 and are never overwritten."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,19 +46,19 @@ class Banded:
     """A lower triangular matrix with b bands.
 
     Attributes:
-        rows: ``rows[t, j]`` is ``C[t, t − j]``, shape ``(T, b)``.
+        rows: the bands by row: ``rows[t, j]`` is ``C[t, t − j]``, shape ``(T, b)``.
     """
 
     rows: Floats
 
     @property
     def buffers(self) -> int:
-        """Number of vectors of noise in the state: those of the last b − 1 rounds."""
+        """The number of vectors in the state, which are the noise of the last b − 1 rounds."""
         return self.reach - 1
 
     @property
     def reach(self) -> int:
-        """Rounds over which noise is correlated, itself included."""
+        """The number of rounds over which noise is correlated, including the round itself."""
         return int(self.rows.shape[1])
 
     def matrix(self) -> Floats:
@@ -78,7 +78,7 @@ class Banded:
         return noise
 
     def keep(self, state: Buffers, noise: Floats) -> Buffers:
-        """The state after a round with this noise, which replaces the oldest vector."""
+        """The state after a round with this noise, which replaces the oldest noise."""
         return (noise.astype(np.float32), *state)[: self.buffers]
 
 
@@ -86,13 +86,14 @@ class Banded:
 class BufferedToeplitz:
     """A buffered linear Toeplitz strategy (BLT; Dvijotham et al. 2024).
 
-    ``C[t, t − j]`` is ``scale`` at j = 0 and ``scale·Σ_i weights_i·decays_i^(j−1)`` below.
+    The entry ``C[t, t − j]`` is ``scale`` for j = 0, and ``scale·Σ_i weights_i·decays_i^(j−1)``
+    for j > 0.
 
     Attributes:
-        rounds: T.
-        weights: shape ``(m,)``.
-        decays: in [0, 1), shape ``(m,)``.
-        scale: makes the first column's length 1.
+        rounds: the number of rounds T.
+        weights: the weight of each buffer, shape ``(m,)``.
+        decays: the decay of each buffer, in [0, 1), shape ``(m,)``.
+        scale: the factor that gives the first column norm 1.
     """
 
     rounds: int
@@ -102,20 +103,20 @@ class BufferedToeplitz:
 
     @property
     def buffers(self) -> int:
-        """Number of vectors in the state: m decaying sums of the noise so far."""
+        """The number of vectors in the state, which are m decaying sums of the noise so far."""
         return len(self.weights)
 
     @property
     def reach(self) -> int:
-        """Rounds over which noise is correlated: all."""
+        """The number of rounds over which noise is correlated, which is T."""
         return self.rounds
 
     def column(self) -> Floats:
-        """The first column of C, ``(T,)``; the others are parts of it."""
-        below = (
+        """The first column of C, ``(T,)``; the other columns are parts of it."""
+        rest_of_column = (
             self.decays ** np.arange(self.rounds - 1)[:, None] @ self.weights
         )
-        return self.scale * np.concatenate([[1.0], below])
+        return self.scale * np.concatenate([[1.0], rest_of_column])
 
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
@@ -146,20 +147,20 @@ Strategy = Banded | BufferedToeplitz
 
 
 def square_root_coefficients(rounds: int) -> Floats:
-    """First column of the square root of the prefix-sum matrix, ``binom(2j, j)/4^j``.
+    """The first column of the square root of the prefix-sum matrix, ``binom(2j, j)/4^j``.
 
-    Its largest error is the least that a Toeplitz strategy has in the limit of many rounds
-    (Fichtenberger, Henzinger and Upadhyay 2023).
+    Its maximum error is asymptotically the least of all Toeplitz strategies (Fichtenberger,
+    Henzinger and Upadhyay 2023).
     """
     j = np.arange(1, rounds)
     return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
 
 
 def tree(rounds: int) -> Banded:
-    """Sums over a binary tree, with the best estimate of each prefix (Honaker 2015; DP-FTRL).
+    """The binary tree mechanism with optimal estimates of prefix sums (Honaker 2015; DP-FTRL).
 
-    The noise of the best estimate from all nodes H is that of the lower triangular C with
-    ``CᵀC = HᵀH``.
+    With the matrix H of all nodes, the noise of the optimal estimate is that of the lower
+    triangular C with ``CᵀC = HᵀH``.
     """
     depth = max(rounds - 1, 0).bit_length()
     leaves = np.arange(rounds)
@@ -172,14 +173,14 @@ def tree(rounds: int) -> Banded:
 
 
 def toeplitz(rounds: int, bands: int = 0) -> Banded:
-    """The square root of the prefix-sum matrix, cut to ``bands`` bands; 0 for all."""
+    """The square root of the prefix-sum matrix, truncated to ``bands`` bands; 0 for all."""
     coefficients = square_root_coefficients(rounds)[: bands or rounds]
     row = coefficients / np.linalg.norm(coefficients)
     return Banded(np.tile(row, (rounds, 1)))
 
 
 def banded(rounds: int, bands: int) -> Banded:
-    """As `toeplitz`, with every column of length 1, so that all rounds have one sensitivity."""
+    """The matrix of `toeplitz` with columns of norm 1, so that rounds have one sensitivity."""
     matrix = toeplitz(rounds, bands).matrix()
     return _banded(matrix / np.linalg.norm(matrix, axis=0))
 
@@ -187,8 +188,8 @@ def banded(rounds: int, bands: int) -> Banded:
 def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
     """The buffered strategy with the least error of its last prefix, for one participation.
 
-    The error is ``‖C's first column‖·‖A·C⁻¹'s last row‖`` (Dvijotham et al. 2024), minimised by
-    BFGS from decays that are spread over the time scales of the run.
+    The error is ``‖C's first column‖·‖A·C⁻¹'s last row‖`` (Dvijotham et al. 2024). BFGS
+    minimizes it from decays that are spread over the time scales of the run.
     """
     impulse = np.zeros(rounds)
     impulse[0] = 1.0
@@ -214,13 +215,13 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
 
 
 def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
-    """Weights > 0, and decays in (0, 1)."""
+    """The weights, > 0, and the decays, in (0, 1), of unconstrained parameters."""
     weights, scales = np.split(parameters, 2)
     return np.exp(weights), scipy.special.expit(scales)
 
 
 def _transfer(weights: Floats, decays: Floats) -> tuple[Floats, Floats]:
-    """Numerator and denominator of ``1 + Σ weights·x/(1 − decays·x)``, x a delay by one round."""
+    """The numerator and denominator of ``1 + Σ weights·x/(1 − decays·x)``, x a delay of 1."""
     denominator = np.asarray(np.poly(decays), np.float64)
     numerator = denominator.copy()
     for i, weight in enumerate(weights):
@@ -229,7 +230,7 @@ def _transfer(weights: Floats, decays: Floats) -> tuple[Floats, Floats]:
 
 
 def read_strategy(path: Path, rounds: int) -> Banded:
-    """A lower triangular matrix from a ``.npy`` file, scaled so that columns have length ≤ 1.
+    """A lower triangular matrix from a ``.npy`` file, scaled to columns of norm at most 1.
 
     Raises:
         ValueError: if it is not a lower triangular ``(T, T)`` matrix with a positive diagonal.
@@ -266,9 +267,10 @@ class _Kind:
     """A kind of strategy, and the option in its name.
 
     Attributes:
-        build: the strategy from the number of rounds and the option's value.
-        option: name of the option; "" if the kind has none.
-        default: value if the option is not set; 0 for all, ``None`` if it must be set.
+        build: a function of the number of rounds and the option's value.
+        option: the name of the option; "" if the kind has none.
+        default: the value if the option is not set; 0 for all bands, ``None`` if it must be
+            set.
     """
 
     build: Callable[[int, int], Strategy | None]
@@ -292,7 +294,7 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     Args:
         mechanism: "independent", "tree", "banded:bands=8", "toeplitz" (all bands, or
             "toeplitz:bands=8"), "blt" (or "blt:buffers=4"), or the path of a ``.npy`` file.
-        rounds: T.
+        rounds: the number of rounds T.
 
     Raises:
         ValueError: if it is none of these.

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from fl_epe.archive import one_line
 
 NUMPY = "numpy.ndarray"
-"""The serialisation type of an `Array` that was made from a NumPy array."""
+"""The serialization type of an `Array` that was made from a NumPy array."""
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
@@ -27,8 +27,8 @@ _HEADERS = {
 def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     """The records of a kind by name.
 
-    As ``content.array_records`` and its like, but those refer to themselves: a message that was
-    looked into in that way stays in memory, model and all, until Python looks for such circles.
+    Flower's ``content.array_records`` and the like return the same, but create a reference
+    cycle: the message and its model then stay in memory until Python's garbage collection.
     """
     return {
         name: record
@@ -43,7 +43,7 @@ def pack(**arrays: np.ndarray) -> ArrayRecord:
 
 
 def encoded(value: np.ndarray) -> Array:
-    """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
+    """The value as Flower's ``Array``, in C order, with one copy of the values."""
     flat = np.ascontiguousarray(value)
     header = io.BytesIO()
     npy.write_array_header_1_0(
@@ -54,43 +54,42 @@ def encoded(value: np.ndarray) -> Array:
 
 
 def read_only(array: Array) -> np.ndarray:
-    """The values of ``array`` in the memory that it holds, where ``array.numpy()`` is a copy.
+    """The values of ``array`` in its own memory, whereas ``array.numpy()`` is a copy.
 
     Raises:
-        TypeError: if it was not made from a NumPy array.
-        ValueError: if its bytes are not those of one.
+        TypeError: if ``array`` was not made from a NumPy array.
+        ValueError: if its bytes are not those of a NumPy array.
     """
     if isinstance(array, DecodedArray):
         return array.values
     if array.stype != NUMPY:
         raise TypeError(f"Expected {array.stype=} to be {NUMPY!r}.")
     try:
-        stream = io.BytesIO(array.data)  # shares the bytes
-        shape, is_columns_first, dtype = _HEADERS[npy.read_magic(stream)](
-            stream
-        )
+        stream = io.BytesIO(array.data)  # the stream shares the bytes
+        read_header = _HEADERS[npy.read_magic(stream)]
+        shape, is_columns_first, dtype = read_header(stream)
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape}")
         flat = np.frombuffer(array.data, dtype, math.prod(shape), stream.tell())
         if is_columns_first:
             return flat.reshape(shape[::-1]).T
         return flat.reshape(shape)
-    except (
-        Exception
-    ) as error:  # Python's parser reads the header, and may raise anything
+    except Exception as error:
+        # Python's parser reads the header, and may raise any error.
         raise ValueError(
             f"Expected the bytes of an array: {one_line(error)}"
         ) from error
 
 
 class DecodedArray(Array):
-    """An `Array` that was decoded beforehand, so that threads need not do it.
+    """An `Array` that was decoded beforehand, so that threads need not decode it.
 
-    NumPy reads a header with Python's parser, which fails now and then ("AST constructor recursion
-    depth mismatch", CPython 3.11) if threads do so at once and a collection of garbage runs code.
+    NumPy reads a header with Python's parser. This sometimes fails ("AST constructor recursion
+    depth mismatch", CPython 3.11) if threads parse at the same time and garbage collection runs
+    code.
 
     Attributes:
-        values: which cannot be changed.
+        values: the decoded values, a read-only array.
     """
 
     values: np.ndarray
@@ -104,19 +103,19 @@ class DecodedArray(Array):
         return self.values.copy()
 
     def deflate(self) -> bytes:
-        """As a plain `Array`, which is what another process knows."""
+        """The bytes of a plain `Array`, the type that another process expects."""
         return Array(self.dtype, self.shape, self.stype, self.data).deflate()
 
     def __deepcopy__(self, memo: object) -> DecodedArray:
-        """Another array of the same values, which cannot be changed."""
+        """Another array that shares the read-only values."""
         return copy.copy(self)
 
 
 class SharedArray(DecodedArray):
-    """An `Array` that becomes bytes only when it is asked for ``data``, as for another process.
+    """An `Array` that is converted to bytes only when ``data`` is read, as for another process.
 
     Args:
-        values: in C order; not to be changed any more.
+        values: the values in C order, which must not be changed afterwards.
     """
 
     def __init__(self, values: np.ndarray) -> None:
@@ -128,13 +127,14 @@ class SharedArray(DecodedArray):
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
-        """The values as bytes, made anew each time."""
+        """The values as bytes, which are computed in each call."""
         return encoded(self.values).data
 
 
 def share(**arrays: np.ndarray) -> ArrayRecord:
-    """As `pack`, without a copy: the arrays are not to be changed any more."""
-    record = ArrayRecord()  # which would copy what it is made of
+    """The record of `pack` without a copy; the arrays must not be changed afterwards."""
+    # The constructor of a record would copy the arrays.
+    record = ArrayRecord()
     for name, value in arrays.items():
         record[name] = SharedArray(value)
     return record
