@@ -18,7 +18,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, assert_never, get_args
 
 import numpy as np
 import scipy
@@ -123,10 +123,16 @@ class Law:
         return np.asarray(counts) * (0.5 if self.uses_squares else 1.0)
 
 
-LAWS = {
-    "gaussian": Law("Gaussian", uses_squares=True),
-    "laplace": Law("Laplace", uses_squares=False),
-}
+def _law_of(distribution: Distribution) -> Law:
+    match distribution:
+        case "gaussian":
+            return Law("Gaussian", uses_squares=True)
+        case "laplace":
+            return Law("Laplace", uses_squares=False)
+    assert_never(distribution)
+
+
+LAWS = {name: _law_of(name) for name in get_args(Distribution)}
 """The distributions by the name in the settings."""
 
 _LEGACY_GENERATOR = np.random.RandomState(0)

@@ -2,7 +2,7 @@
 
     python simulations/studies/schedule_bounds.py    # a minute on one core
 
-12 schedules, four noise multipliers, three numbers P of participations, in T = P rounds (everybody
+Ten schedules, four noise multipliers, three numbers P of participations, in T = P rounds (everybody
 in every round) and in more. For each of them the analytical ε must not be below
 ε of the same adversary and the same client, a client drawn at random. ε itself is compared with
 clients that the schedule draws: the mean of their δ is at most the target at ε, and at least the
@@ -12,12 +12,12 @@ independent populations.
 Expected::
 
     P    T     cells  impossible  below exact  beyond 3 errors
-    1    1        48           8            0                0
-    1    4        48           0            0                0
-    4    4        48           8            0                0
-    4    16       48           0            0                0
-    16   16       48           8            0                0
-    16   64       48           0            0                0
+    1    1        40           8            0                0
+    1    4        40           0            0                0
+    4    4        40           8            0                0
+    4    16       40           0            0                0
+    16   16       40           8            0                0
+    16   64       40           0            0                0
 """
 
 from __future__ import annotations
