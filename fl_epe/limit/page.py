@@ -73,7 +73,7 @@ def write_comparison(
         settings={
             name: value
             for name, value in fields.items()
-            if value not in (None, {}, 1.0)
+            if value is not None and value != {}
         },
         versions=versions,
     )

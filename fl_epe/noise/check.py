@@ -125,13 +125,14 @@ def faults(checks: Sequence[Check]) -> list[Check]:
 
 
 def fault(checks: Sequence[Check]) -> str:
-    """The worst fault as a clause without its full stop; empty if no check failed."""
+    """The worst fault as a clause without its full stop; empty if `faults` has none."""
     failed = faults(checks)
     if not failed:
         return ""
     worst = failed[0]
     if len(failed) > 1:
-        further_failures = f"; {len(failed) - 1} more checks of it failed"
+        others_failed = counted(len(failed) - 1, "other check")
+        further_failures = f"; {others_failed} of it failed"
     else:
         further_failures = ""
     return f"the noise is not as claimed ({worst.name}): {worst.text}{further_failures}"

@@ -29,7 +29,7 @@ class _Terminal(io.StringIO):
         pytest.param("report {run}", "what the record tells", id="report"),
         pytest.param(
             "compare --schedules trace:path=log.csv --noise-multipliers 1 --workers 1",
-            "Reading the log",
+            "Reading the participation log",
             id="compare",
         ),
     ],
