@@ -5,6 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from fl_epe.wording import counted
+
 Outcome = Literal["passed", "failed", "unknown", "not handled"]
 """The outcome of a check.
 
