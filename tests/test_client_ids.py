@@ -103,6 +103,7 @@ EVERY = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("kind", PAIRS)
 def test_different_ids_are_different_clients(

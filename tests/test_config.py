@@ -198,6 +198,7 @@ def test_the_papers_design_and_what_the_user_fixes():
     } == {24}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "participation", ["epochs", "poisson", "min-separation:separation=2"]
 )

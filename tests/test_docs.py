@@ -153,6 +153,7 @@ def test_there_are_commands_to_check():
     assert len(list(commands())) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("guide", "command"),
     [

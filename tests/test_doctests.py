@@ -26,6 +26,7 @@ def _examples():
 EXAMPLES = dict(_examples())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_gives_what_it_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -72,7 +72,7 @@ def without(config: RunConfig, **values: str) -> RunConfig:
     return config
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_type_checker_names_every_word_that_nobody_decides(tmp_path):
     copy = tmp_path / "fl_epe"
     shutil.copytree(ROOM, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -119,6 +119,7 @@ def test_tensorboard_shows_each_round_once(tmp_path):
     assert str(tmp_path / "report.html") in text
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of MLflow itself
 def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
@@ -144,6 +145,7 @@ def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     assert len(client.search_runs([made.info.experiment_id])) == 2
 
 
+@pytest.mark.slow
 def test_weights_and_biases_goes_on_in_the_same_run(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     for name in ("WANDB_MODE", "WANDB_PROJECT"):
@@ -175,7 +177,7 @@ def test_weights_and_biases_goes_on_in_the_same_run(tmp_path, monkeypatch):
     assert not [path for path in kept if SEED.encode() in path.read_bytes()]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_run_that_was_killed_goes_on_in_its_folder_of_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     output = tmp_path / "run"
@@ -204,6 +206,7 @@ def test_a_run_that_was_killed_goes_on_in_its_folder_of_tensorboard(tmp_path):
     assert str(output / "report.html") in text
 
 
+@pytest.mark.slow
 def test_around_a_strategy_loggers_are_told_its_metrics(tmp_path):
     notes = Notes()
     audit, result = run(fixed(), log_to=[notes])
@@ -244,6 +247,7 @@ def test_what_theory_allows_so_far_ends_in_the_answer():
     assert so_far["epsilon-analytical"] == pytest.approx(final, rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [RuntimeError("no space left"), Unspeakable()],
@@ -270,6 +274,7 @@ def test_a_logger_that_fails_is_warned_about_once_and_the_run_goes_on(
     assert notes.summary["epsilon-all"] == notes.rounds[6]["epsilon-all"]
 
 
+@pytest.mark.slow
 def test_a_logger_without_its_folder_is_warned_about_once(tmp_path, capsys):
     pytest.importorskip("tensorboard")
     output = tmp_path / "run"

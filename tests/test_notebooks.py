@@ -129,7 +129,7 @@ def test_what_notebooks_name_exists(path):
         assert (ROOT / name).is_file(), name
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebooks_run(path, tmp_path):
     book, here = nbformat.read(path, 4), {"metadata": {"path": str(tmp_path)}}

@@ -774,6 +774,7 @@ def _run(place: Place, fonts: Path, tried: Attempt) -> tuple[int | None, str]:
     return child.exitcode, said.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTEMPTS)
 def test_a_received_folder_reaches_nothing_beyond_it(name, place, fonts):
     tried = ATTEMPTS[name]

@@ -27,6 +27,7 @@ RUN_SPECS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", RUN_SPECS)
 def test_a_run_follows_any_schedule_and_knows_what_to_expect(spec):
     config = RunConfig(

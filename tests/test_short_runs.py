@@ -35,6 +35,7 @@ def test_canaries_take_part_once_each_where_clients_take_part_less(
     assert np.ptp(here.sum(axis=1)) <= 1  # spread over the run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*WITHOUT_DOWNLOADS, *CLIENTS])
 @pytest.mark.parametrize("rounds", [3, None], ids=["three-rounds", "default"])
 def test_every_task_has_canaries_that_take_part(name, rounds):
@@ -59,6 +60,7 @@ def test_too_short_a_run_says_which_would_do():
     assert presence_of(**short, canary_share=0.12).any(axis=0).sum() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["digits", pytest.param("synthetic-stackoverflow", marks=pytest.mark.slow)],

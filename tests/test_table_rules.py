@@ -214,6 +214,7 @@ def test_a_damaged_packed_file_is_refused(ending, damage, tmp_path):
         read_scores(tmp_path / f"a{ending}")
 
 
+@pytest.mark.slow
 def test_a_packed_file_that_unpacks_to_too_much_is_refused(
     tmp_path, monkeypatch
 ):

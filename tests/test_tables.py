@@ -145,6 +145,7 @@ def test_a_file_that_is_cut_off_inside_a_row_is_refused(header, tmp_path):
                 read_scores(tmp_path / "a.csv")
 
 
+@pytest.mark.slow
 def test_a_large_table_takes_the_memory_of_its_numbers(tmp_path):
     rows = 20_000
     (tmp_path / "a.csv").write_text(

@@ -34,6 +34,7 @@ def log_ratios(scores, chances, separation, signal):
     return np.log(rested + sum(resting))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("participations", "separation", "noise"),
     [(2, 3, 1.0), (2.5, 4, 0.7), (2.5, 4, 2.0), (4, 1, 1.0)],

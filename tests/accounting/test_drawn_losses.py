@@ -128,6 +128,7 @@ def test_drawn_clients_have_the_law_and_scores_their_covariance(spec):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [0.5, 1.0, 3.0])
 def test_the_bound_is_above_the_exact_epsilon_and_near_it(z):
     law = make_schedule("poisson", 24, 3).law(CLIENTS)

@@ -18,6 +18,7 @@ def test_the_noise_of_an_epsilon_has_that_epsilon(noise):
         assert found == pytest.approx(noise, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_sampled_claim_is_solved_to_the_accuracy_that_is_asked_for():
     epsilon = poisson_epsilon(1.0, 0.25, 4, DELTA)
     found = noise_at(

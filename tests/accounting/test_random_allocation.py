@@ -60,6 +60,7 @@ def test_a_run_that_ends_early_has_a_hypergeometric_number():
     assert law.shares == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
 def test_theory_is_above_the_exact_ratio_and_below_coins(noise):
     """The likelihood ratio of all 15 subsets, drawn."""

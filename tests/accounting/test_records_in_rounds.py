@@ -42,6 +42,7 @@ def accounted(deviation, steps, rate, rounds, delta):
     return law.self_compose(rounds).get_epsilon_for_delta(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     (
         "silos",
@@ -110,6 +111,7 @@ def test_who_is_in_every_step_is_known():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12])
 @pytest.mark.parametrize("signal", [0.01, 0.4, 2.0, 30.0])
 def test_it_is_between_one_step_and_all_of_them(signal, delta):
@@ -224,6 +226,7 @@ def every_subset(weights, rate, rounds):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weights",
     [
@@ -386,6 +389,7 @@ def once_a_round(law, seed=3):
     return auditor.record(noise_multiplier=0.8, sum_noise_multiplier=0.8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "may_be_twice", [False, True], ids=["one-step", "a-second-step"]
 )

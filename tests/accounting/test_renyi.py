@@ -47,6 +47,7 @@ def test_a_sum_exceeds_its_bound_as_seldom_as_asked():
 
 
 class TestTinyDeltas:
+    @pytest.mark.slow
     @pytest.mark.parametrize("rate", [0.01, 0.1])
     @pytest.mark.parametrize("delta", TINY)
     def test_sampled_rounds_meet_renyis(self, rate, delta):
@@ -76,6 +77,7 @@ class TestTinyDeltas:
         )
         assert closely < poisson_epsilon(2.0, 0.1, 100, 1e-10) < 1.1 * closely
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "epsilon_at",
         [

@@ -53,6 +53,7 @@ def check(strategy, sets, shares, z, delta, epsilon):
     return max(truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocks", "bands"), [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
 )
@@ -95,6 +96,7 @@ def test_coins_leak_as_much_as_with_independent_noise(bands):
     )  # the grid's error is about 1%
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "rounds", "often", "bands", "z", "delta", "expected"),
     [

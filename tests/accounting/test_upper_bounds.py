@@ -78,7 +78,7 @@ def test_who_never_takes_part_loses_nothing():
     assert poisson_epsilon(1.0, 0.1, 0, 1e-6) == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("noise_multiplier", "sampling_rate", "rounds"),
     [(1.0, 0.01, 500), (0.5, 0.3, 20), (5, 0.2, 100)],
@@ -123,6 +123,7 @@ def test_poisson_without_much_noise_ends(noise_multiplier):
     assert (epsilon < ever / 100) == (noise_multiplier > 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace_one", [False, True])
 @pytest.mark.parametrize(("rate", "rounds"), [(0.25, 40), (0.01, 300)])
 def test_poisson_falls_with_noise_also_where_losses_are_large(

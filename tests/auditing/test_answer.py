@@ -51,6 +51,7 @@ def record_of(
     return limit_record(schedule, z, DELTA, seed=seed, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -227,6 +228,7 @@ def test_the_number_of_a_record_is_that_of_its_answer():
         epsilon_from_record(nobody)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["poisson", "balls-in-bins"])
 def test_secret_rounds_of_unequal_signals(kind):
     """A coin's rounds count as they are, and not as their root mean square (29.1 for 33.7)."""
@@ -241,6 +243,7 @@ def test_secret_rounds_of_unequal_signals(kind):
     assert estimate.low < truth < estimate.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "rounds", "participations", "measured"),
     [(0.5, 8, 4, False), (0.1, 12, 1, False), (0.01, 60, 3, True)],

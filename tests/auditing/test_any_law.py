@@ -116,6 +116,7 @@ def test_gaussians_are_still_fitted_where_nobody_asks():
     assert found.low > 2
 
 
+@pytest.mark.slow
 def test_estimate_prints_no_number_and_the_proof(tmp_path, capsys):
     path = str(tmp_path / "scores.npz")
     observed, unobserved = NOT_GAUSSIAN["response"]

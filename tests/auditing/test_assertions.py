@@ -141,7 +141,7 @@ def _tight_scores(method, epsilon, rng):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("method", ["gdp", "clopper-pearson"])
 def test_false_alarms_are_as_rare_as_the_confidence_says(method):
     claim, delta = (
@@ -225,6 +225,7 @@ def test_pass_shows_what_would_have_been_found():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", VALID)
 @pytest.mark.parametrize("counts", [(60, 60), (100, 30)])
 def test_no_scores_pass_the_ceiling(method, counts):
@@ -454,6 +455,7 @@ def test_single_participation_has_the_exact_null(schedule):
     assert np.sort(scores.cosines) == pytest.approx(np.sort(there), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",
     [ShuffledEpochs(5, 2), ShuffledEpochs(5, 1.5), Poisson(5, 0.3)],

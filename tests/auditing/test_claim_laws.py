@@ -75,6 +75,7 @@ def test_one_variance_estimates_the_shift():
     assert (flat.epsilon, flat.low, flat.high) == (math.inf, 0.0, math.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.3, 2.0])
 def test_each_end_of_its_interval_keeps_its_level(shift):
     truth, runs, level = float(epsilon_of_shift(shift, DELTA)), 400, 0.05
@@ -132,6 +133,7 @@ def test_another_variance_of_observed_scores_is_an_objection():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
 def test_the_laplace_mechanism_at_its_claim_is_not_accused(epsilon):
     for count in (30, 100, 1000):
@@ -152,6 +154,7 @@ def _sampling(record):
     return sampling_p_value(record, hidden_events(record))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -229,6 +232,7 @@ def test_members_at_secret_rounds_are_scored_in_all_rounds():
 # Verdicts about records.
 
 
+@pytest.mark.slow
 def test_too_little_noise_is_a_violation_whatever_proves_it():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
     record = _poisson(0.9, seed=1)
@@ -244,6 +248,7 @@ def test_too_little_noise_is_a_violation_whatever_proves_it():
         assert_private(record, claim, DELTA)
 
 
+@pytest.mark.slow
 def test_a_run_as_private_as_its_claim_or_more_is_not_violated():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
     evidence = assert_private(_poisson(1.0), claim, DELTA)
@@ -308,6 +313,7 @@ def test_what_nobody_saw_is_not_judged():
         assert_private(record, claim / 2, DELTA, allow_unseen=True)
 
 
+@pytest.mark.slow
 def test_a_fault_is_no_pass():
     record = _poisson(1.0).with_values(
         **{"findings.step_faults": ("the noise is not as claimed",)}
@@ -322,6 +328,7 @@ def test_a_fault_is_no_pass():
 # The report reads the same verdict.
 
 
+@pytest.mark.slow
 def test_report_and_assertion_agree():
     for z, status in ((1.0, "ok"), (0.9, "faulty")):
         record = _poisson(z, seed=1)
@@ -337,6 +344,7 @@ def test_report_and_assertion_agree():
     assert evidence_against_theory(no_noise, adversary, DELTA) is None
 
 
+@pytest.mark.slow
 def test_a_decay_that_the_audit_was_not_told_is_named():
     record = limit_record(
         ShuffledEpochs(60, 12), 1.0, DELTA, num_canaries=100, unobserved=250
@@ -366,6 +374,7 @@ def test_a_run_that_takes_back_a_part_of_what_canaries_add_can_be_relied_on():
 # Power.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "count"), [(0.4, 150), (1.0, 100)])
 def test_the_power_of_an_estimate_is_what_is_stated(shift, count):
     claim = float(epsilon_of_shift(shift, DELTA))
@@ -386,6 +395,7 @@ def test_the_power_of_an_estimate_is_what_is_stated(shift, count):
     )  # three standard errors; the stated one varies with its own run
 
 
+@pytest.mark.slow
 def test_the_power_of_a_bound_is_about_what_is_stated():
     claim, count, runs = 1.5, 500, 30
     likely = Scores(np.arange(float(count)), np.arange(float(count)))

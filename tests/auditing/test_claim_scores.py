@@ -59,6 +59,7 @@ def test_too_few_canaries_have_no_scores(count):
         scores_for_claim(record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rounds", "participations"), SECRET, ids=IDS)
 def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
     kind, rounds, participations
@@ -84,6 +85,7 @@ def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
         assert share > 0.5 * tail - 3 * error  # and not far below
 
 
+@pytest.mark.slow
 def test_far_tails_are_those_of_the_ratio_itself():
     """With one round and one place to hide, L is a Gaussian shift: a closed form at any depth."""
     signal = np.array([1.5], "<f4")
@@ -105,6 +107,7 @@ def test_a_ratio_without_a_signal_proves_nothing():
     assert np.all(_normal(np.zeros(5), *law) < 0)
 
 
+@pytest.mark.slow
 def test_it_takes_bounded_memory_and_work():
     started = time.process_time()
     _null_law(
@@ -138,6 +141,7 @@ def test_canaries_that_were_drawn_for_no_round_are_members(sees):
     assert found.dim is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["epochs", pytest.param("poisson", marks=pytest.mark.slow)]
 )

@@ -171,6 +171,7 @@ def test_the_loss_decides_where_one_class_is_rare(accuracies, losses, reason):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracy", "area", "loss", "learned", "said"),
     [

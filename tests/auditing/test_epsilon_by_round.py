@@ -56,6 +56,7 @@ def test_it_is_what_was_said_during_the_run(planned):
     assert said[-1].low < every.low < every.high < said[-1].high
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_the_law_of_secret_rounds_is_not_known():
     record = limit_record(Poisson(20, 0.3), 1.0, 1e-3, num_canaries=40, seed=1)
     assert epsilon_by_round(record)
@@ -161,6 +162,7 @@ def _watched_often(correlation=0.0, rounds=6, contribution=0.1):
     return auditor.record(canary_participations=3.0), shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 3.0])
 @pytest.mark.parametrize(
     "contribution", [0.1, 2.0], ids=["a-small-part", "a-large-part"]

@@ -53,6 +53,7 @@ def test_cosines_of_the_gaussian_mechanism_give_its_epsilon(z, epsilon):
         assert estimate.low < estimate.epsilon < estimate.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("z", "epsilon"),
     [
@@ -156,6 +157,7 @@ class TestSign:
 class TestSmallDimensions:
     """A canary in Gaussian noise: its cosine is never above 1, however large its shift is."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("dim", [10, 100, 650])
     def test_shift_and_coverage(self, dim):
         shift, count, runs = 5.0, 200, 300  # ε = 32

@@ -53,6 +53,7 @@ def test_it_is_least_squares_with_its_standard_error():
     )
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_tests_keep_their_level():
     fits = [fit_of(record_of(seed)) for seed in range(400)]
     inside = np.mean([fit.low < 1 < fit.high for fit in fits])
@@ -63,6 +64,7 @@ def test_intervals_cover_and_tests_keep_their_level():
         assert rejected <= 12
 
 
+@pytest.mark.slow
 def test_power_is_what_the_tests_find():
     """Scores grow half as much from one participation to many; the power is the rejection rate."""
     rejected = 0

@@ -84,6 +84,7 @@ def test_the_order_of_scores_does_not_matter(method, step):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "count", "runs"),
     [
@@ -181,6 +182,7 @@ def test_every_method_says_what_it_assumes():
 # Validity, by simulation.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", VALID)
 @pytest.mark.parametrize(
     "shift", [0.0, pytest.param(1.0, marks=pytest.mark.slow)]
@@ -201,7 +203,7 @@ def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(
 @pytest.mark.parametrize(
     "epsilon", [0.0, 1.0, pytest.param(3.0, marks=pytest.mark.slow)]
 )
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_exceeds_the_truth_for_randomized_response_no_more_often(
     method, epsilon
 ):
@@ -249,6 +251,7 @@ def test_published_sweep_is_not_valid():
     assert np.mean(positive) > 0.1
 
 
+@pytest.mark.slow
 def test_sharper_than_the_peers():
     """The median at μ = 1, δ = 1e-5, 500 + 500 scores: 1.72."""
     bounds = [
@@ -262,6 +265,7 @@ def test_sharper_than_the_peers():
 # The defaults.
 
 
+@pytest.mark.slow
 def test_the_default_is_a_valid_bound_on_any_scores():
     """At ε = 0 and with the exact null, where the published method fails in 74% of runs."""
     failures = 0
@@ -456,7 +460,7 @@ FEW_DIMENSIONS = [
 EXACT = [name for name in BOUNDS if name not in COINS]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("dim", FEW_DIMENSIONS)
 @pytest.mark.parametrize(
     "method", [name for name in EXACT if name != "jeffreys"]

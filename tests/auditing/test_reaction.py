@@ -79,6 +79,7 @@ def test_a_share_of_the_position_is_taken_back():
     np.testing.assert_allclose(moved.position, [1.23])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, RATE, 0.2])
 def test_the_rate_is_found(rate):
     found = [
@@ -131,6 +132,7 @@ def test_canaries_that_are_scored_in_their_own_rounds_alone_do_not_tell():
     assert answers(record)[1].estimate is None
 
 
+@pytest.mark.slow
 def test_scores_of_noise_alone_have_the_interval_of_any_rate():
     """ρ is fitted where noise looks most like canaries: an interval at that ρ is too short."""
     measured = 0

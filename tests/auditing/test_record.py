@@ -182,6 +182,7 @@ def test_estimates_from_a_record_check_their_arguments(options, message):
         epsilon_from_record(make_record(), **options)
 
 
+@pytest.mark.slow
 def test_without_known_signals_the_matched_filter_weighs_rounds_alike(tmp_path):
     record = make_record(clip_norms=np.full(6, np.nan))
     assert not record.signal_known()

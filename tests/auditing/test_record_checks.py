@@ -220,6 +220,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "message"), EDITS.values(), ids=EDITS
 )

@@ -71,6 +71,7 @@ def state_of_a_run():
     return noisy_run().state()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):

@@ -104,6 +104,7 @@ def test_a_boundary_holds_for_ever_wherever_it_is_tight(horizon, planned):
     assert above < error + 3 * math.sqrt(error * (1 - error) / runs)
 
 
+@pytest.mark.slow
 def test_a_boundary_is_nearly_reached_as_often_as_it_may_be():
     """Up to the planned end: 2.25% of walks on a fine grid, less what crosses between looks."""
     looks = np.geomspace(0.01, 100, 1000)

@@ -61,7 +61,7 @@ class TestExpectedScores:
         np.testing.assert_array_equal(sizes.observed, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_interval_of_fitted_gaussians_covers():
     """600 draws at ε = 3: a share of 0.95 has a standard error of 0.9%; 1 in 1,000 is refused."""
     rng = np.random.default_rng(6)

@@ -149,6 +149,7 @@ def test_it_goes_on_from_its_state(dim, forgotten):
         again.restore(np.zeros((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "dim", "parts", "width", "own"),
     [
@@ -204,6 +205,7 @@ def test_what_an_estimated_factor_costs(
     assert np.std(lengths) / np.mean(lengths) == pytest.approx(error, rel=0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "rounds", "window"),
     [(200, 8, 800), (1000, 50, 800), (20_000, 60, 800), (300, 60, 15)],

@@ -180,6 +180,7 @@ def linear(monkeypatch):
         yield
 
 
+@pytest.mark.weekly
 @pytest.mark.usefixtures("linear")
 def test_a_call_stops_at_its_budget_and_the_next_goes_on(tmp_path, capsys):
     command = [*QUICK, "--output", str(tmp_path / "first")]

@@ -84,6 +84,7 @@ def test_dot_does_not_depend_on_threads(kind):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "dim", [2, 3, 10, 1000, pytest.param(70_000, marks=pytest.mark.slow)]

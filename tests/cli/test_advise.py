@@ -87,6 +87,7 @@ class TestCommandLine:
         assert "once" in printed
         assert " 1 times" not in printed
 
+    @pytest.mark.slow
     def test_noise_where_no_canary_fits_promises_no_interval(self, capsys):
         asked, said = (
             ["noise", "--target-epsilon", "3", "--participation", "poisson"],

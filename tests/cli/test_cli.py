@@ -96,7 +96,7 @@ def test_the_json_has_its_keys(finished):
     assert run["held_out"]["accuracy"].endswith("%")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_greek_letters_gets_a_table_too(finished, encoding):
     environment = os.environ | {"PYTHONIOENCODING": encoding}
@@ -139,6 +139,7 @@ def test_a_report_fits_on_a_screen_and_its_details_do_not_hide(
     assert said <= set(long.split())
 
 
+@pytest.mark.slow
 def test_the_page_is_self_contained(pictures, finished, tmp_path, capsys):
     shutil.copy2(finished[0] / "record.npz", tmp_path)
     assert main(["report", str(tmp_path)]) == 0
@@ -283,6 +284,7 @@ class TestErrors:
         assert "Traceback" not in printed
         assert not list(tmp_path.rglob("record.npz"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "name", ["torch", pytest.param("sklearn", marks=pytest.mark.slow)]
     )

@@ -14,6 +14,7 @@ class TestCommand:
         size = ["--rounds", "16", "--clients", "100", "--workers", "1"]
         return cli.main(["compare", *size, *options])
 
+    @pytest.mark.slow
     def test_files(self, tmp_path, capsys):
         output = tmp_path / "out"
         options = ("--output", str(output), "--participations", "1", "2")

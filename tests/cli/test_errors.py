@@ -113,6 +113,7 @@ def filled(words, log):
 
 
 class TestEveryOption:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("words", "option"), options_that_take(("X", "N")))
     def test_no_number(self, words, option, log, capsys):
         for text in (*UNREAL, HUGE):
@@ -344,6 +345,7 @@ class TestLastHandler:
         assert main(["schedules"]) == 130
         assert capsys.readouterr().err == "Stopped.\n"
 
+    @pytest.mark.slow
     def test_nobody_reads(self):
         command = f"{' '.join(FL_EPE)} schedules | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(
@@ -355,6 +357,7 @@ class TestLastHandler:
             141,
         )  # 0 if all of it fitted into the pipe
 
+    @pytest.mark.slow
     def test_a_pipe_that_is_closed(self):
         reader, writer = os.pipe()
         os.close(reader)
@@ -364,6 +367,7 @@ class TestLastHandler:
         os.close(writer)
         assert (done.returncode, done.stderr) == (141, b"")
 
+    @pytest.mark.slow
     @pytest.mark.skipif(
         not os.path.exists("/dev/full"), reason="needs /dev/full"
     )
@@ -560,6 +564,7 @@ def test_ctrl_c_of_a_process(tmp_path):
     assert "Traceback" not in out + err
 
 
+@pytest.mark.slow
 def test_the_exit_status_of_an_interrupt_in_a_text_that_is_executed(tmp_path):
     """As while SciPy is imported: CPython would end the process by the signal instead."""
     (tmp_path / "mine.py").write_text(

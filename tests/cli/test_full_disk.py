@@ -3,6 +3,7 @@
 import errno
 import os
 
+import pytest
 from small_run import SMALL
 
 from fl_epe import AuditRecord
@@ -20,6 +21,7 @@ def _full(*arguments, **named):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     output = tmp_path / "run"
     with monkeypatch.context() as patched:

@@ -60,6 +60,7 @@ def test_options_of_built_in_tasks_are_known_without_them():
     } == fields
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [

@@ -53,6 +53,7 @@ def table(path, targets):
             rows.writerow([i / 7, i % 5, "red", f"u{i % 12}", targets(i)])
 
 
+@pytest.mark.slow
 def test_the_example_runs(own_modules, capsys):
     assert main(["new"]) == 0
     assert "fl-epe run my_task:task" in capsys.readouterr().out
@@ -61,6 +62,7 @@ def test_the_example_runs(own_modules, capsys):
     assert (own_modules / "out" / "report.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("targets", "outputs"),
     [
@@ -91,6 +93,7 @@ def test_a_table_becomes_a_task(targets, outputs, own_modules, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(
     own_modules, capsys
 ):
@@ -152,6 +155,7 @@ def logistic_table(path, share):
     np.savetxt(path, rows, "%.4f," * 8 + "%d,%d", header=names, comments="")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "share",
     [

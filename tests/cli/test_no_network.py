@@ -62,6 +62,7 @@ def test_a_run_in_process_stays_on_this_machine(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.ray
 def test_a_run_under_ray_stays_on_this_machine(tmp_path):
     done, left = watched(tmp_path, "-m", "fl_epe", *TINY, "--backend", "ray")
@@ -70,12 +71,14 @@ def test_a_run_under_ray_stays_on_this_machine(tmp_path):
     assert [line for line in left if line.split()[1] not in CLOUDS] == []
 
 
+@pytest.mark.slow
 def test_an_event_of_flower_is_not_sent(tmp_path):
     done, left = watched(tmp_path, "-c", EVENT.format(words=["schedules"]))
     assert done.returncode == 0, done.stderr
     assert left == []
 
 
+@pytest.mark.slow
 def test_what_leaves_is_seen_and_a_users_own_setting_wins(tmp_path):
     """The same program with telemetry on: what the other tests look for can be found."""
     code = EVENT.format(words=["schedules"])

@@ -137,6 +137,7 @@ class TestOptions:
             assert text in texts
         assert "hidden" not in texts
 
+    @pytest.mark.slow
     def test_options_work_without_docstrings(self):
         command = [sys.executable, "-OO", "-m", "fl_epe", "run", "--help"]
         done = subprocess.run(

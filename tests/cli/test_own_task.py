@@ -325,6 +325,7 @@ def test_compare_trains_a_task_of_this_folder():
     assert len(list(Path("grid").rglob("*.npz"))) == 1
 
 
+@pytest.mark.slow
 def test_the_final_model_is_kept_for_ones_own_module(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -78,6 +78,7 @@ def _nothing_moves_the_cursor(text):
     assert "x" * 2001 not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["evil"], ["evil", "one", "--output", "side"]],

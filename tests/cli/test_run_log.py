@@ -91,7 +91,7 @@ def test_the_record_has_the_command_and_the_dates(folder):
     assert written["commands"] == list(run.commands)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_run_that_goes_on_adds_to_its_log(tmp_path, monkeypatch, capsys):
     output = tmp_path / "run"
 
@@ -117,7 +117,7 @@ def test_a_run_that_goes_on_adds_to_its_log(tmp_path, monkeypatch, capsys):
     assert [command.split()[1] for command in run.commands] == ["run", "resume"]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_log_that_cannot_be_written_is_said_once(tmp_path, capsys):
     output = tmp_path / "run"
     (output / RUN_LOG).mkdir(parents=True)

@@ -226,7 +226,7 @@ def running(tmp_path):
     process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("signals", [2, 3, 9], ids=["two", "three", "nine"])
 def test_a_second_signal_ends_a_run_at_once_and_as_the_first(signals, running):
     process, output = running
@@ -241,7 +241,7 @@ def test_a_second_signal_ends_a_run_at_once_and_as_the_first(signals, running):
     assert read_checkpoint(output / "checkpoint.npz")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_run_that_is_terminated_says_how_to_go_on(running):
     process, output = running
     process.terminate()

@@ -27,6 +27,7 @@ def failed(found):
     return {check.name for check in found.failed}
 
 
+@pytest.mark.slow
 def test_flowers_wrapper_weighs_by_examples_and_lets_0_d_arrays_and_nan_through():
     target = of_flower_strategy(
         lambda: DifferentialPrivacyServerSideFixedClipping(
@@ -48,6 +49,7 @@ def test_flowers_wrapper_weighs_by_examples_and_lets_0_d_arrays_and_nan_through(
     assert not any(name.startswith(("noise", "game")) for name in found)
 
 
+@pytest.mark.slow
 def test_a_mod_whose_noise_does_not_follow_the_clip_norm():
     def mod(clip_norm):
         claim = {"epsilon": 4.0, "delta": 1e-5, "noise": "gaussian"}
@@ -71,10 +73,12 @@ OPTIMIZER = of_opacus(
 )
 
 
+@pytest.mark.slow
 def test_an_optimizer_step_passes():
     assert failed(conform(OPTIMIZER, trials=40)) == set()
 
 
+@pytest.mark.slow
 def test_the_form_of_pfl(monkeypatch):
     """With stand-ins that have pfl's names, as pfl itself is not installed here."""
 

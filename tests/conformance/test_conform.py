@@ -40,6 +40,7 @@ def names(found):
     return [check.name for check in found.failed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(QUICK))
 def test_a_broken_mechanism_is_found_and_the_right_one_passes(name):
     broken, right = PAIRS[name]
@@ -204,6 +205,7 @@ def test_only_the_last_step_is_seen_by_an_adversary_who_sees_no_more():
     )
 
 
+@pytest.mark.slow
 def test_sampling_that_is_claimed_is_played_where_the_target_does_not_sample():
     step = Batches(lambda count, step, rng: np.arange(count))
     target = dataclasses.replace(
@@ -218,6 +220,7 @@ def test_sampling_that_is_claimed_is_played_where_the_target_does_not_sample():
 MIXING = np.random.default_rng(0).normal(size=(12, 12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "processed",
     [

@@ -35,6 +35,7 @@ MISTAKES = {**KNOWN, **BROKEN, **MORE_BROKEN}
 RIGHT = {**HARMLESS, **SOUND, **MORE_SOUND, **FROM_OUTSIDE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(MISTAKES) - MANY))
 def test_a_mistake_is_found_and_named(name):
     target, words = MISTAKES[name]
@@ -42,7 +43,7 @@ def test_a_mistake_is_found_and_named(name):
     assert study.names_it(found, words), found.table()
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("name", sorted(MANY))
 def test_a_mistake_is_found_and_named_with_more_trials(name):
     target, words = MISTAKES[name]
@@ -50,6 +51,7 @@ def test_a_mistake_is_found_and_named_with_more_trials(name):
     assert study.names_it(found, words), found.table()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RIGHT))
 def test_a_right_mechanism_is_not_accused(name):
     assert study.accuse({name: RIGHT[name]}, 200, [0]) == 0

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 TESTS = """
     import numpy as np
     import pytest
@@ -25,6 +27,7 @@ TESTS = """
 """
 
 
+@pytest.mark.slow
 def test_marker_and_fixture(tmp_path):
     (tmp_path / "test_mechanism.py").write_text(textwrap.dedent(TESTS))
     plugin = ["-p", "no:cacheprovider"]  # pytest finds it by its entry point

@@ -142,6 +142,7 @@ def test_sqlite(order, message, tmp_path, capsys):
     assert re.search(message, printed), printed
 
 
+@pytest.mark.slow
 def test_a_picture_that_is_a_bomb_is_not_unpacked(tmp_path, capsys):
     import pyarrow as pa
     from pyarrow import parquet

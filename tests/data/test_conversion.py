@@ -177,6 +177,7 @@ def _write_leaf(path: pathlib.Path, rows: Rows) -> None:
     path.write_text(json.dumps(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["hub", "parquet", "saved", "sqlite", "hdf5", "leaf"]
 )

@@ -97,6 +97,7 @@ def test_a_users_posts_are_more_alike_than_those_of_two_users():
     assert np.mean(own > others) > 0.8
 
 
+@pytest.mark.slow
 def test_next_words_can_be_learned():
     """Counting pairs predicts held-out words better than counting words, by a nat and more."""
     inputs, targets = words_and_next(

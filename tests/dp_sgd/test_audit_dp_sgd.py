@@ -140,6 +140,7 @@ def epochs(model, optimizer, criterion, loader, count=2):
     return weights(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [0.5, 1.0, 2.0])
 def test_epsilon_is_that_of_theory(z):
     model, optimizer = private(z=z)
@@ -150,6 +151,7 @@ def test_epsilon_is_that_of_theory(z):
     assert found.high / found.low < 1.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participations", [1, 3])
 def test_canaries_of_a_fixed_number_of_steps(participations):
     model, optimizer = private(z=0.5)
@@ -170,6 +172,7 @@ def test_canaries_of_a_fixed_number_of_steps(participations):
     assert found.low < gaussian_epsilon(0.5, 1e-5, participations) < found.high
 
 
+@pytest.mark.slow
 def test_unknown_rounds_of_poisson_sampling():
     model, optimizer = private(z=0.7)
     with audited(optimizer, num_canaries=600, sample_rate=0.25) as audit:
@@ -344,6 +347,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(
     name, monkeypatch
@@ -433,6 +437,7 @@ def breaks(*args, **options):
     raise BrokenError("on purpose")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["_gradient", "_score", "observe"])
 def test_no_exception_of_the_audit_ends_training(where, monkeypatch, caplog):
     model, optimizer = private()
@@ -603,6 +608,7 @@ def test_a_broken_optimizer_is_found_and_a_right_one_is_not():
         assert_private(audit, claim, 1e-5, method="gdp")
 
 
+@pytest.mark.slow
 def test_the_record_and_the_report(tmp_path, capsys):
     model, optimizer = private()
     with audited(optimizer, num_canaries=50) as audit:
@@ -830,6 +836,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -855,6 +862,7 @@ def test_a_step_that_is_not_as_claimed_is_named(name):
         assert_private(audit, 5.0, 1e-5)
 
 
+@pytest.mark.slow
 def test_right_steps_have_no_fault():
     audit = digits_like()
     assert audit.findings == StepFindings()
@@ -862,6 +870,7 @@ def test_right_steps_have_no_fault():
     assert {one.code for one in summarize(audit.record()).warnings} <= {"load"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [0.0, 1.0])
 def test_without_noise_no_epsilon_of_every_step_is_a_number(z):
     audit = digits_like(
@@ -877,6 +886,7 @@ def test_without_noise_no_epsilon_of_every_step_is_a_number(z):
     )  # who claims no noise has no fault in that
 
 
+@pytest.mark.slow
 def test_accumulated_batches_multiply_the_sampling_rate():
     audit = digits_like(poisson=False, accumulate=2)
     mechanism = audit.record().mechanism
@@ -906,6 +916,7 @@ def test_intervals_hold_the_theorem_for_few_and_many_canaries(count):
     )  # no other canary is left in the residual
 
 
+@pytest.mark.slow
 def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     audit, claim = (
         digits_like(num_canaries=1000),
@@ -935,6 +946,7 @@ def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     assert told.estimate.epsilon > 2 * every.analytical.epsilon
 
 
+@pytest.mark.slow
 def test_the_number_of_canaries_is_a_tenth_of_a_batch():
     audit = audited(private()[1], num_canaries=None)
     assert audit._design["num_canaries"] == 2  # of 16 examples, and no fewer
@@ -965,6 +977,7 @@ def test_right_runs_are_not_convicted():
         ).violated
 
 
+@pytest.mark.slow
 def test_what_cannot_be_seen_is_named():
     parts = engine("ghost")
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:

@@ -113,6 +113,7 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
         assert ours.epsilon == pytest.approx(theirs.epsilon, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.9]
 )
@@ -158,6 +159,7 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(
     assert again.record().findings.resumed_after == (back,)
 
 
+@pytest.mark.slow
 def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(
     tmp_path, uninterrupted, killed
 ):
@@ -177,6 +179,7 @@ def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(
     )
 
 
+@pytest.mark.slow
 def test_a_server_may_be_killed_again_and_again(tmp_path, uninterrupted):
     arrays = model()
     for rounds_done in range(ROUNDS):
@@ -207,6 +210,7 @@ def _mixed_model() -> ArrayRecord:
     return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
+@pytest.mark.slow
 def test_models_of_any_form_are_known_again(tmp_path):
     uninterrupted, _ = start(Later(), _mixed_model())
     _, models = start(Later(), _mixed_model(), kill=KILLED, checkpoint=tmp_path)
@@ -368,6 +372,7 @@ def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
     assert faults[0][0] in after.faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [ROUNDS, None])
 def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(
     tmp_path, rounds, uninterrupted
@@ -419,6 +424,7 @@ def _other_model() -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -446,6 +452,7 @@ def test_another_run_begins_afresh_and_the_first_is_moved_aside(
     assert (tmp_path / "audit-1.npz").read_bytes() == saved_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["audit", "start"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
 def test_a_damaged_file_is_moved_aside_and_never_read_in_part(
@@ -547,6 +554,7 @@ def test_another_strategy_is_refused(tmp_path, killed):
             start(strategy, killed[KILLED], checkpoint=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_fault_and_the_run_goes_on(
     tmp_path, monkeypatch, caplog, uninterrupted
 ):
@@ -579,6 +587,7 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
     assert again.record().presence.sum() == CANARIES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["goes_on_after", "check", "take", "own", "save", "_look"]
 )
@@ -613,7 +622,7 @@ def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
     assert begin.stat().st_size < 4 * DIM + 4096
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
     paths = [
         str(SERVER.parent),
@@ -669,6 +678,7 @@ def test_no_debugger_shows_the_seed(tmp_path):
     assert "918273645" not in repr(vars(audit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [2, 3])
 @pytest.mark.parametrize("back", [KILLED, KILLED - 1])
 def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
@@ -734,6 +744,7 @@ def other_app(tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_second_server_app_is_told_who_keeps_its_audit_there(
     other_app, tmp_path
 ):

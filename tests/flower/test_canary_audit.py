@@ -64,6 +64,7 @@ STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -121,6 +122,7 @@ def test_a_report_has_the_record_the_table_and_the_page(name, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_fed_avg_expected_scores_explain_the_scores():
     """Nothing clips: canaries have the norm of the median update, and the share is known."""
     audit, _ = run(flower.FedAvg(**PLAIN), participations=6, max_share=1)
@@ -196,6 +198,7 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
     assert len(set(record.mechanism.clip_norms)) == ROUNDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mod", "make"),
     [
@@ -260,6 +263,7 @@ def test_canaries_that_would_replace_everybody_stay_out():
     assert "got 12 beside 0 of real clients" in audit.faults[0]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_audit_and_none_is_drawn_from_entropy():
     few = {"rounds": 4, "num_canaries": CANARIES // 3}
     first, _ = run(fixed(), **few)
@@ -279,6 +283,7 @@ def test_the_same_seed_gives_the_same_audit_and_none_is_drawn_from_entropy():
     assert drawn[0].provenance.seeds["canary"].bit_length() > 64
 
 
+@pytest.mark.slow
 def test_aggregated_metrics_stay_as_they_were():
     def examples(partition):
         return 10 + partition
@@ -402,6 +407,7 @@ def _in_one_start():
     return _in_starts([6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "starts",
     [(2, 4), (0, 6, 0), (1,) * 6, pytest.param((np.int64(6),), marks=_ALIKE)],
@@ -426,6 +432,7 @@ def test_several_starts_are_one_run_to_the_bit(starts):
     assert audit.faults == []
 
 
+@pytest.mark.slow
 def test_rounds_that_nobody_told_of_are_not_measured():
     uninterrupted, _ = _in_starts([4])
     audit, _ = _in_starts([4, 3])
@@ -459,6 +466,7 @@ def test_a_second_start_with_another_model_is_not_measured():
     assert "start() was called again, with another model" in audit.faults[0]
 
 
+@pytest.mark.slow
 def test_no_more_canaries_than_do_no_harm():
     """1,000 canaries beside ten clients: one a round, as the log and the report say."""
     audit, _ = run(flower.FedAvg(**PLAIN), num_canaries=1000, max_share=None)

@@ -63,6 +63,7 @@ def run(strategy, app, arrays=None, **settings):
     return audit, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "mods", "length"),
     [
@@ -127,6 +128,7 @@ def test_a_client_that_comes_back_under_another_node_id_keeps_its_canary():
     ]
 
 
+@pytest.mark.slow
 def test_only_canary_clients_hear_of_the_audit():
     """The server's messages to real clients are the very objects that the strategy made."""
     heard = []
@@ -258,6 +260,7 @@ def test_a_reply_that_is_not_like_the_message_goes_out_as_it_is():
         assert dict(reply.content["metrics"]) == {"loss": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "mod"),
     [
@@ -299,6 +302,7 @@ def test_without_canary_mod_nothing_is_measured():
     assert "is canary_mod installed?" in as_line(audit.report())
 
 
+@pytest.mark.slow
 def test_canary_clients_that_never_answer_are_counted():
     app = drifting_app([canary_mod], fails=lambda node, t: node in (5, 6))
     audit, _ = run(flower.FedAvg(**PLAIN), app, clients=range(1, 9))
@@ -311,6 +315,7 @@ def test_canary_clients_that_never_answer_are_counted():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "mods"),
     [
@@ -367,6 +372,7 @@ def test_secure_aggregation_is_audited_without_reading_a_reply():
     assert estimate.low > 0
 
 
+@pytest.mark.slow
 def test_under_secure_aggregation_canaries_are_those_of_plain_averaging():
     """The same clients, the same noise: what masks hide is not lost."""
     record, _ = secure_aggregation.audit(

@@ -45,6 +45,7 @@ def share_of(record):
     return canaries / (canaries + len(record.clients.ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "fraction", "often"),
     [
@@ -108,6 +109,7 @@ def test_canaries_are_known_to_take_part_as_the_strategy_samples():
     assert all(tuple(column) in patterns for column in client.patterns.T)
 
 
+@pytest.mark.slow
 def test_noise_for_a_number_of_replies_is_kept_and_foretold():
     """Flower's DP wrapper expects ten: a canary answers in the place of a client."""
     strategy = fixed(averaging(10), expected=10)
@@ -147,6 +149,7 @@ class _Leaves(flower.FedAvg):
         return messages[: len(messages) // 2] if server_round > 10 else messages
 
 
+@pytest.mark.slow
 def test_fewer_clients_later_do_not_raise_the_canaries_share():
     audit, _ = run(10, 30, averaging(10, cls=_Leaves))
     record = audit.record()
@@ -154,6 +157,7 @@ def test_fewer_clients_later_do_not_raise_the_canaries_share():
     assert audit.faults == []
 
 
+@pytest.mark.slow
 def test_the_only_choice_may_be_how_often_or_how_much():
     audit, _ = run(
         100, 10, averaging(100, 0.1), participations=4
@@ -217,6 +221,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_its_canaries(tmp_path):
     def kill(server_round, arrays):
         models.append(arrays)
@@ -246,6 +251,7 @@ def test_a_killed_run_goes_on_with_its_canaries(tmp_path):
     assert sorted(set(resumed_record.clients.ids.tolist())) == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -128,6 +128,7 @@ LIARS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIARS.values(), ids=LIARS.keys())
 def test_who_hides_the_others_in_the_final_model_is_named(lie):
     nodes = 30

@@ -108,6 +108,7 @@ def dp_sgd():
     return audit.record(), reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [own_loop, in_process, around_a_strategy, dp_sgd]
 )

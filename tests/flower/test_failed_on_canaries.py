@@ -89,6 +89,7 @@ def _moved(strategy, audited):
     return float(np.linalg.norm(flat))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [ScalesRecords, ScalesBytes, NewContent, PopsArrays]
 )
@@ -138,6 +139,7 @@ def _norm_of(audit):
     return strategy.clipping_norm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_a_clip_norm_that_grows_without_end_does_not_end_the_run(rate):
     """No update is clipped and there is no noise: canaries are as long as clients' updates."""
@@ -150,6 +152,7 @@ def test_a_clip_norm_that_grows_without_end_does_not_end_the_run(rate):
     assert moved == pytest.approx(_moved(_adaptive(5.0, rate), False), rel=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_a_clip_norm_below_the_rounding_of_the_model_does_not_end_the_run(rate):
     """A canary that rounding takes away would be an update of norm 0, by which Flower divides."""
@@ -161,6 +164,7 @@ def test_a_clip_norm_below_the_rounding_of_the_model_does_not_end_the_run(rate):
     assert not any("fails on canaries" in fault for fault in audit.faults)
 
 
+@pytest.mark.slow
 def test_a_clip_norm_far_above_updates_but_not_above_the_noise_is_a_canarys():
     wrapped = flower.DifferentialPrivacyServerSideFixedClipping
     with_noise, _ = run(wrapped(flower.FedAvg(**PLAIN), 1.0, 10.0, 15))

@@ -304,6 +304,7 @@ ENTRY |= {"RecordAudit.start", "RecordAudit.report", "RecordAudit.faults"}
 OUTSIDE = {"records": {"DecodedArray.numpy", "arrays.read_only"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

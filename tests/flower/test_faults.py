@@ -130,6 +130,7 @@ def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
     )
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
     def total(records, key):
         return MetricRecord({"loss": float("nan")})
@@ -143,6 +144,7 @@ def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
     assert len(plain.record().metrics["train_loss"]) == ROUNDS
 
 
+@pytest.mark.slow
 def test_a_client_does_not_write_the_report(tmp_path):
     def fails(node, t):
         if t == 3:
@@ -162,6 +164,7 @@ def test_a_client_does_not_write_the_report(tmp_path):
         assert "x" * 1000 not in report_text
 
 
+@pytest.mark.slow
 def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     from fl_epe import RunAuditor
 

@@ -50,6 +50,7 @@ def run(nodes, num_rounds, strategy, **settings):
     return audit, result.train_metrics_clientapp[num_rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "asked_nodes", "rounds"),
     [(10, 5, 3), (3, 3, 3), (10, 10, 1)],

@@ -38,6 +38,7 @@ def audited(nodes, rounds, app=None, z=1.0, seed=1, arrays=None, **fed_avg):
     return audit, result
 
 
+@pytest.mark.slow
 def test_a_client_adds_in_rounds_without_canaries_what_it_adds_in_others():
     record = audited(3, 30)[0].record()
     with_canaries = record.presence.any(axis=1)
@@ -54,6 +55,7 @@ def test_a_client_adds_in_rounds_without_canaries_what_it_adds_in_others():
     )  # updates become shorter, slowly
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "rounds"), [(3, 60), (5, 60), (3, 120)])
 def test_the_score_of_a_client_is_that_of_the_noise(nodes, rounds):
     record = audited(nodes, rounds)[0].record()
@@ -75,6 +77,7 @@ def test_the_score_of_a_client_is_that_of_the_noise(nodes, rounds):
     )
 
 
+@pytest.mark.slow
 def test_a_node_that_is_asked_twice_in_a_round_adds_twice():
     class Twice(flower.FedAvg):
         def configure_train(self, *arguments):
@@ -104,6 +107,7 @@ def test_a_node_that_is_asked_twice_in_a_round_adds_twice():
 SIZES = [round(10 * 1.4**i) for i in range(10)]
 
 
+@pytest.mark.slow
 def test_unequal_weights_are_those_of_the_median_client():
     theories = []
     for seed in (1, 2, 3):
@@ -119,6 +123,7 @@ def test_unequal_weights_are_those_of_the_median_client():
     assert max(theories) < 1.3 * min(theories)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_nobody_is_replaced_before_it_is_known_what_clients_weigh(seed):
     """One of ten has nearly all the weight; without it the others would be the whole average."""
@@ -158,6 +163,7 @@ def test_who_never_answered_is_replaced_only_where_most_did_not():
     assert replaced(10, {0: 1.0, 1: 9.0}) == {0, *range(2, 10)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [10, 15, 19])
 def test_canaries_beside_clients_of_no_weight_keep_to_their_share(without):
     app = drifting_app(examples=lambda node: 0 if node < without else 10)
@@ -180,6 +186,7 @@ def test_no_weight_at_all_raises_as_without_the_audit():
         audited(10, 2, app, z=0)
 
 
+@pytest.mark.slow
 def test_idle_clients_are_no_measure_of_a_client():
     app = digits_app([returns_the_model])
     audit, _ = audited(24, 20, app, z=0, arrays=digits_model())

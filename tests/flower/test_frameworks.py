@@ -88,6 +88,7 @@ def scores(outcome: Outcome) -> Iterator[float]:
         yield value
 
 
+@pytest.mark.weekly
 def test_an_audited_app_ends_as_without_and_learns_as_well(case, tmp_path):
     outcomes = []
     for is_audited in (False, True):

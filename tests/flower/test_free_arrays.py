@@ -119,6 +119,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "by_clients"),
     [
@@ -142,6 +143,7 @@ def test_no_canary_moves_a_variance_whatever_its_name(name, by_clients):
     assert audit.record().presence.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", [flower.FedAvg(**PLAIN), dp()], ids=["fedavg", "dp"]
 )
@@ -166,6 +168,7 @@ def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_clients", [False, True], ids=["server", "clients"])
 @pytest.mark.parametrize(
     "make", [lambda: flower.FedAvg(**PLAIN), dp], ids=["fedavg", "dp"]
@@ -223,6 +226,7 @@ def test_a_model_without_a_negative_entry_is_not_measured_and_not_changed():
     assert "no negative entry, as variances" in audit.faults[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [1.0, 0.05])
 @pytest.mark.parametrize("by_clients", [False, True], ids=["server", "clients"])
 def test_float16_holds_a_canary_that_is_to_be_clipped(z, by_clients):
@@ -305,6 +309,7 @@ def test_a_canary_that_leaves_arrays_alone_has_norm_1():
         assert leave_alone(names, canary, layout) is canary
 
 
+@pytest.mark.slow
 def test_a_first_round_without_replies_decides_nothing():
     def step(model, rng, t):
         if t == 1:
@@ -323,6 +328,7 @@ class KilledError(Exception):
     """Ends a server app where it stands."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [0, 1, 4])
 def test_a_killed_audit_goes_on_with_the_same_arrays_left_alone(tmp_path, kill):
     arrays, models = {"body": small(4000), "head": small(*HEAD)}, []

@@ -162,6 +162,7 @@ def test_what_is_written_to_an_audit_is_the_strategy_s():
         del audit.extra
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

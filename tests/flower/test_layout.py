@@ -42,6 +42,7 @@ def test_mixed_types_integer_buffers_and_scalars():
     np.testing.assert_allclose(final["temperature"], 2.0)
 
 
+@pytest.mark.slow
 def test_counters_are_no_part_of_a_canary_s_update():
     """A mean of integers was cut off: that was an update of its own, with which κ was 0.51."""
     counters = {

@@ -197,6 +197,7 @@ CASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_integers_that_dp_leaves_alone_are_left_alone_and_named(
     case, floats_only
@@ -221,6 +222,7 @@ def test_integers_that_dp_leaves_alone_are_left_alone_and_named(
     )
 
 
+@pytest.mark.slow
 def test_arrays_that_are_clipped_need_no_caveat():
     assert run(fixed())[0].record().design.caveat is None
     plain = run(

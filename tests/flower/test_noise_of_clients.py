@@ -13,6 +13,7 @@ LOCAL_DP = LocalDpMod(
 )  # noise 300 times as long as the clipped update
 
 
+@pytest.mark.slow
 def test_noise_that_drowns_updates_is_named_and_nothing_is_proved():
     audit, _ = run(fixed(), digits_app([LOCAL_DP]), digits_model(), rounds=12)
     summary = summarize(audit.record())
@@ -32,6 +33,7 @@ def test_without_clipping_it_is_not_known_how_long_an_update_is():
     assert "looks like noise of their own" in audit.report()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", [drifting_app, digits_app])
 def test_updates_without_noise_are_not_taken_for_noise(app):
     arrays = digits_model() if app is digits_app else None

@@ -52,6 +52,7 @@ def noise(scale=1.0, same=False):
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -90,6 +91,7 @@ def test_the_next_clip_norm_scales_too_little_noise():
     assert "noise is not as claimed (scale)" in summary.warnings[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
@@ -111,6 +113,7 @@ def test_where_it_cannot_be_told(strategy, reason):
     assert reason in noise_findings.noise[0]
 
 
+@pytest.mark.slow
 def test_noise_that_repeats_after_a_restart(tmp_path):
     _, last = audited(fixed(), kill=4, checkpoint=tmp_path)
     audit, _ = audited(fixed(), last, rounds=4, checkpoint=tmp_path)

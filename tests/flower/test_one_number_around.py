@@ -18,6 +18,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_output_says_the_same(name, tmp_path):
     audit, result = run(

@@ -34,6 +34,7 @@ def app(odd: Callable[[int], bool] = lambda partition: False) -> ClientApp:
     return drifting_app([noise])
 
 
+@pytest.mark.slow
 def test_a_node_without_noise_is_named_in_the_report():
     audit, _ = run(
         fixed(),
@@ -51,6 +52,7 @@ def test_a_node_without_noise_is_named_in_the_report():
     assert named[0].startswith("round 1, node ")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_measured_names_the_node_too():
     odd = app(lambda partition: partition == WITHOUT)
     audit, _ = run(
@@ -59,6 +61,7 @@ def test_a_run_that_is_not_measured_names_the_node_too():
     assert any("no noise in" in text for text in audit.faults)
 
 
+@pytest.mark.slow
 def test_clients_who_keep_the_promise_are_not_named_and_have_an_epsilon():
     audit, _ = run(fixed(), app(), client_noise=PROMISE)
     findings = audit.record().findings
@@ -73,6 +76,7 @@ def test_clients_who_keep_the_promise_are_not_named_and_have_an_epsilon():
     assert client.low <= PROMISE.epsilon_of(replies=6) <= client.high
 
 
+@pytest.mark.slow
 def test_a_node_without_the_noise_of_all_others_is_named_without_a_promise():
     odd = app(lambda partition: partition == WITHOUT)
     audit, _ = run(flower.FedAvg(**PLAIN), odd, num_canaries=None)
@@ -85,6 +89,7 @@ def test_a_node_without_the_noise_of_all_others_is_named_without_a_promise():
     assert named[0].startswith("round 1, node ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd",
     [lambda partition: False, lambda partition: True],
@@ -102,6 +107,7 @@ def test_what_protects_a_client_stands_first():
     assert "ε of a client by the noise in its 6 replies: " in audit.report()
 
 
+@pytest.mark.slow
 def test_the_trained_model_is_the_same_as_without_the_promise():
     models = []
     for promise in (None, PROMISE):

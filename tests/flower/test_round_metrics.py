@@ -1,5 +1,6 @@
 """What an audit adds to each round's metrics, and what clients cannot put in its place."""
 
+import pytest
 from flower_audits import PLAIN, fixed, run
 from flower_clients import drifting_app
 from flwr.app import MetricRecord
@@ -58,6 +59,7 @@ def test_metrics_of_clients_are_renamed_where_nothing_is_measured():
     assert not any(FAKE.keys() & values.keys() for values in logger.rounds)
 
 
+@pytest.mark.slow
 def test_each_round_says_whether_its_epsilon_is_to_be_relied_on():
     heavy = drifting_app(
         examples=lambda partition: 10**6 if partition == 4 else 10
@@ -96,6 +98,7 @@ def test_noise_is_looked_at_after_powers_of_two(monkeypatch):
     assert len(looks) == 5  # after 1, 2, 4 and 8 rounds, and for the record
 
 
+@pytest.mark.slow
 def test_node_and_error_of_a_fault_are_on_the_first_screen():
     app = drifting_app(fails=lambda node, t: (node, t) == (3, 2))
     more = {**PLAIN, "min_available_nodes": 40}

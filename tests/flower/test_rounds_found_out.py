@@ -36,6 +36,7 @@ def _audit(strategy, *arguments, **named):
     return audit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "given", "rounds"),
     [

@@ -64,6 +64,7 @@ def test_a_rule_ends_the_run_as_soon_as_it_is_shown():
     )
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_never_met():
     record = stopped(1e9).record()
     assert record.rounds == ROUNDS == record.design.num_rounds

@@ -37,6 +37,7 @@ def run(strategy, rounds, app=None, inject="auto"):
     return np.diff(offsets), record.presence.sum(axis=1), audit
 
 
+@pytest.mark.slow
 def test_canaries_keep_their_share_while_clients_leave():
     real, canaries, audit = run(
         shrinking(lambda t: max(2, NODES - 2 * (t - 1))), 24
@@ -51,6 +52,7 @@ def test_canaries_keep_their_share_while_clients_leave():
     ).all()  # four in the first round
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [2, 12, 20])
 def test_a_sudden_loss_leaves_canaries_in_some_rounds(left):
     _, canaries, audit = run(shrinking(lambda t: NODES if t < 10 else left), 30)
@@ -58,6 +60,7 @@ def test_a_sudden_loss_leaves_canaries_in_some_rounds(left):
     assert canaries[9:].sum() == pytest.approx(21 * 4 * left / NODES, abs=1)
 
 
+@pytest.mark.slow
 def test_where_most_replies_are_lost_fewer_canaries_join():
     app = drifting_app(fails=lambda node, t: node % 6 > 0)
     real, canaries, audit = run(shrinking(lambda t: NODES), 30, app)

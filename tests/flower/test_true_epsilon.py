@@ -39,6 +39,7 @@ def _audit(case: Any, tmp_path: Any, rounds: int = ROUNDS) -> CanaryAudit:
     return audit
 
 
+@pytest.mark.slow
 def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
     audit = _audit(heavy_clients.CASE, tmp_path, rounds=30)
     record = audit.record()
@@ -83,6 +84,7 @@ def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     )
 
 
+@pytest.mark.slow
 def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
     audit = _audit(drops_replies.CASE, tmp_path)
     record = audit.record()

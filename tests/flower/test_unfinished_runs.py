@@ -26,6 +26,7 @@ def text_of(audit, folder=None):
     return " ".join(audit.report(folder, details=True).split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [False, True], ids=["once", "after-each"])
 def test_a_second_start_without_rounds_is_not_measured_and_the_report_says_so(
     between, tmp_path
@@ -46,6 +47,7 @@ def test_a_second_start_without_rounds_is_not_measured_and_the_report_says_so(
     assert "final model" not in text.partition("What do the statistics of")[0]
 
 
+@pytest.mark.slow
 def test_before_the_last_of_the_rounds_that_were_announced():
     text = text_of(started(5, rounds=10))
     assert text.startswith(

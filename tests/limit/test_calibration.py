@@ -75,6 +75,7 @@ def check_scales(fits):
 
 
 class TestNoise:
+    @pytest.mark.slow
     @pytest.mark.parametrize("shift", [0.5, 40.0])
     @pytest.mark.parametrize(
         "worst_case", [False, True], ids=["median", "worst-case"]
@@ -124,6 +125,7 @@ class TestNoise:
             assert theory == pytest.approx(target, rel=1e-5)
         assert advice.answer.low <= advice.answer.epsilon <= advice.answer.high
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("kind", "sees"),
         [
@@ -171,6 +173,7 @@ class TestNoise:
             found.high - found.low, rel=0.3
         )
 
+    @pytest.mark.slow
     @SEES
     @pytest.mark.parametrize(
         "settings",
@@ -199,6 +202,7 @@ class TestNoise:
             reached, rel=0.02
         )
 
+    @pytest.mark.slow
     @SEES
     def test_the_worst_case_has_the_target(self, sees):
         schedule, z = Poisson(T, 0.3), {}
@@ -339,6 +343,7 @@ class TestNoise:
         assert (advice.answer.low, advice.answer.high) == (0.0, np.inf)
         assert "would report" not in "\n".join(advice_lines(advice))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "worst_case", [False, True], ids=["median", "worst-case"]
     )

@@ -57,6 +57,7 @@ def test_the_smallest_guarantee_is_named_with_what_it_costs(tmp_path):
     assert "of 100 clients." in text
 
 
+@pytest.mark.slow
 def test_a_command_can_be_pasted(tmp_path):
     _, command = choice_of(*rows_of(tmp_path)).split(
         "With 100 clients: fl-epe run TASK "
@@ -70,6 +71,7 @@ def test_a_command_can_be_pasted(tmp_path):
     assert not any(each["knows_rounds"] for each in report["answer"])
 
 
+@pytest.mark.slow
 def test_the_noise_for_a_wanted_epsilon_is_enough_and_hardly_more(tmp_path):
     plan, rows = rows_of(tmp_path, target_epsilon=2.0)
     text = choice_of(plan, rows)

@@ -160,6 +160,7 @@ class TestPlan:
 
 
 class TestMeasurements:
+    @pytest.mark.slow
     def test_a_row_for_each_cell(self, small):
         asked = []
         plan = dataclasses.replace(SMALL, schedules=("cyclic",))
@@ -169,6 +170,7 @@ class TestMeasurements:
         assert asked == [(done, 4) for done in range(5)]
         assert rows == [_row(small, cell) for cell in plan.cells()]
 
+    @pytest.mark.slow
     def test_workers_have_no_influence(self, tmp_path):
         plan = dataclasses.replace(
             SMALL, schedules=("cyclic",), noise_multipliers=(0.3,)
@@ -286,6 +288,7 @@ class TestRows:
             )
             assert not row.above
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "kind", ["epochs", "poisson", "min-separation:separation=3"]
     )

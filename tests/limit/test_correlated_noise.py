@@ -154,6 +154,7 @@ def test_mechanisms_are_compared(tmp_path):
     assert not any(row.above for row in rows.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "sees"),
     [("cyclic", "final"), ("cyclic", "all"), ("balls-in-bins", "final")],

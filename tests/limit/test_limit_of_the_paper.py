@@ -24,6 +24,7 @@ NOISES = (0.0496, 0.0986, 0.2317)
 class TestLimit:
     """StackOverflow of the paper: T = 2048, one participation, 1,000 + 1,000 canaries."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("z", NOISES)
     @pytest.mark.parametrize("momentum", [0.0, 0.9])
     def test_the_matched_filter_meets_the_analytical_value(self, z, momentum):

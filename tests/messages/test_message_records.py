@@ -186,6 +186,7 @@ def test_rounds_leave_none_of_their_messages_in_memory():
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
 def test_threads_of_a_grid_share_one_heap():
     code = """

@@ -9,6 +9,7 @@ import torch
 from fl_epe.models import Cnn, Lstm
 
 
+@pytest.mark.slow
 def test_no_symbolic_mathematics_is_imported():
     """The device "meta" would: 800 modules, 70 MB and a second in every worker."""
     code = (

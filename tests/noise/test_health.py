@@ -41,6 +41,7 @@ def of_law(rng, law, shape):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["gaussian", LAPLACE])
 @pytest.mark.parametrize("shapes", list(SHAPES))
 def test_correct_noise_passes(shapes, law):

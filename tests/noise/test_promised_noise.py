@@ -163,6 +163,7 @@ def test_a_sum_names_no_node():
     assert found.epsilon() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("norm", [0.0, 1.0])
 def test_epsilon_of_a_client_is_within_its_interval(epsilon, norm):

@@ -65,6 +65,7 @@ def test_the_page_names_fields_in_each_of_its_rows():
     } <= set(FIELDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [pytest.param(p, id=p.replace("[]", "")) for p in FIELDS]
 )

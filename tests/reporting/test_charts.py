@@ -69,6 +69,7 @@ def traces_of(chart, name):
     return [t for t in chart.traces if t["name"] == name and "fill" not in t]
 
 
+@pytest.mark.slow
 def test_every_chart_is_json_with_words_numbers_and_a_still_picture(made):
     charts = run_charts(summarize(made[0]))
     assert [chart.name for chart in charts] == [

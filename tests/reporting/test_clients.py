@@ -23,6 +23,7 @@ from fl_epe.reporting.clients import client_leakage
 UNEVEN = 'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["epochs", UNEVEN, "poisson"], ids=["epochs", "uneven", "poisson"]
 )
@@ -68,6 +69,7 @@ def test_the_advice_to_raise_the_noise_can_be_pasted(tmp_path, capsys):
     assert "Noise multiplier z = " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_file(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record = limit_with_clients("poisson")

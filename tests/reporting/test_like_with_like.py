@@ -79,6 +79,7 @@ def wrong_places(record, entries):
     return wrong
 
 
+@pytest.mark.slow
 def test_the_adversary_is_that_of_the_claim(case):
     law, _, summary = case
     for found in summary.answers:
@@ -143,6 +144,7 @@ def test_the_table(case):
     assert f"{summary.answers[0].analytical.adjacency} adjacency" in note
 
 
+@pytest.mark.slow
 def test_runs_side_by_side(tmp_path):
     found = compare_runs(RECORDS)
     for pair in found.differences:

@@ -106,6 +106,7 @@ def test_scores_have_a_row_for_each_canary(figures):
         assert scale == pytest.approx(answer.fit.scale, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_canaries_that_never_took_part_have_no_score_of_rounds(tmp_path):
     presence = _record().presence.copy()
     presence[:, 3] = False
@@ -123,6 +124,7 @@ def test_what_was_not_measured_has_no_figure(tmp_path):
     assert read(tmp_path / "scores.csv")[0]["expected_score_all"] == ""
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     "changes",
     [

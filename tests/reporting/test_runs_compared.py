@@ -51,6 +51,7 @@ def pairs(found, adversary="all"):
     }
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_each_report(two):
     for run, record in zip(
         two.runs, (limit(0.3, 1), limit(1.0, 2)), strict=True

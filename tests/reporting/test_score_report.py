@@ -51,6 +51,7 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
         assert words in longer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claim", "status", "code", "words"),
     [

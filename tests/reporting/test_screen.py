@@ -75,6 +75,7 @@ def screen(request, tmp_path_factory):
     return request.param, summary, text.strip("\n")
 
 
+@pytest.mark.slow
 def test_it_is_one_screen(screen):
     _, _, text = screen
     lines = text.splitlines()
@@ -83,6 +84,7 @@ def test_it_is_one_screen(screen):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 60, 80])
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
@@ -107,6 +109,7 @@ def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
             assert values == cells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 60, 80])
 @pytest.mark.parametrize(
     "words",
@@ -147,6 +150,7 @@ def test_no_command_cuts_a_number(
     assert "…" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_at_least_and_at_most_are_told_apart_in_any_encoding(
     encoding, tmp_path
@@ -249,6 +253,7 @@ class TestWarnings:
     def codes(self, record):
         return [one.code for one in summarize(record).warnings]
 
+    @pytest.mark.slow
     def test_a_sound_run_has_none(self):
         found = [
             self.codes(limit(kind, seed=seed))

@@ -64,6 +64,7 @@ def test_after_the_first_time_the_unit_has_no_brackets():
     assert text.count("(node)") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_every_measured_answer_has_the_caveat(run, tmp_path):
     summary = summarize(RUNS[run]())

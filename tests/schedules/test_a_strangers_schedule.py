@@ -141,6 +141,7 @@ def test_epsilon_so_far_ends_with_the_answer():
     assert said.low < poisson_epsilon(Z, RATE, 16, DELTA) < said.high
 
 
+@pytest.mark.slow
 def test_it_can_be_compared_and_calibrated(tmp_path):
     plan = ComparisonPlan(
         schedules=("pairs", "poisson"),

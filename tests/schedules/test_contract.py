@@ -43,6 +43,7 @@ class TestEverySchedule:
             assert np.array_equal(cohort, np.unique(cohort))
             assert np.all((cohort >= 0) & (cohort < population))
 
+    @pytest.mark.slow
     def test_every_round_has_its_expected_size(self, schedule):
         sizes = sizes_of(schedule)
         if sizes is not None:

@@ -38,6 +38,7 @@ def test_every_schedule_has_a_name_and_a_row_of_the_table():
     assert {schedule.kind for schedule in EVERY} == set(SCHEDULES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", EVERY, ids=in_words)
 def test_its_law_is_what_ten_thousand_clients_do(schedule):
     assert law_faults(schedule) == []

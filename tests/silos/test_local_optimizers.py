@@ -120,6 +120,7 @@ def test_an_upload_is_what_single_impulses_make_of_it(monkeypatch, name):
     assert upload.variance == 0.0
 
 
+@pytest.mark.slow
 def test_epsilon_contains_the_linear_limit():
     how = {"momentum": 0.9, "weight_decay": 0.01}
     silo = Silo(
@@ -260,6 +261,7 @@ def assert_reason(answer, reason):
         )
 
 
+@pytest.mark.slow
 def test_one_silo_alone_has_no_partner():
     assert_measured(OneSilo().answer())
 
@@ -304,6 +306,7 @@ def test_momentum_of_an_earlier_round():
     )
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_kept():
     class Kept(Silo):
         made = None
@@ -370,6 +373,7 @@ def test_a_learning_rate_of_zero():
     assert_reason(silo.answer(), "the learning rate was 0, in 3 of 3 rounds")
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_is_zero_at_first():
     def train(optimizer, sizes):
         for step, size in enumerate(sizes):
@@ -383,6 +387,7 @@ def test_a_learning_rate_that_is_zero_at_first():
         assert holds_limit(line)
 
 
+@pytest.mark.slow
 def test_batches_that_are_empty():
     silo = OneSilo(num_canaries=40)
     silo.batch = 2
@@ -399,6 +404,7 @@ def test_batches_that_are_empty():
     assert 0 in seen
 
 
+@pytest.mark.slow
 def test_batches_in_parts():
     silo = OneSilo()
     silo.physical = 16
@@ -409,6 +415,7 @@ def test_batches_in_parts():
     )
 
 
+@pytest.mark.slow
 def test_batches_that_are_shuffled():
     silo = OneSilo()
     silo.mode = {"poisson_sampling": False}
@@ -418,6 +425,7 @@ def test_batches_that_are_shuffled():
     )
 
 
+@pytest.mark.slow
 def test_ghost_clipping():
     silo = OneSilo()
     silo.mode = {"grad_sample_mode": "ghost"}
@@ -436,6 +444,7 @@ def test_clipping_by_layer():
     assert_reason(silo.audit.answer(), "Expected one clip norm for all layers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"]
 )
@@ -459,6 +468,7 @@ def test_other_kinds_of_numbers(kind):
     assert_measured(answer)
 
 
+@pytest.mark.slow
 def test_a_tensor_that_is_frozen():
     silo = OneSilo()
     silo.model[0].bias.requires_grad = False

@@ -147,6 +147,7 @@ def test_an_optimizer_is_left_as_it_was(monkeypatch):
     assert vars(optimizer).keys() == before.keys()
 
 
+@pytest.mark.slow
 def test_a_training_that_failed_is_as_if_it_had_not_been():
     def train(optimizer, sizes):
         for step, size in enumerate(sizes):
@@ -168,6 +169,7 @@ def test_a_training_that_failed_is_as_if_it_had_not_been():
     assert silo.answer() == Silo(**SMALL).answer()
 
 
+@pytest.mark.slow
 def test_a_folder_keeps_what_a_dictionary_keeps(tmp_path):
     def context():
         return Context(1, 2, {}, RecordDict(), {})
@@ -355,6 +357,7 @@ def numbers_in(text):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "uniform", [False, True], ids=["sound", "batches-of-one-size"]
 )
@@ -390,6 +393,7 @@ def test_a_silo_that_is_too_small_does_not_say_how_small():
     assert not numbers_in(reply[RECORDS]["answer"]) & {96.0, 9.0, 9.6}
 
 
+@pytest.mark.slow
 def test_what_a_silo_shares_is_that_much_more():
     silo = InFlower(num_canaries=50, share_scores=True, share_design=True)
     model, before, reply = silo.run(4)
@@ -427,6 +431,7 @@ def test_the_closing_query_is_answered_by_the_answer_alone():
     assert values["rounds"] == 4
 
 
+@pytest.mark.slow
 def test_a_reply_grows_by_less_than_20_kilobytes():
     silo = InFlower(num_canaries=200)
     silo.dim = 400

@@ -20,6 +20,7 @@ def three():
     return Silo().answer()
 
 
+@pytest.mark.slow
 def test_each_adversary_has_its_own_epsilon(three):
     lines = by_adversary(three)
     assert list(lines) == ["server", "partner", "outsider", "public"]
@@ -47,6 +48,7 @@ def test_a_sound_silo_has_no_faults(three):
     )
 
 
+@pytest.mark.slow
 def test_two_silos_see_each_others_uploads():
     lines = by_adversary(Silo(count=2).answer())
     for name in ("epsilon", "linear_limit", "scale"):
@@ -56,6 +58,7 @@ def test_two_silos_see_each_others_uploads():
         assert ours == pytest.approx(theirs, rel=0.02)
 
 
+@pytest.mark.slow
 def test_allies_leave_less_noise():
     silo = Silo(count=4)
     model = silo.run()
@@ -88,6 +91,7 @@ def test_unequal_silos_hide_by_what_the_server_saw():
     assert lines["partner"].doubts == ()
 
 
+@pytest.mark.slow
 def test_a_silo_may_audit_alone():
     silo = Silo(options={"silos": 3})
     model = silo.run()
@@ -102,6 +106,7 @@ def test_a_silo_may_audit_alone():
     )
 
 
+@pytest.mark.slow
 def test_a_person_has_several_records():
     three = Silo(options={"records_per_person": 3}).answer()
     assert three.unit == "person of 3 records"
@@ -113,6 +118,7 @@ def test_a_person_has_several_records():
         assert together.theory > 2 * alone.theory
 
 
+@pytest.mark.slow
 def test_one_step_a_round_is_a_coin():
     lines = by_adversary(
         Silo(steps=1, rounds=60, seed=2).answer()
@@ -136,6 +142,7 @@ class Momentum:
         return model + self._velocity
 
 
+@pytest.mark.slow
 def test_a_servers_momentum_is_undone_if_it_is_told():
     server = ServerSGD(1.0, 0.8)
     silo = Silo(server=Momentum(0.8), options={"server": server})
@@ -171,6 +178,7 @@ def test_a_server_that_is_no_average():
     assert "FedAdam" in lines["public"].reason
 
 
+@pytest.mark.slow
 def test_rounds_without_the_silo_hide_nothing():
     lines = by_adversary(Silo(rounds=12, skipped=(2, 3, 7)).answer())
     always = by_adversary(Silo(rounds=9).answer())
@@ -184,6 +192,7 @@ def test_rounds_without_the_silo_hide_nothing():
     )
 
 
+@pytest.mark.slow
 def test_uploads_that_the_server_did_not_use():
     silo = Silo(rounds=8)
     lost = {3}
@@ -210,6 +219,7 @@ def test_facts_that_do_not_fit_are_no_number():
     )
 
 
+@pytest.mark.slow
 def test_the_server_went_back_to_an_earlier_model():
     silo = Silo(rounds=4)
     first = silo.run()
@@ -232,6 +242,7 @@ def test_the_server_went_back_to_an_earlier_model():
     )
 
 
+@pytest.mark.slow
 def test_a_model_that_is_sent_twice_is_no_average():
     silo = Silo(rounds=4)
     model = silo.run()
@@ -247,6 +258,7 @@ def test_a_model_that_is_sent_twice_is_no_average():
     assert not np.array_equal(model, last)
 
 
+@pytest.mark.slow
 def test_the_learning_rate_of_local_steps_changes():
     def train(optimizer, sizes):
         for i, size in enumerate(sizes):
@@ -313,6 +325,7 @@ def test_a_silo_that_is_too_small_has_theory_and_its_steps_are_looked_at():
     assert not sound.audit._memory._vectors["times"].any()
 
 
+@pytest.mark.slow
 def test_a_partner_is_measured_if_somebody_says_what_the_others_add():
     lines = by_adversary(Silo(options={"silos": None}).answer())
     assert lines["partner"].epsilon is None
@@ -355,6 +368,7 @@ def test_a_reply_without_the_trained_tensors_still_has_theory():
         assert (line.theory or 0) > 0
 
 
+@pytest.mark.slow
 def test_a_silo_is_accused_by_a_proof_of_four_nines(monkeypatch):
     """In one of twenty lines what is proved at 95% is too much by chance."""
 

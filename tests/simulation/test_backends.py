@@ -66,6 +66,7 @@ def test_ray_with_two_workers(job, in_process):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray's, in its own threads
 def test_ray_on_a_cluster_of_two_nodes(job, in_process, processes, monkeypatch):
@@ -108,6 +109,7 @@ def _run_app(processes, tmp_path, *options):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.ray
 def test_flwr_run_in_simulation(processes, tmp_path, in_process):
     superlink(processes, "--simulation")
@@ -126,6 +128,7 @@ def test_superlink_with_two_supernodes(processes, tmp_path, in_process):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.superlink
 def test_a_server_app_that_is_killed_on_a_superlink_goes_on(
     processes, tmp_path, in_process

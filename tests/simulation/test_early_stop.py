@@ -73,6 +73,7 @@ def test_the_run_stops_when_its_rule_is_met(stopped):
     assert record.metrics["eval_round"][-1] == record.rounds
 
 
+@pytest.mark.slow
 def test_up_to_there_it_is_the_run_without_a_rule(stopped):
     record, _ = stopped
     whole = simulate(job(None))

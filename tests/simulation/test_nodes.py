@@ -53,6 +53,7 @@ class TestNodes:
         assert nobody.reachable() == 0
         assert not list(nobody.share(np.arange(10), np.arange(5)))
 
+    @pytest.mark.slow
     def test_clients_that_nobody_holds_are_waited_for(self):
         with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
             directory = NodeRegistry(20, 0.5)

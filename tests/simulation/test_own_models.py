@@ -90,6 +90,7 @@ SLOW = pytest.param(
 )  # its package takes seconds to import
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [SLOW, "table", "batch-norm"])
 def test_a_model_of_ones_own_learns_and_leaves_a_record(
     name: str, tmp_path: Path
@@ -113,6 +114,7 @@ def test_a_model_of_ones_own_learns_and_leaves_a_record(
     np.testing.assert_array_equal(loaded.metrics["eval_accuracy"], accuracy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [SLOW, "table", "batch-norm", "draws"])
 def test_a_resumed_run_equals_one_that_never_stopped(name: str, tmp_path: Path):
     whole = simulate(_job(name), workers=1)

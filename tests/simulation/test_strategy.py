@@ -236,6 +236,7 @@ def test_the_matched_filter_meets_the_analytical_value():
     assert low * 0.95 <= estimate.epsilon <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -378,6 +379,7 @@ class TestFaults:
         assert record.presence[2].sum() < base.presence[2].sum()
         assert record.rounds == 8
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("spoil", "message"),
         [

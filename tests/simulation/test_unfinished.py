@@ -76,6 +76,7 @@ def rounds_in(path):
     return int(state["rounds_done"]) if state else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "newest", "before"),
     [pytest.param(1, 5, 4, id="1"), pytest.param(2, 4, 2, id="2")],
@@ -264,6 +265,7 @@ def test_whatever_ends_the_waiting_the_rounds_are_kept(path, whole):
     check_same(simulate(JOB, checkpoint=path), whole)
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_loses_that_answer_alone():
     good, app = worker_app(JOB.task, everyone=True), ClientApp()
     app.query()(lambda message, context: good(message, context))

@@ -75,7 +75,7 @@ def test_too_few_observations_are_no_failure(monkeypatch):
     assert "detects 0 of 1 broken mechanisms" in result.summary
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_quick_audit_detects_every_bug():
     result = broken_mechanisms.audit(Settings(quick=True))
     assert result.passed

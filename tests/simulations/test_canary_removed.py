@@ -2,9 +2,12 @@
 
 import sys
 
+import pytest
+
 from simulations.studies import canary_removed
 
 
+@pytest.mark.slow
 def test_clients_train_against_a_canary(monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["canary_removed.py", "--seeds", "3", "--rounds", "100"]

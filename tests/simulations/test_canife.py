@@ -172,6 +172,7 @@ def test_random_directions_in_a_run_have_their_expected_scores():
     assert np.array_equal(again.final, run.final)
 
 
+@pytest.mark.slow
 def test_the_quick_audit_has_the_order_of_the_paper():
     """Section 5.4: CANIFE's ε below a lower bound by random directions."""
     lines: list[str] = []

@@ -62,6 +62,7 @@ def test_lines(capsys, monkeypatch):
     assert contracting.split() == ["0.4", "0.1", "12.41", "7.90", "37.46"]
 
 
+@pytest.mark.slow
 def test_nothing_calls_the_linear_limit_a_bound():
     """Where a sentence names both, it denies that the one is the other."""
     texts = [

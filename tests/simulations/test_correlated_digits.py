@@ -7,7 +7,7 @@ from tiny import Tiny
 from simulations.studies import correlated_digits as study
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_scores_are_those_of_theory_and_rows_are_printed(
     capsys, monkeypatch, tmp_path
 ):

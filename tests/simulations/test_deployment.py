@@ -59,6 +59,7 @@ def test_too_few_nodes_end_the_app_with_a_hint(monkeypatch):
         server_app.check_nodes(grid, 3, seconds=-1)
 
 
+@pytest.mark.weekly
 @pytest.mark.superlink
 def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     address = superlink(processes)

@@ -23,6 +23,7 @@ def _threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.weekly
 def test_the_quick_form_prints_every_table(capsys, monkeypatch):
     monkeypatch.setattr(
         dp_sgd, "against_theory", lambda *_: iter([])
@@ -35,6 +36,7 @@ def test_the_quick_form_prints_every_table(capsys, monkeypatch):
     assert "fashion" not in printed
 
 
+@pytest.mark.weekly
 def test_epsilon_against_theory():
     setting = dp_sgd.Setting(batch=0, epochs=3, z=0.5, canaries=300)
     audit, _, took = dp_sgd.audited(setting)
@@ -45,6 +47,7 @@ def test_epsilon_against_theory():
     assert took > 0
 
 
+@pytest.mark.weekly
 def test_the_app_audits_in_three_lines(tmp_path):
     lines = [
         line

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.slow
 def test_right_steps_are_not_found_fault_with():
     assert dp_sgd_claims.right_steps(20, steps=30) == {}
 
@@ -25,7 +26,7 @@ def test_a_broken_run_is_told():
     assert 1 < claim < 4
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_half_of_the_noise_is_a_violation_and_right_noise_is_none():
     setting = dp_sgd_claims.Setting(batch=72, epochs=3, z=0.5)
     (false,) = dp_sgd_claims.verdicts(setting, 1, 1.0)

@@ -27,6 +27,7 @@ def kinds(table):
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", kinds(dp_sgd_steps.RIGHT))
 def test_right_steps_have_no_fault_and_are_seen(name):
     findings = dp_sgd_steps.audited(
@@ -53,6 +54,7 @@ WORDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", kinds(dp_sgd_steps.BROKEN))
 def test_a_broken_step_is_named(name):
     audit = dp_sgd_steps.audited(dp_sgd_steps.BROKEN[name], 0)

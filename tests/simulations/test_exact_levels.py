@@ -27,6 +27,7 @@ def test_every_data_set_is_listed_once():
 
 
 # The sizes at which coins that came from a hash of the scores gave 7 to 10%.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "size"),
     [("weighted", 13), ("weighted", 16), ("one-run", 3), ("one-run", 8)],
@@ -38,6 +39,7 @@ def test_levels_of_two_values(method, size):
     assert study.levels(method, size, cases).max() <= study.ALPHA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [name for name, bound in BOUNDS.items() if bound.valid]
 )

@@ -30,6 +30,7 @@ def test_right_runs_are_acquitted_and_false_claims_are_found():
     assert "violated   0 of 2" in line
 
 
+@pytest.mark.slow
 def test_shorter_updates_halve_the_expected_scores():
     half = next(cell for cell in false_convictions.BELOW if cell.length == 0.5)
     evidence = half.evidence(0)
@@ -37,6 +38,7 @@ def test_shorter_updates_halve_the_expected_scores():
     assert evidence.estimate.high < evidence.claimed
 
 
+@pytest.mark.slow
 def test_the_table_is_the_accounting():
     for noise in (0.5, 1.07, 3.3, 9.0):
         arguments = noise, 0.1, 10, 1e-5

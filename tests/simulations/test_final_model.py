@@ -174,6 +174,7 @@ def test_the_interval_covers():
     )
 
 
+@pytest.mark.slow
 def test_the_quick_form_has_every_kind():
     lines: list[str] = []
     (result,) = final_model_canaries.main(seeds=1, quick=True, say=lines.append)

@@ -55,6 +55,7 @@ def test_a_reproduction_is_short_and_needs_the_library_alone(path):
     assert re.search(r"print\(.*\)  # ", code) or re.search(r"^# ", code, re.M)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
 def test_a_reproduction_prints_what_it_says(path):
     """Of the libraries that are installed for the tests; within a tenth, as all are random."""

@@ -26,7 +26,7 @@ def test_the_guide_has_the_numbers_that_the_script_expects():
     assert numbers(GUIDE.read_text("utf-8")) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.filterwarnings(
     "ignore"
 )  # dp-accounting's, of orders that do not help

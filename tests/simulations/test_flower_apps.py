@@ -36,6 +36,7 @@ def front_matter(readme):
     }
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     "app", [APP, BASELINE, HOSPITALS], ids=["app", "baseline", "hospitals"]
 )
@@ -117,6 +118,7 @@ def test_the_baseline_runs_what_the_paper_s_script_runs(
     assert found.seeds == Seeds.derive(settings["seed"])
 
 
+@pytest.mark.weekly
 @pytest.mark.ray
 def test_the_baseline_runs_in_a_simulation(processes, tmp_path):
     superlink(processes, "--simulation")
@@ -138,6 +140,7 @@ def test_the_baseline_runs_in_a_simulation(processes, tmp_path):
     assert AuditRecord.load(tmp_path / "out" / "record.npz").rounds == 2
 
 
+@pytest.mark.weekly
 @pytest.mark.ray
 def test_the_app_runs_in_a_simulation(processes, tmp_path):
     superlink(processes, "--simulation")

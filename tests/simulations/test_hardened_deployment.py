@@ -10,7 +10,11 @@ from deployment import DIES, LIES, NODES, ROUNDS
 from fl_epe import AuditRecord
 from fl_epe.auditing import FaultKind
 
-pytestmark = [pytest.mark.slow, pytest.mark.superlink]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.superlink,
+    pytest.mark.weekly,
+]
 
 
 def _said(record, *words):

@@ -68,7 +68,7 @@ def test_the_bound_is_above_add_or_remove_and_below_substitute():
     assert poisson_epsilon(10.0, 0.25, 500, DELTA) < bound < pair.epsilon(DELTA)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_bound_holds_in_its_share_of_runs():
     """Above the true ε in at most 5% of 200 runs, with three standard errors."""
     pair, runs = HiddenSubstitute(3.0, 0.5, 10), 200

@@ -81,6 +81,7 @@ def test_hospitals_are_unequal_and_have_no_record_in_common(task):
     assert sum(p.numel() for p in task.Net().parameters()) >= 2000
 
 
+@pytest.mark.slow
 def test_the_flower_app_learns_and_says_what_leaks(task, tmp_path, capsys):
     torch.manual_seed(1)
     states = run(settings(**{"num-server-rounds": 2, "output": str(tmp_path)}))
@@ -181,6 +182,7 @@ def flare(task, monkeypatch):
     return go
 
 
+@pytest.mark.slow
 def test_a_hospital_answers_in_the_loop_of_a_client_api(flare, tmp_path):
     stub = flare("south", tmp_path, rounds=4)
     said = (tmp_path / "south" / "answer.txt").read_text("utf-8")

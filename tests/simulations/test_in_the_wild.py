@@ -65,6 +65,7 @@ def test_a_defect_that_is_gone_and_an_accused_control_are_unexpected(capsys):
     assert "2 of 2 seeds pass" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_no_seed_accuses_a_right_mechanism():
     results = [wild.examine(lead(1.0), 300, seed) for seed in range(20)]
     assert all(result.as_expected for result in results)

@@ -64,6 +64,7 @@ def test_holds_for_copies_of_one_randomized_response(runs, epsilon):
     _exceeds(draw, epsilon + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 4])
 def test_ranks_hold_where_all_canaries_of_a_run_share_a_shift(runs):
     def draw(rng):

@@ -145,6 +145,7 @@ def test_the_estimate_of_two_gaussians_of_one_spread():
     assert epsilon_of_means(Scores(grid, grid + 1), 1e-5) == 0
 
 
+@pytest.mark.slow
 def test_the_quick_audit_has_bounds_above_add_or_remove_and_within_substitute():
     result = audit(Settings(quick=True))
     assert result.passed

@@ -52,6 +52,7 @@ def test_figure_4_from_scratch():
     ]
 
 
+@pytest.mark.slow
 def test_figures_of_hyperparameters():
     result = substitute_settings.audit(QUICK)
     assert result.passed

@@ -27,6 +27,7 @@ def test_four_standard_errors_are_apart_and_so_is_what_is_not_a_number():
     assert apart([np.nan, 0.0], 0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_table_2_agrees_with_theory(capsys):
     table2.main(SMALL)
     printed = capsys.readouterr().out
@@ -50,6 +51,7 @@ def one_noise(monkeypatch):
     return table.rows[1].noise_multiplier
 
 
+@pytest.mark.slow
 def test_table_3_agrees_with_what_other_seeds_gave(one_noise, capsys):
     table3.main(["--seeds", "2"])
     printed = capsys.readouterr().out
@@ -57,7 +59,7 @@ def test_table_3_agrees_with_what_other_seeds_gave(one_noise, capsys):
     assert "PARTS" not in printed
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_table_3_fails_where_something_else_is_expected(
     one_noise, monkeypatch, capsys
 ):

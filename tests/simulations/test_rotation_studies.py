@@ -60,6 +60,7 @@ def test_a_difference_of_means_or_spreads_is_found():
     assert rotation.Row.of("", values, rng.standard_normal(200)).p_mean > 1e-3
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     "part", ["embedding", pytest.param("training", marks=pytest.mark.slow)]
 )

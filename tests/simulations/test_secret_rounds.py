@@ -16,6 +16,7 @@ def test_the_truth_of_independent_rounds_is_what_is_computed():
     assert exact == pytest.approx(computed, rel=0.01)
 
 
+@pytest.mark.slow
 def test_lines(capsys, monkeypatch):
     monkeypatch.setattr(study, "CELLS", (study.CELLS[4], study.CELLS[6]))
     monkeypatch.setattr(

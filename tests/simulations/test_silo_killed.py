@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from flower_processes import PATIENCE, flwr_start, superlink, supernode
 
-pytestmark = [pytest.mark.slow, pytest.mark.superlink]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.superlink,
+    pytest.mark.weekly,
+]
 
 APP = Path(__file__).parents[2] / "simulations" / "apps" / "three-hospitals"
 NODES, ROUNDS, DEADLY = 3, 4, 2

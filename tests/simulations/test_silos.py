@@ -10,6 +10,7 @@ SMALL = Setting(12, (Silo(10, 0.05, noise=0.8),) * 3)
 SIZES = study.SETTINGS["sizes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", study.ADVERSARIES)
 def test_each_adversary_has_its_line(adversary):
     exact = study.exact_epsilon(SMALL, 0, adversary)
@@ -77,6 +78,7 @@ def test_the_noise_of_unequal_silos():
     )
 
 
+@pytest.mark.slow
 def test_lines(monkeypatch, capsys):
     monkeypatch.setitem(study.SETTINGS, "three", SMALL)
     monkeypatch.setattr(

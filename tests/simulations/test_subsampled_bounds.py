@@ -29,6 +29,7 @@ def drawn(noise, rate, count, seed):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "rate"), [(0.5, 0.25), (1.0, 1.0)], ids=["sampled", "all"]
 )

@@ -18,6 +18,7 @@ from simulations.shared.composed import noise_of_epsilon
 QUICK = Settings(quick=True)
 
 
+@pytest.mark.slow
 def test_both_figures_and_the_table():
     result = tight_audits.audit(Settings(quick=True, observations=1000))
     assert result.passed
@@ -38,6 +39,7 @@ def test_both_figures_and_the_table():
     assert shares["(ε, δ) (CP)"] < 0.5
 
 
+@pytest.mark.slow
 def test_the_docstring_has_the_steps_that_are_measured():
     printed_rows = re.findall(r"^ +a step +(.+)$", tight_audits.__doc__, re.M)
     assert len(printed_rows) == len(tight_audits.PAPER_TABLE_1)
@@ -51,6 +53,7 @@ def test_the_docstring_has_the_steps_that_are_measured():
         )
 
 
+@pytest.mark.slow
 def test_what_the_paper_says_of_trade_off_curves():
     result = trade_offs.audit(QUICK)
     assert result.passed
@@ -72,7 +75,7 @@ def test_what_the_paper_says_of_trade_off_curves():
     assert (observations[:, 4] == 0).tolist() == [True, False, False]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     "audit", [step_audit.audit, input_canaries.audit], ids=["steps", "inputs"]
 )

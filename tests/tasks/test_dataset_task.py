@@ -744,7 +744,7 @@ print(seen.hexdigest())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_another_process_has_the_same_clients_held_out_rows_and_initial_model():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
     answers = set()

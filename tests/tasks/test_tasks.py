@@ -46,6 +46,7 @@ def test_a_task_travels_as_a_few_bytes_after_its_data_is_loaded(task: Task):
     assert hash(pickle.loads(packed)) == hash(task)  # noqa: S301
 
 
+@pytest.mark.slow
 def test_clients_have_inputs_for_the_model_and_integer_targets(task: Task):
     model = task.model()
     bind_parameters(model, torch.from_numpy(task.initial(0)))
@@ -82,6 +83,7 @@ def test_a_client_that_does_not_exist_is_named(task: Task, client_id: int):
         task.client(client_id)
 
 
+@pytest.mark.slow
 def test_the_initial_model_is_a_function_of_its_seed(task: Task):
     first = task.initial(5)
     assert first.shape == (task.dim,)

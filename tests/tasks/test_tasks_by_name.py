@@ -348,7 +348,7 @@ print(hashlib.sha256(task.initial(2).tobytes() + data.inputs.numpy().tobytes()).
 """
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("case", CASES)
 def test_another_process_unpickles_the_same_task(case: str, folder: Path):
     import hashlib

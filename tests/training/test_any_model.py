@@ -71,6 +71,7 @@ def _by_hand(
     return nn.utils.parameters_to_vector(parameters).detach().numpy() - theta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MODELS)
 @pytest.mark.parametrize("batch_size", [2, 4, 16])
 def test_an_update_is_that_of_plain_torch(case: str, batch_size: int):

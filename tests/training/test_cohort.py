@@ -167,6 +167,7 @@ def test_batches_are_padded_with_examples_of_the_same_client(
 # One after another, all at once, in chunks.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [_Smooth(), _Words()], ids=lambda task: type(task).__name__
 )
@@ -380,6 +381,7 @@ def test_every_task_trains_in_the_chunk_that_was_asked_for(name: str):
     assert CohortTrainer(Prepared(task), Execution("cpu", chunk=3)).chunk == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [
@@ -409,6 +411,7 @@ def test_a_chunk_that_was_asked_for_is_still_used_after_training(
     )
 
 
+@pytest.mark.slow
 def test_by_default_an_update_depends_on_its_client_alone():
     """To the last bit: not on who else is in the chunk, nor on its size or order."""
     task, local = _rows(_Table), LocalTraining(0.1, 2, 4)

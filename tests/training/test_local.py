@@ -147,6 +147,7 @@ def test_examples_of_every_epoch_count():
     assert update.examples == 15
 
 
+@pytest.mark.slow
 def test_threads_and_what_was_trained_before_change_no_bit(theta: np.ndarray):
     clients = [3, 1, 4, 15, 9, 2]
     trainer = Alone(Digits())
@@ -156,7 +157,7 @@ def test_threads_and_what_was_trained_before_change_no_bit(theta: np.ndarray):
         assert list(pool.map(lambda i: _delta(theta, i), clients)) == alone
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_another_process_with_other_threads_gives_the_same_bits(
     theta: np.ndarray,
 ):
@@ -309,6 +310,7 @@ def test_the_cnn_takes_images_that_lie_in_any_way_in_memory():
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_in_bf16_on_a_cpu_is_near():
     task, theta, step = Digits(), Digits().initial(0), LocalTraining(0.1, 1, 64)
 
