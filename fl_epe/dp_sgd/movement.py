@@ -103,15 +103,15 @@ class Movement:
             distance = norm(movement - replayed)
             if distance <= _TOLERANCE * norm(replayed) < math.inf:
                 return
-            self._compare(movement, replayed)
+            self._add_responses(movement, replayed)
         self.unexplained += 1
         self.reason = (
             self.reason
             or "they do not end where the noisy gradient alone takes them"
         )
 
-    def _compare(self, movement: Vector, replayed: Vector) -> None:
-        """Add the responses of two movements to the noise, in units of their lengths."""
+    def _add_responses(self, movement: Vector, replayed: Vector) -> None:
+        """Add each movement's inner product with the noise, over its norm, to its sum."""
         length = norm(movement)
         replayed_length = norm(replayed)
         if length > 0 and replayed_length > 0:

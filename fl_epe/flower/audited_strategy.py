@@ -67,7 +67,7 @@ class AuditedStrategy(Strategy):
             self._failed(failure, error)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
-        """Replies of clients that were not asked before; called if the hook ``name`` failed."""
+        """Note that the hook ``name`` failed. Returns further replies; none here."""
         self._failed(f"{name} goes on without the audit", error)
         return []
 

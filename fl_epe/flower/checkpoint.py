@@ -93,10 +93,11 @@ class SavedAudit(NamedTuple):
 
 
 class _Folder(enum.Enum):
-    """The status of a folder that has no saved audit which this run could continue."""
+    """What is known of a checkpoint folder."""
 
     UNREAD = enum.auto()
-    FOREIGN = enum.auto()  # it is empty, or has the audit of another run
+    # The folder is empty, or has an audit that this run does not continue (yet).
+    FOREIGN = enum.auto()
     OURS = enum.auto()
 
 

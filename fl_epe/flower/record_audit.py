@@ -328,7 +328,8 @@ class RecordAudit(AuditedStrategy):
     def ask_silos(self) -> None:
         """Send the last model to each silo that has answered, and store its answer.
 
-        `start` calls this function. Call it in a loop that does not call `start`.
+        `start` calls this function at its end. If a loop of your own replaces `start`, call it
+        once, after the loop.
         """
         if self._grid is None or self._newest is None:
             return

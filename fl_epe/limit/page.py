@@ -66,7 +66,7 @@ def write_comparison(
         finding=finding_of(plan, rows),
         failed=failed_of(rows),
         delta=_delta(plan, rows),
-        here=list(tables_of(plan, middle)),
+        middle_tables=list(tables_of(plan, middle)),
         grid=list(tables_of(plan, rows)) if len(rows) > len(middle) else [],
         names=COLUMNS[1:],
         notes=notes_of(plan, rows),
@@ -273,7 +273,7 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     lines += [
         "ε estimates what a random canary in the client's place would show; it is no bound on "
         "other attacks. Theory is for the same client and adversary.",
-        "The median client takes part as often as half of all clients or more. The adversary does "
+        "The median client takes part at least as often as half of all clients. The adversary does "
         "not know its rounds where sampling hides them.",
         f"No client takes part more often than the worst-case client, with {plan.confidence:.0%} "
         "confidence. The adversary knows its rounds.",
@@ -285,8 +285,8 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     ]
     if drawn_bounds:
         lines.append(
-            "ε of who sees every round, not who takes part, is at most, by Monte Carlo with "
-            f"{DRAWN_CONFIDENCE:.1%} confidence: {'; '.join(drawn_bounds)}."
+            "For an adversary who sees every round's model but not who takes part, ε is at most "
+            f"(Monte Carlo, {DRAWN_CONFIDENCE:.1%} confidence): {'; '.join(drawn_bounds)}."
         )
     skipped = sum(row.skipped is not None for row in rows)
     if skipped:

@@ -57,7 +57,8 @@ _DIRECT = 0.02
 # Standard errors that are added to an estimated tail.
 _STANDARD_ERRORS = 3.0
 
-# Upper bound on the expected number of draws above the largest one: none has probability e⁻⁵.
+# If more than 5 draws were expected above a value, none would be with probability below e⁻⁵. So
+# the tail above all draws is at most 5 over their number.
 _MISSING = 5.0
 
 # Scores whose null is N(0, 1) get this dimension, as if it were infinite.
