@@ -191,7 +191,7 @@ def worst_client(
         sees: the models that the adversary sees, "final" or "all".
         clients: the number of clients.
         confidence: the probability that no client exceeds it.
-        seed: the seed of client drawn at randoms, if the schedule has no law in closed form.
+        seed: the seed of the clients that are drawn, if the schedule has no law in closed form.
 
     Returns:
         The worst-case client, or ``None`` if the schedule has no law in closed form and drawing

@@ -91,7 +91,7 @@ class Exposure:
     caps: tuple[CapEffect, ...]
 
     def top(self, count: int) -> list[ExposedClient]:
-        """The ``count`` worst-case clients, the worst-case client first."""
+        """The ``count`` clients with the largest ε, in descending order."""
         check_count("top", count)
         order = np.argsort(-self.expected_scores, kind="stable")[:count]
         names = self.trace.clients[order].tolist()
