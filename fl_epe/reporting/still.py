@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -120,7 +121,20 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
         buffer = io.BytesIO()
         metadata = _METADATA[ending] | {"Title": chart.title}
         figure.savefig(buffer, format=ending, metadata=metadata)
+    if ending == "svg":
+        return _with_stable_ids(buffer.getvalue())
     return buffer.getvalue()
+
+
+def _with_stable_ids(svg: bytes) -> bytes:
+    """The picture with clip paths that are numbered in their order.
+
+    Matplotlib derives their ids from coordinates, whose last bits differ between two calls.
+    """
+    ids = dict.fromkeys(re.findall(rb'<clipPath id="(\w+)"', svg))
+    for number, name in enumerate(ids):
+        svg = svg.replace(name, b"clip-%d" % number)
+    return svg
 
 
 def still(chart: Chart) -> str:
