@@ -203,6 +203,7 @@ def test_a_member_whose_claim_python_would_not_keep_to_is_not_unpacked(
         read_archive(path, "scores")
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "bomb.npz"
     _rewrite(path, {"zeros.npy": _npy(np.zeros(40 << 20, np.uint8))})

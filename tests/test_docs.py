@@ -112,6 +112,7 @@ def commands():
                     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_have_the_options_that_documents_give_them(words, capsys):
     own = words[0] == "run" and words[1] in sorted(

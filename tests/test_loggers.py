@@ -110,6 +110,7 @@ def tensorboard_points(folder):
     return points, text.tensor_proto.string_val[0].decode()
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_each_round_once(tmp_path):
     pytest.importorskip("tensorboard")
     told_twice("tensorboard", tmp_path)
@@ -339,6 +340,7 @@ def test_the_command_says_how_to_go_on_with_its_loggers(
     )
 
 
+@pytest.mark.slow
 def test_dp_sgd_logs_its_steps(tmp_path):
     optimizer = PlainDPSGD(
         np.zeros(2000),

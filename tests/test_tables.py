@@ -244,6 +244,7 @@ def test_a_damaged_page_is_refused_where_the_file_has_checksums(tmp_path):
         read_scores(path)
 
 
+@pytest.mark.slow
 def test_a_parquet_file_that_unpacks_to_too_much_is_refused(
     tmp_path, monkeypatch
 ):

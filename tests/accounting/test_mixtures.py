@@ -188,6 +188,7 @@ def test_order_repetition_and_the_scale_of_weights_do_not_matter():
         assert epsilon_of(repeated, DELTA) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_million_distinct_expected_scores_are_rounded_up_a_little():
     sizes = np.random.default_rng(0).gamma(2, 1, 60_000)
     for epsilon_of in (

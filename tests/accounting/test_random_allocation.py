@@ -89,6 +89,7 @@ def test_theory_is_above_the_exact_ratio_and_below_coins(noise):
         assert excess.mean() < DELTA + 3 * excess.std() / math.sqrt(draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "count"),
     [("k-out-of-t", 4), ("b-min-sep:separation=4", 3)],

@@ -87,6 +87,7 @@ class TestRandomParticipations:
 
 
 class TestGuarantees:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("spec", "most"),
         [

@@ -194,6 +194,7 @@ def test_epsilon_matches_the_oracle_down_to_the_smallest_delta():
         _check_rounded_up(_epsilon(pair, delta), _exact_epsilon(pair, delta))
 
 
+@pytest.mark.slow
 def test_delta_matches_the_oracle_at_every_corner_and_down_to_1e_300():
     cases = [
         (pair, at)

@@ -211,6 +211,7 @@ class TestSecretRounds:
             < epsilon_from_record(record, adversary=EVERY_ROUND).low
         )
 
+    @pytest.mark.slow
     def test_poisson_meets_its_accountant(self):
         record = limit_record(Poisson(60, 0.1), 0.8, 1e-3)
         estimate = epsilon_from_record(
@@ -241,6 +242,7 @@ class TestSecretRounds:
 
 
 class TestSecretCoins:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("signal", "rate", "rounds", "delta"),
         [

@@ -55,6 +55,7 @@ def test_gaussian_round_trip():
     ) == pytest.approx(1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "epsilon_of",
     [
@@ -218,6 +219,7 @@ def test_fixed_size_refuses_what_it_has_no_answer_for(given, message):
         fixed_size_epsilon(*given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1.0, 2.0, 4.0])
 def test_fixed_size_composes(noise):
     """Beside the losses of the worst updates, drawn; docs/notes/fixed-size.md has more."""

@@ -98,6 +98,7 @@ def test_right_aggregate_with_few_trials_is_undecided():
     assert told.power > 0.95
 
 
+@pytest.mark.slow
 def test_aggregate_with_half_the_noise_is_found_out():
     with pytest.raises(AssertionError, match="violated"):
         assert_private(_play(0.75, 0), _gaussian(1.5), DELTA, method="gdp")
@@ -497,6 +498,7 @@ def test_record_with_too_few_canaries_is_refused():
 # Whom a claim is about.
 
 
+@pytest.mark.slow
 def test_evidence_names_adversary_and_client():
     secret = limit_record(
         Poisson(20, 0.2), 1.0, 1e-5, num_canaries=40, unobserved=2, seed=1

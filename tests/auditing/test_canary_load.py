@@ -69,6 +69,7 @@ def test_a_place_that_is_too_much_keeps_a_part_of_its_rounds():
     assert sorted(here.sum(axis=0), reverse=True) == [5, 3, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "participations", "clients", "z"),
     [

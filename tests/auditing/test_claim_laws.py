@@ -258,6 +258,7 @@ def test_a_run_as_private_as_its_claim_or_more_is_not_violated():
     assert assert_private(_poisson(1.3), claim, DELTA).verdict == "not violated"
 
 
+@pytest.mark.slow
 def test_a_law_that_was_rejected_refutes_nothing():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
     record = _poisson(0.9, seed=1)

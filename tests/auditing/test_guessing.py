@@ -207,6 +207,7 @@ def test_weighted_of_flawless_scores_is_its_formula():
     assert exact - 0.01 < found <= exact
 
 
+@pytest.mark.slow
 def test_weighted_pays_for_leaks():
     """(0, δ)-DP can reveal some canaries outright: as many as δ says are no evidence."""
     trials, failures = 200, 0
@@ -224,6 +225,7 @@ def test_weighted_pays_for_leaks():
     )
 
 
+@pytest.mark.slow
 def test_weighted_beats_unweighted_guesses():
     """Although its groups have a fixed size, a condition that it pays for."""
     gains = []

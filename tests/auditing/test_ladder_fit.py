@@ -148,6 +148,7 @@ def growing_less(seed, taken_back):
     return view, AuditedClient.of(record, EVERY_ROUND)
 
 
+@pytest.mark.slow
 def test_a_client_has_the_scale_of_canaries_that_took_part_as_often():
     """Training takes back 25% of what a frequent client adds, and nothing of a rare one."""
     inside, pooled_inside, truth = 0, 0, 0.75

@@ -69,6 +69,7 @@ def test_equal_cosines_that_are_not_0_are_evidence(method):
     assert bound_of(method, np.ones(50), None, dim=DIM) > 5000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", BOUNDS)
 @pytest.mark.parametrize("step", [0.0, 0.5], ids=["continuous", "ties"])
 def test_the_order_of_scores_does_not_matter(method, step):
@@ -426,6 +427,7 @@ def _slow(value):
     return pytest.param(value, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "dim"), WITH_DELTA)
 @pytest.mark.parametrize("shift", [_slow(0.5), 2.0, _slow(6.0)])
 @pytest.mark.parametrize("seed", [0, _slow(1), _slow(2)])
@@ -478,6 +480,7 @@ def test_few_dimensions_without_signal(method, dim):
     _check_share(np.sum(bounds > 0), 60, ALPHA if method in VALID else 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", FEW_DIMENSIONS)
 @pytest.mark.parametrize(
     "method", [name for name in EXACT if name not in ("jeffreys", "lifted")]

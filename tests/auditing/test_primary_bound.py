@@ -39,6 +39,7 @@ def test_it_is_valid_and_free_of_distributions(count, others, delta):
     assert chosen.assumption == BOUNDS["simultaneous"].assumption
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "others", "delta"), DESIGNS)
 def test_it_exceeds_the_truth_no_more_often_than_it_says(count, others, delta):
     rng, method, runs = (

@@ -13,6 +13,7 @@ from fl_epe.canaries.directions import LEAST_SIZE, Rotation, rotation
 KINDS = ["rotation", "sphere"]
 
 
+@pytest.mark.slow
 def test_same_bits_in_another_process():
     code = """
 from fl_epe import CanarySet
@@ -56,6 +57,7 @@ def test_the_kinds_are_different_canaries_but_in_a_few_dimensions():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dim", [1, 33, 70_001])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -223,6 +225,7 @@ def test_rows_of_a_whole_rotation_are_orthogonal():
     np.testing.assert_allclose(vectors @ vectors.T, np.eye(20), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_cut_rows_overlap_less_than_independent_directions():
     dim = 100_000
     count = 300

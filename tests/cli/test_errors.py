@@ -503,6 +503,7 @@ class TestText:
 
 
 class TestCommands:
+    @pytest.mark.slow
     def test_schedules_that_are_listed_work(
         self, log, capsys, tmp_path, monkeypatch
     ):

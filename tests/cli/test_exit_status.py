@@ -18,6 +18,7 @@ RECORDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECORDS)
 def test_report(kind: str, tmp_path, capsys):
     make, expected, status = RECORDS[kind]
@@ -31,6 +32,7 @@ def test_report(kind: str, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECORDS)
 def test_run(kind: str, tmp_path, capsys, monkeypatch):
     make, expected, status = RECORDS[kind]

@@ -33,6 +33,7 @@ def test_what_others_could_read_before_is_private_afterwards(run_dir):
     assert [file.name for file in run_dir.iterdir()] == ["record.npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "whole_folder",
     [

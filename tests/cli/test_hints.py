@@ -105,6 +105,7 @@ def test_data_that_are_not_there_are_not_looked_up(
     )
 
 
+@pytest.mark.slow
 def test_an_exported_record_has_a_report(finished, tmp_path, capsys):
     run, _ = finished
     copy, again = tmp_path / "shared.npz", tmp_path / "again.npz"

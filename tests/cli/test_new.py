@@ -249,6 +249,7 @@ def _hospital(path):
     return int(table["outcome"].count())
 
 
+@pytest.mark.slow
 def test_a_table_as_people_have_it_runs_without_an_edit(
     own_modules, monkeypatch, capsys
 ):
@@ -289,6 +290,7 @@ def test_a_table_as_people_have_it_runs_without_an_edit(
     )
 
 
+@pytest.mark.slow
 def test_owners_of_very_uneven_sizes_run_without_an_edit(own_modules, capsys):
     random = np.random.default_rng(8)
     sizes = [1, 1, 2, 200, *random.integers(3, 20, 36)]
@@ -499,6 +501,7 @@ ODD_NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_column_s_name_is_what_the_written_task_calls_it(
     name, own_modules, monkeypatch, capsys

@@ -119,6 +119,7 @@ def test_every_output_says_the_same(words, folder, capsys):
         )
 
 
+@pytest.mark.slow
 def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
     assert (
         main(

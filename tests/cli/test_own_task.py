@@ -114,6 +114,7 @@ def test_the_report_calls_a_client_what_the_data_call_it(
     )
 
 
+@pytest.mark.slow
 def test_the_command_that_goes_on_can_be_pasted(
     capsys: pytest.CaptureFixture[str],
 ):
@@ -253,6 +254,7 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
     assert "owntask" not in sys.modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", [True, False], ids=["own-task", "built-in"])
 def test_resume_looks_here_only_for_a_task_of_ones_own(
     here: bool, monkeypatch: pytest.MonkeyPatch

@@ -55,6 +55,7 @@ def holder(tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [[*SMALL, "--output"], ["resume"], ["compare", "--output"]],

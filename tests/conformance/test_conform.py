@@ -87,6 +87,7 @@ def test_a_claim_below_theory_fails():
     assert check.severity == "critical"  # 4.38 is more than twice 2
 
 
+@pytest.mark.slow
 def test_nan_that_reaches_the_release_is_not_handled_and_accuses_nobody():
     def release(updates, rng):
         norms = np.linalg.norm(updates, axis=1, keepdims=True)
@@ -124,6 +125,7 @@ def test_truncated_noise_is_critical():
     ]
 
 
+@pytest.mark.slow
 def test_one_seed_in_every_call_is_found():
     def release(updates):
         return finite(updates).clip(-0.1, 0.1).sum(
@@ -189,6 +191,7 @@ def test_a_failure_has_a_command_and_all_forms_show_it():
     assert json.loads(json.dumps(found.as_json()))["passed"] is False
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_the_result():
     one, other = (
         conform(PAIRS["clips-layers"][1], trials=100, seed=7) for _ in range(2)

@@ -63,6 +63,7 @@ def test_a_right_mechanism_is_not_accused_in_20_seeds(name):
     assert study.accuse({name: RIGHT[name]}, 1000, range(20)) == 0
 
 
+@pytest.mark.slow
 def test_the_study_prints_a_line_for_each(capsys):
     assert study.find({"laplace-for-l2": KNOWN["laplace-for-l2"]}, 100, 0) == 1
     assert study.accuse({"clamped": HARMLESS["clamped"]}, 100, [0]) == 0

@@ -29,6 +29,7 @@ def test_a_seed_decides_the_order_and_what_is_taken(tmp_path: pathlib.Path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["train.bin", "held_out.bin", "index.npz"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
 def test_a_damaged_data_set_is_refused(

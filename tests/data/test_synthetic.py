@@ -124,6 +124,7 @@ def test_next_words_can_be_learned():
     assert np.mean(losses) < frequencies - 1
 
 
+@pytest.mark.slow
 def test_training_on_sentences_lowers_the_loss_by_two_nats():
     """Of the least model that can learn next words: plain steps on a product of two embeddings."""
     random = torch.Generator().manual_seed(0)

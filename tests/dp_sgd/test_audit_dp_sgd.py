@@ -185,6 +185,7 @@ def test_unknown_rounds_of_poisson_sampling():
     assert found.epsilon < audit.epsilon(adversary=EVERY_ROUND).epsilon
 
 
+@pytest.mark.slow
 def test_the_plain_step():
     optimizer = PlainDPSGD(
         np.zeros(3000),
@@ -231,6 +232,7 @@ def test_the_plain_step_is_what_it_says():
         )
 
 
+@pytest.mark.slow
 def test_empty_batches_do_not_switch_the_check_of_batch_sizes_off():
     optimizer = PlainDPSGD(
         np.zeros(50),
@@ -413,6 +415,7 @@ def test_one_step_moves_by_exactly_the_canaries():
     )
 
 
+@pytest.mark.slow
 def test_virtual_steps_are_one_step():
     parts = engine()
     model, optimizer, criterion, loader = parts
@@ -596,6 +599,7 @@ class TooLittleNoise(DPOptimizer):  # type: ignore[misc]
         self.noise_multiplier *= 3
 
 
+@pytest.mark.slow
 def test_a_broken_optimizer_is_found_and_a_right_one_is_not():
     claim = gaussian_epsilon(3.0, 1e-5, STEPS)
     for kind in (DPOptimizer, TooLittleNoise):

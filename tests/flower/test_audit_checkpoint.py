@@ -218,6 +218,7 @@ def test_models_of_any_form_are_known_again(tmp_path):
     _check_same(again.record(), uninterrupted.record())
 
 
+@pytest.mark.slow
 def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
     _, models = start(
         Later(momentum=0.9), model(), kill=KILLED, checkpoint=tmp_path
@@ -297,6 +298,7 @@ def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(
     assert (tmp_path / "audit-1.npz").read_bytes() == saved_bytes
 
 
+@pytest.mark.slow
 def test_canaries_of_clients_go_on(tmp_path):
     keywords = {
         "clients": 0.4,
@@ -477,6 +479,7 @@ def test_a_damaged_file_is_moved_aside_and_never_read_in_part(
     assert record.findings.resumed_after == ()
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
     class Dies(Later):
         def configure_train(self, *keywords):
@@ -609,6 +612,7 @@ def test_whatever_fails_the_run_ends_with_an_audit(
     }
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
     folder = tmp_path / "new"
     start(fixed(), model(), checkpoint=folder)
@@ -696,6 +700,7 @@ def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
     _check_same(again.record(), uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_never_read_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr("fl_epe.flower.checkpoint._BLOCK", 2)
     _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
@@ -760,6 +765,7 @@ def test_a_second_server_app_is_told_who_keeps_its_audit_there(
     assert not (tmp_path / "fl-epe.lock").exists()  # which is the next one's
 
 
+@pytest.mark.slow
 def test_names_in_an_audit_stay_in_its_folder(killed, tmp_path):
     """As in a folder that somebody else wrote."""
     (audit,), arrays = read_archive(

@@ -109,6 +109,7 @@ def test_every_strategy_is_audited_to_a_valid_record(name):
     assert "every round" in as_text(summarize(record))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["FedAvgM", pytest.param("FedMedian", marks=_ALIKE)]
 )
@@ -187,6 +188,7 @@ def test_the_dp_wrapper_keeps_its_promise():
     assert estimate.low < claim
 
 
+@pytest.mark.slow
 def test_an_adaptive_wrapper_s_claim_is_read_from_it():
     wrapper = adaptive("Server")
     audit, _ = run(wrapper)
@@ -243,6 +245,7 @@ def accounted():
     return fixed(expected=NODES, accountant=RdpAccountant(config))
 
 
+@pytest.mark.slow
 def test_with_an_accountant_canaries_replace_clients():
     audit, result = run(accounted(), num_canaries=3 * ROUNDS)
     record = audit.record()

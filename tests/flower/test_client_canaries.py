@@ -222,6 +222,7 @@ def test_the_reply_keeps_its_form_and_carries_the_canary():
     )
 
 
+@pytest.mark.slow
 def test_a_canary_client_that_fails_is_absent():
     app = drifting_app([canary_mod], fails=lambda node, t: node == 2 and t > 3)
     audit, _ = run(

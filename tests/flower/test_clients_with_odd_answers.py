@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from flower_audits import NODES, PLAIN, run
 from flower_clients import drifting_app, model
 from flwr.serverapp.strategy import FedAvg
@@ -37,6 +38,7 @@ def test_an_error_whose_text_raises_is_one_client_that_failed():
     assert any("node 4: NoTextError" in fault for fault in audit.faults)
 
 
+@pytest.mark.slow
 def test_the_node_whose_loss_is_not_finite_is_named():
     audit, result = run(FedAvg(**PLAIN), drifting_app([loses_its_loss]))
     assert math.isnan(result.train_metrics_clientapp[1]["loss"])

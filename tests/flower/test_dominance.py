@@ -184,6 +184,7 @@ def test_what_nodes_added_survives_a_restart(tmp_path):
     assert any("over the whole run" in fault for fault in audit.faults)
 
 
+@pytest.mark.slow
 def test_a_client_with_most_of_the_weight_is_named():
     settings = {**PLAIN, "min_available_nodes": 12}
     app = drifting_app(
@@ -208,6 +209,7 @@ def test_honest_nodes_are_not_accused():
     assert not any("over the whole run" in fault for fault in audit.faults)
 
 
+@pytest.mark.slow
 def test_lost_updates_are_no_divergence_of_the_training():
     app = drifting_app(fails=lambda node, t: node % 5 < 4)
     audit, _ = run(
@@ -221,6 +223,7 @@ def test_lost_updates_are_no_divergence_of_the_training():
     assert "Fix the training" not in audit.report()
 
 
+@pytest.mark.slow
 def test_clients_that_train_beside_idle_ones_are_not_accused():
     def idle(message, context, call_next):
         reply = call_next(message, context)

@@ -24,6 +24,7 @@ from fl_epe.auditing import EVERY_ROUND, FaultBook, FaultKind, NotMeasured
 from fl_epe.flower.replies import clients_of
 
 
+@pytest.mark.slow
 def test_error_replies_do_not_stop_the_audit():
     app = drifting_app(fails=lambda node, t: node == 3 and t > 3)
     audit, _ = run(flower.FedAvg(**PLAIN), app)
@@ -69,6 +70,7 @@ def test_who_does_not_answer_is_counted_and_named_where_it_is_known(
     assert faults.counts == {FaultKind.NO_ANSWER: 2}
 
 
+@pytest.mark.slow
 def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
     app = drifting_app(fails=lambda node, t: node == 3 and t == 4)
     audit, _ = run(fixed(), app)
@@ -83,6 +85,7 @@ def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
     assert epsilon_from_record(record, adversary=EVERY_ROUND).epsilon > 0
 
 
+@pytest.mark.slow
 def test_a_round_in_which_everybody_fails():
     app = drifting_app(fails=lambda node, t: t == 4)
     audit, _ = run(flower.FedAvg(**PLAIN), app)

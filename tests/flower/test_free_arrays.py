@@ -199,6 +199,7 @@ def test_an_array_that_is_frozen_later_is_left_alone_from_then_on(
     np.testing.assert_allclose(final["body"], frozen, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_move_at_first_decide_nothing():
     """A warm-up: the layout is that of the first round in which somebody moved."""
 
@@ -354,6 +355,7 @@ def test_a_killed_audit_goes_on_with_the_same_arrays_left_alone(tmp_path, kill):
     assert record.findings.resumed_after == ((kill,) if kill else ())
 
 
+@pytest.mark.slow
 def test_clients_that_answer_with_updates_show_the_same():
     def step(model, rng, t):
         head = moves_head(model, rng, t)["head"]
@@ -376,6 +378,7 @@ def test_clients_that_answer_with_updates_show_the_same():
     assert final["var"].min() > 0
 
 
+@pytest.mark.slow
 def test_rounds_that_move_nothing_of_what_canaries_move_have_none():
     """The head and the body take turns: the head is measured, and the body has no canary."""
 

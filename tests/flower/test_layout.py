@@ -29,6 +29,7 @@ def mixed(**more):
     return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
+@pytest.mark.slow
 def test_mixed_types_integer_buffers_and_scalars():
     audit, result = run(flower.FedAvg(**PLAIN), arrays=mixed())
     record = audit.record()

@@ -22,6 +22,7 @@ def test_noise_that_drowns_updates_is_named_and_nothing_is_proved():
     assert [line.proved for line in summary.answers] == [None, None]
 
 
+@pytest.mark.slow
 def test_without_clipping_it_is_not_known_how_long_an_update_is():
     audit, _ = run(
         flower.FedAvg(**PLAIN),

@@ -81,6 +81,7 @@ def test_noise_as_it_is(change, words, monkeypatch):
         assert re.search(words, fault)
 
 
+@pytest.mark.slow
 def test_the_next_clip_norm_scales_too_little_noise():
     """Flower (1.42) moves an adaptive clip norm before it adds the noise of a round."""
     strategy = adaptive(

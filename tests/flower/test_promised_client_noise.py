@@ -102,6 +102,7 @@ def test_nodes_alike_are_not_named_without_a_promise(odd):
     )
 
 
+@pytest.mark.slow
 def test_what_protects_a_client_stands_first():
     audit, _ = run(fixed(), app(), client_noise=PROMISE)
     assert "ε of a client by the noise in its 6 replies: " in audit.report()
@@ -122,6 +123,7 @@ def test_the_trained_model_is_the_same_as_without_the_promise():
         )  # replies come in any order
 
 
+@pytest.mark.slow
 def test_an_error_of_the_test_does_not_end_the_run(monkeypatch):
     monkeypatch.setattr("fl_epe.noise.PromisedNoise.add", lambda *given: 1 / 0)
     audit, result = run(fixed(), app(), client_noise=PROMISE)
@@ -140,6 +142,7 @@ def test_vacuous_numbers_are_logged_before_the_first_round(caplog):
     assert "is 8.52e+08" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_resumed_audit_still_knows_the_node(tmp_path):
     settings = {
         "delta": 1e-3,

@@ -313,6 +313,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_that_silo_s_fault_alone(text, tmp_path):
     def reply(partition, server_round, answered):  # another one in each round

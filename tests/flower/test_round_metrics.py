@@ -80,6 +80,7 @@ def test_each_round_says_whether_its_epsilon_is_to_be_relied_on():
                 assert metrics["epsilon-faulty"] == 0
 
 
+@pytest.mark.slow
 def test_noise_is_looked_at_after_powers_of_two(monkeypatch):
     """Each look may be wrong, and what one costs grows with the rounds."""
     looks, look = [], NoiseHealth.findings

@@ -69,6 +69,7 @@ def test_where_most_replies_are_lost_fewer_canaries_join():
     assert canaries.sum() == pytest.approx(30 * 4 / 6, abs=1)
 
 
+@pytest.mark.slow
 def test_a_canary_never_answers_in_the_place_of_the_only_client():
     real, canaries, _ = run(
         shrinking(lambda t: NODES if t <= 2 else 1), 40, inject="replace"

@@ -63,6 +63,7 @@ def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     rounds, heavy = 12, 10_000
     app = drifting_app(
@@ -104,6 +105,7 @@ def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
     assert {warning.code for warning in summarize(record).warnings} <= {"load"}
 
 
+@pytest.mark.slow
 def test_noise_of_clients_is_measured_from_clients_alone(tmp_path):
     audit = _audit(local_noise.CASE, tmp_path, rounds=2)
     assert "noise of their own" in audit.report()

@@ -56,6 +56,7 @@ def test_before_the_last_of_the_rounds_that_were_announced():
     assert "final model" in text_of(started(5, 5, rounds=10))
 
 
+@pytest.mark.slow
 def test_another_model_is_another_run_and_the_first_has_a_final_one():
     audit = started(5)
     with InProcessGrid(drifting_app(), NODES) as grid:

@@ -99,6 +99,7 @@ class TestNoise:
                 gaussian_epsilon(exact, DELTA), rel=1e-5
             )
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "target", [1.0, pytest.param(30.0, marks=pytest.mark.slow)]
     )
@@ -227,6 +228,7 @@ class TestNoise:
         above = np.mean(np.array(most) > 4.0 * (1 + 1e-3))
         assert above <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
 
+    @pytest.mark.slow
     def test_the_worst_case_of_more_clients_needs_more_noise(self):
         few, many = (
             noise_for_epsilon(

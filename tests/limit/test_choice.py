@@ -180,6 +180,7 @@ def test_schedules_with_the_same_guarantee_are_both_named(tmp_path):
     assert text.startswith("Run balls-in-bins or k-out-of-t: ")
 
 
+@pytest.mark.slow
 def test_of_several_mechanisms_the_first_counts(tmp_path):
     one = choice_of(*rows_of(tmp_path))
     assert (

@@ -120,6 +120,7 @@ def test_the_final_model_tells_more_the_more_noise_is_taken_back():
     assert np.all(np.diff(epsilons) > 1)
 
 
+@pytest.mark.slow
 def test_mechanisms_are_compared(tmp_path):
     plan = ComparisonPlan(
         schedules=("cyclic", "poisson"),

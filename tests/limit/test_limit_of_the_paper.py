@@ -38,6 +38,7 @@ class TestLimit:
             epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA), rel=0.05
         )
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("z", NOISES)
     def test_the_final_model_is_one_gaussian_mechanism_with_all_the_noise(
         self, z

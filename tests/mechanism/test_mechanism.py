@@ -168,6 +168,7 @@ def test_sgd_is_linear_with_the_stated_weights(momentum):
     )
 
 
+@pytest.mark.slow
 def test_adam_equals_torch():
     torch = pytest.importorskip("torch")
     means = np.random.default_rng(0).standard_normal((9, 4))

@@ -27,6 +27,7 @@ SPECS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("rounds", [5, 7, ROUNDS])
 def test_no_column_is_longer_than_1_and_the_first_is_not_shorter(spec, rounds):

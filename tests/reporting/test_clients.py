@@ -59,6 +59,7 @@ def test_the_median_client_has_the_answer():
         assert one.estimate.epsilon == pytest.approx(np.mean(same), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_advice_to_raise_the_noise_can_be_pasted(tmp_path, capsys):
     folder = tmp_path / "a run"
     folder.mkdir()

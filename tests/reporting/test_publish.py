@@ -37,6 +37,7 @@ def read(path):
     return list(csv.DictReader(io.StringIO(path.read_text("utf-8"))))
 
 
+@pytest.mark.slow
 def test_every_chart_has_its_files(figures):
     directory, written = figures
     names = {f"{name}.{end}" for name in CHARTS for end in ("svg", "csv")}

@@ -80,6 +80,7 @@ class TestReports:
             assert "The model did not move in 1 of 6 rounds" in text
 
 
+@pytest.mark.slow
 def test_a_report_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
     write_report(summarize(make_record()), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -58,6 +58,7 @@ def report(request):
     )
 
 
+@pytest.mark.slow
 def test_it_is_as_the_schema_says(schema, report):
     jsonschema.validate(report[1], schema)
 

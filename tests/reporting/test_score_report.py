@@ -82,6 +82,7 @@ def test_few_scores_of_an_unknown_law_refute_a_claim_by_a_proof_alone(
     assert words in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_many_scores_decide_about_a_claim(tmp_path, capsys):
     path = tmp_path / "scores.npz"
     rng = np.random.default_rng(1)

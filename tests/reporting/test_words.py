@@ -44,6 +44,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [

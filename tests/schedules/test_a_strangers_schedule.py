@@ -74,6 +74,7 @@ def test_its_law_is_what_its_clients_do():
     assert law_faults(Pairs(T, RATE)) == []
 
 
+@pytest.mark.slow
 def test_the_answer_is_that_of_a_client_whose_coins_are_secret():
     record = drawn()
     final, every = answers(record)

@@ -49,6 +49,7 @@ class TestEverySchedule:
         if sizes is not None:
             assert_near(runs_of(schedule).sum(axis=2), sizes)
 
+    @pytest.mark.slow
     def test_everybody_takes_part_as_often_as_expected(self, schedule):
         # 40 clients × 19 schedules, so that one in a thousand beyond 4 is no surprise
         assert_near(
@@ -105,6 +106,7 @@ class TestEverySchedule:
         assert SCHEDULES[schedule.kind] is type(schedule)
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same():
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     code += "import test_contract; print(*test_contract.digests())"

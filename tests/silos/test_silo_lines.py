@@ -78,6 +78,7 @@ def test_allies_leave_less_noise():
     assert limits[2] == pytest.approx(found[2]["server"].linear_limit, rel=0.02)
 
 
+@pytest.mark.slow
 def test_unequal_silos_hide_by_what_the_server_saw():
     silo = Silo()
     model = silo.run()
@@ -157,6 +158,7 @@ def test_a_servers_momentum_is_undone_if_it_is_told():
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_told_at_the_end", [True, False])
 def test_a_servers_momentum_that_is_not_told(is_told_at_the_end):
     facts = (
@@ -209,6 +211,7 @@ def test_uploads_that_the_server_did_not_use():
     )
 
 
+@pytest.mark.slow
 def test_facts_that_do_not_fit_are_no_number():
     facts = FederationFacts(8, (1, 2, 3), 3)
     lines = by_adversary(Silo().answer(facts))

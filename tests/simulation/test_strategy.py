@@ -58,6 +58,7 @@ def _stuck(rng, dim, std):
     return std * np.random.default_rng(7**30).standard_normal(dim)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "mechanism"),
     [(None, "independent"), (None, "banded:bands=2"), (_stuck, "independent")],
@@ -211,6 +212,7 @@ def test_unobserved_canaries_never_take_part():
     assert record.observed.means.mean() * np.sqrt(record.dim) > 1
 
 
+@pytest.mark.slow
 def test_the_matched_filter_meets_the_analytical_value():
     config = dataclasses.replace(
         SMALL,
@@ -352,6 +354,7 @@ class TestFaults:
         share = np.bincount(held_out).max() / len(held_out)
         assert _run().design.chance_accuracy == pytest.approx(share)
 
+    @pytest.mark.slow
     def test_a_node_that_fails_loses_its_share_only(self):
         good = worker_app(Tiny())
         app = ClientApp()

@@ -87,6 +87,7 @@ def test_two_checkpoints_are_kept(path, whole, every, newest, before):
     check_same(simulate(JOB, checkpoint=path), whole)
 
 
+@pytest.mark.slow
 def test_correlated_noise_goes_on_where_it_was(path, monkeypatch):
     config = dataclasses.replace(CONFIG, mechanism="banded:bands=4")
     monkeypatch.setitem(globals(), "JOB", Job(Tiny(), config, Seeds.derive(7)))
@@ -211,6 +212,7 @@ class Stopping(Tiny):
 LOCK, TRAINED, REQUEST = threading.Lock(), list[int](), list[StopRequest]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["main", "thread"])
 def test_a_run_that_is_asked_to_stop_keeps_its_rounds(path, whole, where):
     TRAINED.clear()

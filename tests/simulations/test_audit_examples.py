@@ -19,6 +19,7 @@ WITH_EXAMPLES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_an_example_gives_what_it_shows(name):
     module = importlib.import_module(f"simulations.{name}")

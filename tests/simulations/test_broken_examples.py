@@ -191,6 +191,7 @@ def test_the_wrong_sign_moves_the_clip_norm_the_other_way():
     assert wrong.clip_norm == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_correct_version_has_the_noise_that_it_claims(name):
     """Where worlds are Gaussian, μ of the inner product is at most sqrt(participations) / z."""

@@ -16,6 +16,7 @@ def test_right_steps_are_not_found_fault_with():
     assert dp_sgd_claims.right_steps(20, steps=30) == {}
 
 
+@pytest.mark.slow
 def test_a_broken_run_is_told():
     setting, wrong = dp_sgd_claims.BROKEN["noise removed"]
     setting = dataclasses.replace(setting, epochs=1)

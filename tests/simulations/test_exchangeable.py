@@ -7,6 +7,7 @@ from scipy import stats
 from simulations.studies.exchangeable import lower_limits
 
 
+@pytest.mark.slow
 def test_limits_of_a_rate_keep_their_confidence_where_the_plain_one_does_not():
     below = np.zeros(3)
     for repeat in range(400):
@@ -20,6 +21,7 @@ def test_limits_of_a_rate_keep_their_confidence_where_the_plain_one_does_not():
     assert min(below[1:]) >= stats.binom.ppf(0.001, 400, 0.95)
 
 
+@pytest.mark.slow
 def test_second_order_limits_hold_for_many_runs():
     held = 0
     for repeat in range(300):

@@ -13,6 +13,7 @@ EPOCHS = [
 ]
 
 
+@pytest.mark.slow
 def test_right_runs_are_acquitted_and_false_claims_are_found():
     (right,) = EPOCHS
     (false,) = (

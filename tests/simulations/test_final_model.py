@@ -156,6 +156,7 @@ def test_canaries_are_unit_vectors_of_rising_shift():
     assert set(np.flatnonzero(still)) == set(DARK)
 
 
+@pytest.mark.slow
 def test_the_interval_covers():
     rng, truth = np.random.default_rng(0), gaussian_epsilon(1.0, DELTA)
     inside = 0

@@ -79,6 +79,7 @@ def test_no_noise_at_all_is_critical_without_any_assumption():
     assert result.severity == "critical"
 
 
+@pytest.mark.slow
 def test_shared_noise_shows_in_a_difference_and_not_in_one_array():
     def release(updates):
         noise = rng.normal(0, 4.0, DIM)
@@ -134,6 +135,7 @@ def test_every_script_is_listed():
     assert scripts == set(SCRIPTS)
 
 
+@pytest.mark.slow
 def test_the_own_control_is_not_accused():
     control = importlib.import_module("simulations.in_the_wild.own_dp_fedavg")
     assert all(

@@ -117,6 +117,7 @@ def test_the_factor_is_that_of_markov_for_one_run_and_rises_to_one():
     assert 0.95 < factors[-1] < 1
 
 
+@pytest.mark.slow
 def test_the_capital_is_fair():
     """Its mean is 1 at the true mean, whatever the law of a share."""
     rng = np.random.default_rng(2)

@@ -72,6 +72,7 @@ def test_few_canaries_have_the_plain_estimate():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True])
 def test_intervals_cover(known):
     dim, count, shift, runs = 500, 500, 2.0, 300

@@ -35,6 +35,7 @@ def test_table_2_agrees_with_theory(capsys):
     assert "PARTS" not in printed
 
 
+@pytest.mark.slow
 def test_table_2_fails_where_theory_is_another(monkeypatch, capsys):
     monkeypatch.setattr(table2, "expected_epsilon", lambda *_: (5.0, 0.5))
     with pytest.raises(SystemExit, match="1"):

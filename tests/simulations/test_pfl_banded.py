@@ -36,6 +36,7 @@ def test_the_factor_that_was_meant_has_columns_of_length_one():
     assert pfl_banded.sensitivity(lower, ROUNDS) > 1.2
 
 
+@pytest.mark.slow
 def test_rows_of_length_one_are_disproved_and_columns_are_not(monkeypatch):
     monkeypatch.setattr(pfl_banded, "DIM", 4000)
     factor = square_root(ROUNDS, SEPARATION)

@@ -100,6 +100,7 @@ def test_frozen_parameters_stay_as_they_are():
     assert trainer.trainer._model.first.bias.tolist() == [3.0] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["plain", "mapping-and-unused", "tied-and-frozen"]
 )

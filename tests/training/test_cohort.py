@@ -433,6 +433,7 @@ def test_by_default_an_update_depends_on_its_client_alone():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [_Centred, _Attention])
 def test_by_default_a_model_that_a_chunk_would_change_trains_alone(
     model: type[nn.Module],

@@ -199,6 +199,7 @@ def test_an_update_does_not_change_when_the_trainer_goes_on(theta: np.ndarray):
     np.testing.assert_array_equal(update.values, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{"seed": 5}, {"round_number": 3}])
 def test_seed_and_round_draw_other_randomness(
     theta: np.ndarray, changed: dict[str, int]
