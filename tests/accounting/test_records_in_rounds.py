@@ -42,7 +42,7 @@ def accounted(deviation, steps, rate, rounds, delta):
     return law.self_compose(rounds).get_epsilon_for_delta(delta)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     (
         "silos",
@@ -111,7 +111,7 @@ def test_who_is_in_every_step_is_known():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12])
 @pytest.mark.parametrize("signal", [0.01, 0.4, 2.0, 30.0])
 def test_it_is_between_one_step_and_all_of_them(signal, delta):

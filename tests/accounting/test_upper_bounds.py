@@ -124,7 +124,7 @@ def test_poisson_without_much_noise_ends(noise_multiplier):
     assert (epsilon < ever / 100) == (noise_multiplier > 0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("replace_one", [False, True])
 @pytest.mark.parametrize(("rate", "rounds"), [(0.25, 40), (0.01, 300)])
 def test_poisson_falls_with_noise_also_where_losses_are_large(

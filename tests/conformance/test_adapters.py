@@ -27,7 +27,7 @@ def failed(found):
     return {check.name for check in found.failed}
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_flowers_wrapper_weighs_by_examples_and_lets_0_d_arrays_and_nan_through():
     target = of_flower_strategy(
         lambda: DifferentialPrivacyServerSideFixedClipping(
@@ -73,7 +73,7 @@ OPTIMIZER = of_opacus(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_an_optimizer_step_passes():
     assert failed(conform(OPTIMIZER, trials=40)) == set()
 

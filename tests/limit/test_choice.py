@@ -57,7 +57,7 @@ def test_the_smallest_guarantee_is_named_with_what_it_costs(tmp_path):
     assert "of 100 clients." in text
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_command_can_be_pasted(tmp_path):
     _, command = choice_of(*rows_of(tmp_path)).split(
         "With 100 clients: fl-epe run TASK "

@@ -150,7 +150,7 @@ def test_no_command_cuts_a_number(
     assert "…" not in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_at_least_and_at_most_are_told_apart_in_any_encoding(
     encoding, tmp_path

@@ -63,6 +63,7 @@ def test_a_run_under_ray():
     )
 
 
+@pytest.mark.weekly
 def test_every_fault_is_counted(capsys, monkeypatch):
     monkeypatch.setattr(survival_faults, "TIMEOUT", 8.0)
     assert survival_faults.main(8, 24, 3)
