@@ -61,14 +61,16 @@ def _imports(module):
     return list(_found_imports(module))
 
 
-def _found_imports(module):
+def _tree(module):
     path = ROOT.parent / module.replace(".", "/")
-    path = (
-        path.with_suffix(".py")
-        if path.with_suffix(".py").exists()
-        else path / "__init__.py"
-    )
-    for node in ast.walk(ast.parse(path.read_text())):
+    file = path.with_suffix(".py")
+    if not file.exists():
+        file = path / "__init__.py"
+    return ast.parse(file.read_text("utf-8"))
+
+
+def _found_imports(module):
+    for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -92,19 +94,14 @@ def test_rooms_import_only_from_rooms_below():
 
 def _named(module):
     """The modules of the package that a file imports, also for types alone or by a string."""
-    path = ROOT.parent / module.replace(".", "/")
-    path = (
-        path.with_suffix(".py")
-        if path.with_suffix(".py").exists()
-        else path / "__init__.py"
-    )
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = _tree(module)
     texts = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
         ast.get_docstring(node, clean=False)
         for node in ast.walk(tree)
         if isinstance(node, texts)
     }
+    no_import = docstrings | {"fl_epe"}
     for node in ast.walk(tree):
         match node:
             case ast.Import():
@@ -113,9 +110,7 @@ def _named(module):
                 for alias in node.names:
                     file = f"{source}.{alias.name}"
                     yield file if file in FILES else source
-            case ast.Constant(value=str(text)) if text not in docstrings | {
-                "fl_epe"
-            }:
+            case ast.Constant(value=str(text)) if text not in no_import:
                 yield text
 
 
@@ -127,9 +122,8 @@ def test_no_files_import_one_another_in_a_circle():
         for module in FILES
     }
     assert sum(map(len, graph.values())) > 500
-    graphlib.TopologicalSorter(
-        graph
-    ).prepare()  # raises a CycleError that names the circle
+    # A circle raises a CycleError that names it.
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_heavy_packages_stay_in_their_rooms():
@@ -236,15 +230,6 @@ def test_the_plug_in_stands_without_the_simulation(name):
             ["fl_epe", "training"],
             ["fl_epe", "simulation"],
         )
-
-
-def test_files_of_the_plug_in_import_each_other_in_no_circle():
-    """Also where an import is for the type checker alone."""
-    own = {f"fl_epe.flower.{name}" for name in PLUG_IN}
-    graph = {module: own.intersection(_imports(module)) for module in own}
-    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(
-        own
-    )
 
 
 def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
