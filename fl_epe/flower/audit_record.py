@@ -267,7 +267,7 @@ def doubts(record: AuditRecord) -> Iterator[str]:
     if fit is None or not record.signal_known():
         return
     freedom = record.num_canaries - 1
-    sizes = seen_by(record, EVERY_ROUND).sizes.observed
+    sizes = seen_by(record, EVERY_ROUND).expected_scores.observed
     tolerated = _UNEQUAL * fit.scale * math.sqrt(np.mean(sizes**2))
     if freedom:
         chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom

@@ -150,7 +150,7 @@ def median_client(
     high = epsilon
     if confidence is not None:
         check_probability("confidence", confidence)
-        energy = float(np.sum(view.sizes.observed**2))
+        energy = float(np.sum(view.expected_scores.observed**2))
         half = half_width(confidence) / math.sqrt(max(energy, 1e-300))
         low = client_epsilon(view, client, 1 - half, record.delta)
         high = client_epsilon(view, client, 1 + half, record.delta)
@@ -205,14 +205,18 @@ def worst_client(
             schedule, weights, clients, confidence=confidence, seed=seed
         )
 
-    law = law_of(view.weights)
+    law = law_of(view.expected_scores.by_round)
     if (
         sees == "all"
         and strategy is not None
         and schedule.most_participations() > 1
     ):
         law = accounting.drawn_law(
-            schedule, view.sizes.of, clients, confidence=confidence, seed=seed
+            schedule,
+            view.expected_scores.of,
+            clients,
+            confidence=confidence,
+            seed=seed,
         )
     elif sees == "all" and law is not None:
         law = law.root()

@@ -15,7 +15,8 @@ derivation is in docs/notes/limit.md.
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = limit_record(ShuffledEpochs(4, 2), noise_multiplier=0.5, delta=1e-5)
-    >>> round(float(auditing.seen_by(record).sizes.observed[0]), 6)  # two rounds, √4 the noise
+    >>> scores = auditing.seen_by(record).expected_scores.observed
+    >>> round(float(scores[0]), 6)  # two rounds, √4 the noise
     2.0
 """
 
@@ -62,7 +63,7 @@ class RealUpdates:
     def of(cls, record: auditing.AuditRecord) -> Self:
         """The real updates of a run, from the norms of its means and of its displacement.
 
-        One canary counts as part of them; the others are projected out (`View.alone`).
+        One canary counts as part of them; the others are projected out (`Signals.leave_one_out`).
 
         Raises:
             ValueError: if the run's noise or clip norms are unknown or 0, or its server was not
@@ -76,7 +77,7 @@ class RealUpdates:
                 z,
                 "and clip_norms of the record to be known",
             )
-        norms = auditing.seen_by(record).alone.norms
+        norms = auditing.seen_by(record).signals.leave_one_out.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weights = record.round_weights() * unit
         energy = float(np.sum(weights**2))

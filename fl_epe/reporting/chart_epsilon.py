@@ -234,7 +234,7 @@ def _adversary_traces(
         growth = share if answer.adversary.sees_final else np.sqrt(share)
         return epsilon_of_shift(np.asarray(scale) * client_size * growth, delta)
 
-    sizes = view.sizes.observed
+    sizes = view.expected_scores.observed
     counts = scored_participations(record, len(sizes))
     residuals = scores.deviates(fit.scale * sizes)
     groups = [group for group in _groups(counts) if sizes[group].any()]

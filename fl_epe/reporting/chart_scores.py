@@ -30,7 +30,7 @@ def scores_chart(
         name = charts.view_name(sees, record)
         color, dash, symbol = charts.LOOKS[sees]
         of_adversary: JSON = {"yaxis": charts.panel(len(clauses)), "meta": name}
-        sizes = seen_by(record, Adversary(sees)).sizes.observed
+        sizes = seen_by(record, Adversary(sees)).expected_scores.observed
         ends = np.array([0.0, float(sizes.max(initial=0.0))])
         line = fit.scale * ends
         label = f"{name}, κ = {signed(fit.scale)}"

@@ -64,7 +64,7 @@ def client_leakage(summary: Summary) -> ClientLeakage:
         weights[block] = shares.sum(axis=0)
         for answer in summary.answers:
             if answer.fit is not None and answer.view is not None:
-                sizes = answer.view.sizes.of(shares)
+                sizes = answer.view.expected_scores.of(shares)
                 shifts[answer.adversary.sees][block] = answer.fit.scale * sizes
     weights /= np.maximum(participations, 1)
     epsilon = dict[str, Floats]()

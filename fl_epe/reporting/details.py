@@ -186,7 +186,9 @@ def _of_client(
     if theory is not None:
         allowed = f"theory allows {number(theory)}"
     scales = np.maximum([fit.scale, fit.low, fit.high], 0.0)
-    epsilons = epsilon_of_shift(scales * view.sizes.of(shares), summary.delta)
+    epsilons = epsilon_of_shift(
+        scales * view.expected_scores.of(shares), summary.delta
+    )
     epsilon, low, high = map(number, epsilons.tolist())
     return f"{epsilon} ({low} – {high}; {allowed}) from {what_is_seen(answer, record)}"
 

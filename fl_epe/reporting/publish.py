@@ -102,7 +102,9 @@ def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
             scored = np.flatnonzero(
                 record.presence.any(axis=0) | all_have_scores
             )
-            expected[scored] = seen_by(record, Adversary(sees)).sizes.observed
+            expected[scored] = seen_by(
+                record, Adversary(sees)
+            ).expected_scores.observed
             scores[scored] = answer.scores.observed
             if answer.scores.unobserved is not None:
                 scores[observed:] = answer.scores.unobserved

@@ -250,7 +250,11 @@ def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
     implementations.
     """
     view = answer.view
-    if view is None or answer.adversary.sees_final or not view.sizes.known:
+    if (
+        view is None
+        or answer.adversary.sees_final
+        or not view.expected_scores.scale_is_known
+    ):
         return
     fit = ladder_fit(view, None, _CONFIDENCE)
     if fit.low <= 1 <= fit.high:

@@ -324,7 +324,7 @@ def limit_final(record: AuditRecord) -> float:
         momentum=server.momentum,
     )
     return known_expected_score_epsilon(
-        seen_by(like).sizes.observed, record.delta
+        seen_by(like).expected_scores.observed, record.delta
     )
 
 
@@ -350,7 +350,7 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
     )
     final_epsilon, low, high = (
         known_expected_score_epsilon(
-            max(scale, 0.0) * view.sizes.observed, record.delta
+            max(scale, 0.0) * view.expected_scores.observed, record.delta
         )
         for scale in (fit.scale, fit.low, fit.high)
     )

@@ -372,7 +372,7 @@ def quick_start(seed: int, say: Callable[[str], object] = print) -> None:
     view = seen_by(record)
     estimate = epsilon_from_record(record, statistic="displacement")
     fit = ladder_fit(view)
-    strongest = float(seen_by(record).weights.max())
+    strongest = float(seen_by(record).expected_scores.by_round.max())
     noise = config.sum_noise_multiplier()
     say(
         f"quick start, seed {seed}, δ = 1e-05: ε = {estimate.epsilon:.2f} ({estimate.low:.2f} – "

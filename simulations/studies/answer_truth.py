@@ -151,10 +151,17 @@ def changed(
     count = np.maximum(presence.sum(axis=0), 1)
     times = ((np.arange(record.rounds) + 0.5) / record.rounds)[:, None]
     final = (
-        seen_by(record).weights[:, None] * presence * (factor(count, times) - 1)
+        seen_by(record).expected_scores.by_round[:, None]
+        * presence
+        * (factor(count, times) - 1)
     )
     every = presence * (factor(np.sqrt(count), times) - 1)
-    every = every * np.sqrt(seen_by(record, EVERY_ROUND).weights)[:, None]
+    every = (
+        every
+        * np.sqrt(seen_by(record, EVERY_ROUND).expected_scores.by_round)[
+            :, None
+        ]
+    )
     return record.with_values(
         **{
             "observed.displacement": record.observed.displacement

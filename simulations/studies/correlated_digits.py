@@ -152,7 +152,8 @@ def ratios(
     true = known_expected_score_epsilon(expected[-1], record.delta)
     got, low, high = (
         known_expected_score_epsilon(
-            max(scale, 0.0) * scores.unit * view.sizes.observed, record.delta
+            max(scale, 0.0) * scores.unit * view.expected_scores.observed,
+            record.delta,
         )
         for scale in (fit.scale, fit.low, fit.high)
     )

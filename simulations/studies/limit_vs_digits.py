@@ -378,7 +378,9 @@ def show_theory() -> None:
             EVERY_ROUND: z,
         }
         for adversary, noise in noises.items():
-            shift = float(seen_by(record, adversary).sizes.observed.mean())
+            shift = float(
+                seen_by(record, adversary).expected_scores.observed.mean()
+            )
             got, exact = _epsilon(shift, delta), gaussian_epsilon(noise, delta)
             assert abs(got / exact - 1) < 0.01, (rounds, adversary, got, exact)
             print(

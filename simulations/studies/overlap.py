@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
-from fl_epe.auditing.scoring.leave_one_out import leave_others_out
+from fl_epe.auditing.scoring.leave_one_out import project_out
 from fl_epe.auditing.scoring.scores import mean_spread
 from simulations.studies.one_release import shift_interval, shift_of_one
 
@@ -134,7 +134,7 @@ def recorded(
             (length + noise_along) ** 2 + beside**2,
             length * (length + noise_along),
         )
-        projected, hidden, share = leave_others_out(
+        projected, hidden, share = project_out(
             dots, with_sum, 1.0, *shared, length**2
         )
         lengths = np.sqrt(hidden**2 + 2 * share * projected - share**2)

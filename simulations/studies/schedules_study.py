@@ -273,7 +273,7 @@ def late() -> Section:
             momentum=0.9,
             learning_rates=decay ** np.arange(T),
         )
-        expected = seen_by(record).sizes.observed
+        expected = seen_by(record).expected_scores.observed
         loudest = expected.max() * Z * np.sqrt(T)
         first = weights[: T // 2] @ weights[: T // 2] / (weights @ weights)
         lines.append(

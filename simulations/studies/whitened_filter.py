@@ -200,6 +200,7 @@ from fl_epe.auditing.record.round_correlation import (
     SKETCH_PARTS,
     WINDOW,
     Precision,
+    Residual,
     RoundCorrelation,
     Whitener,
     reach_of,
@@ -261,7 +262,7 @@ def estimated(
     lengths = np.sqrt(parts) * np.linalg.norm(inverse, axis=1)
     whitener = Whitener(parts, window)
     rows = [
-        norm(sketch) / length * whitener.add(sketch)
+        norm(sketch) / length * whitener.add(Residual(sketch))
         for sketch, length in zip(sketches, lengths, strict=True)
     ]
     return RoundCorrelation.of(rows, _MANY)
@@ -301,9 +302,9 @@ def measure(
         by_rounds = filtered(presence_ / lengths, spread / lengths)
         by_filter /= theory
         yield (
-            by_filter / precision.own,
+            by_filter / precision.observed_std,
             by_filter * precision.unit,
-            null / precision.width,
+            null / precision.null_std,
             by_rounds[0] / theory,
             by_rounds[1],
         )

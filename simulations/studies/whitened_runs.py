@@ -85,11 +85,12 @@ from fl_epe.auditing.bounds import lower_bound
 from fl_epe.auditing.record.parts import RunningScores
 from fl_epe.auditing.record.round_correlation import (
     SKETCH_PARTS,
+    Residual,
     RoundCorrelation,
     Whitener,
     whitened_row,
 )
-from fl_epe.auditing.scoring.scores import hidden_norm, shift_scores
+from fl_epe.auditing.scoring.scores import residual_norm, shift_scores
 from fl_epe.canaries import CanarySet
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
@@ -202,7 +203,9 @@ def by_law(
     dots[:, :count] += here.T
     lengths = np.sqrt(NOISE**2 * dim + here.sum(axis=0))
     signals = (
-        np.sqrt(dim) / hidden_norm(lengths, here.any(axis=0))[:, None] * here.T
+        np.sqrt(dim)
+        / residual_norm(lengths, here.any(axis=0))[:, None]
+        * here.T
     )
     scores = shift_scores(dots[:, :count] / lengths[:, None], dim)
     directions = rng.standard_normal((count, SKETCH_PARTS), np.float32)
@@ -212,7 +215,7 @@ def by_law(
     for t, noise in enumerate(noises(rng, SKETCH_PARTS, shared)):
         canary_sum = here[:, t].astype(np.float32) @ directions
         sketch = np.sqrt(dim / SKETCH_PARTS) * noise + canary_sum
-        rows.append(norm(sketch) / lengths[t] * whitener.add(sketch))
+        rows.append(norm(sketch) / lengths[t] * whitener.add(Residual(sketch)))
         for values in (scores, signals):
             values[t] = whitened_row(rows[t], values[t], values[:t])
         running.add(np.flatnonzero(here[:, t]), scores[t], signals[t])
@@ -292,7 +295,9 @@ def run(
     fit = ladder_fit(view, scores)
     # Whether the truth is in the interval of κ, in terms of ε, whose ends need not be solved.
     ends = [
-        mean_delta(max(scale, 0.0) * scores.unit * view.sizes.observed, truth)
+        mean_delta(
+            max(scale, 0.0) * scores.unit * view.expected_scores.observed, truth
+        )
         for scale in (fit.low, fit.high)
     ]
     assert scores.unobserved is not None

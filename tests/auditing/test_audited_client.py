@@ -119,11 +119,13 @@ def test_its_expected_score_is_that_of_a_canary_with_as_many_rounds(sees):
     expected = np.sqrt(12) if sees == "all" else 12 / np.sqrt(60)
     assert client.size(view) == pytest.approx(expected, rel=1e-6)
     whole = record.presence.sum(axis=0) == 12
-    np.testing.assert_allclose(view.sizes.observed[whole], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        view.expected_scores.observed[whole], expected, rtol=1e-6
+    )
     weights = np.full(record.presence.shape, 2.0)
     heavy = seen_by(record.with_values(canary_weights=weights), Adversary(sees))
     np.testing.assert_allclose(
-        heavy.sizes.observed[whole], 2 * expected, rtol=0.01
+        heavy.expected_scores.observed[whole], 2 * expected, rtol=0.01
     )
     assert client.size(heavy) == pytest.approx(
         expected, rel=0.01
@@ -171,7 +173,7 @@ def test_sizes_are_the_expected_scores_and_sums_of_their_rounds(sees):
         momentum=0.5,
     )
     view = seen_by(record, Adversary(sees))
-    sizes = view.sizes
+    sizes = view.expected_scores
     assert sizes.known
     np.testing.assert_allclose(
         sizes.parts.sum(axis=0), sizes.observed, rtol=1e-9

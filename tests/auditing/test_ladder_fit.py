@@ -42,7 +42,7 @@ def fit_of(record, scores=None):
 def test_it_is_least_squares_with_its_standard_error():
     record = record_of()
     view = seen_by(record, EVERY_ROUND)
-    sizes, scores = view.sizes.observed, scores_of(view).observed
+    sizes, scores = view.expected_scores.observed, scores_of(view).observed
     fit = fit_of(record)
     assert fit.scale == pytest.approx(
         sizes @ scores / (sizes @ sizes), rel=1e-9
@@ -72,7 +72,7 @@ def test_power_is_what_the_tests_find():
     for seed in range(200):
         record = record_of(seed, places=60, participations=30)
         view = seen_by(record, EVERY_ROUND)
-        sizes, scores = view.sizes.observed, scores_of(view)
+        sizes, scores = view.expected_scores.observed, scores_of(view)
         mean = (sizes.min() + sizes) / 2  # from the first rung on
         scores = dataclasses.replace(
             scores, observed=scores.observed - sizes + mean
@@ -113,7 +113,7 @@ def test_ties_and_extremes_have_finite_numbers(values, dim):
 def test_scores_that_are_certainly_wider_have_a_wider_interval():
     record = record_of(places=60)
     view = seen_by(record, EVERY_ROUND)
-    sizes, scores = view.sizes.observed, scores_of(view)
+    sizes, scores = view.expected_scores.observed, scores_of(view)
     wide = dataclasses.replace(
         scores, observed=sizes + 3 * (scores.observed - sizes)
     )
@@ -140,7 +140,7 @@ def growing_less(seed, taken_back):
         schedule, 0.25, 1e-5, num_canaries=8, unobserved=2, beside=40, seed=seed
     )
     view = seen_by(record, EVERY_ROUND)
-    sizes, scores = view.sizes.observed, scores_of(view)
+    sizes, scores = view.expected_scores.observed, scores_of(view)
     lost = taken_back * sizes * (sizes - sizes.min()) / np.ptp(sizes)
     view.computed_scores["matched-filter"] = dataclasses.replace(
         scores, observed=scores.observed - lost

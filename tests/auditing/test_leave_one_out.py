@@ -23,10 +23,10 @@ from fl_epe.auditing import (
 )
 from fl_epe.auditing.estimate.confidence_sequence import boundary
 from fl_epe.auditing.scoring.leave_one_out import (
-    all_canaries,
+    keep_all_canaries,
     leave_one_out,
-    leave_others_out,
     measure_others,
+    project_out,
 )
 from fl_epe.mechanism import ServerSGD
 
@@ -94,7 +94,7 @@ def test_the_sum_is_taken_out_and_each_canary_put_back(count):
     vectors /= np.linalg.norm(vectors, axis=1)[:, None]
     own = np.r_[rng.random(count) + 0.5, np.zeros(3)]  # three took no part
     total = own @ vectors
-    dots, length, share = leave_others_out(
+    dots, length, share = project_out(
         vectors @ mean,
         vectors @ total,
         own,
@@ -234,7 +234,7 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
         shifts = (
             np.array([fit.low, fit.scale, fit.high])
             * one.unit
-            * view.sizes.observed.mean()
+            * view.expected_scores.observed.mean()
         )
         assert epsilon_two_gaussians(
             0, 1, shifts, 1, record.delta
@@ -295,7 +295,7 @@ def test_records_keep_it_and_without_it_all_canaries_stay_in(tmp_path):
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     assert mean_score(loaded) == mean_score(record)
     assert mean_score(loaded, "final") == mean_score(record, "final")
-    old = all_canaries(loaded)
+    old = keep_all_canaries(loaded)
     assert leave_one_out(old) is old
     assert mean_score(old) == mean_score(record, raw=True)
 
@@ -314,7 +314,7 @@ def test_an_optimizer_that_cannot_be_undone_leaves_the_final_model_raw():
 
 
 def test_a_part_that_no_float_can_hold_is_left_in():
-    record = all_canaries(recorded(200)[0])
+    record = keep_all_canaries(recorded(200)[0])
     mechanism = dataclasses.replace(
         record.mechanism, contributions=np.full(record.rounds, 1e200)
     )

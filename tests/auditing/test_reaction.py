@@ -16,7 +16,6 @@ from fl_epe.auditing import (
 from fl_epe.auditing.answer.ladder_fit import client_fit, ladder_fit
 from fl_epe.auditing.record.parts import ServerStep
 from fl_epe.auditing.scoring.reaction import Reaction, pulled_back
-from fl_epe.auditing.scoring.reaction_fit import fit_reaction
 
 DIM = 4000
 ROUNDS = 60
@@ -76,14 +75,14 @@ def test_a_share_of_the_position_is_taken_back():
     )
     # positions 0.5, 0.5 + 0.5·(0.5 − 0.1) = 0.7, 0.7 + 0.5·(0.2 + 0.86) = 1.23
     np.testing.assert_allclose(moved.updates.ravel(), [1.0, -0.1, 0.86])
-    np.testing.assert_allclose(moved.position, [1.23])
+    np.testing.assert_allclose(moved.positions, [1.23])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, RATE, 0.2])
 def test_the_rate_is_found(rate):
     found = [
-        fit_reaction(seen_by(run(rate, seed=seed), EVERY_ROUND))
+        seen_by(run(rate, seed=seed), EVERY_ROUND).fitted_reaction
         for seed in range(6)
     ]
     errors = [one.error for one in found]

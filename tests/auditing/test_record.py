@@ -201,8 +201,8 @@ def test_contributions_stand_for_clip_norms():
     )
     for sees in ("all", "final"):
         np.testing.assert_allclose(
-            seen_by(told, Adversary(sees)).sizes.observed,
-            seen_by(plain, Adversary(sees)).sizes.observed,
+            seen_by(told, Adversary(sees)).expected_scores.observed,
+            seen_by(plain, Adversary(sees)).expected_scores.observed,
         )
     unknown = make_record(contributions=np.full(6, np.nan))
     assert not unknown.signal_known()

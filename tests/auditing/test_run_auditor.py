@@ -293,16 +293,18 @@ def test_a_state_that_does_not_fit_is_refused(change, message):
 
 
 @pytest.mark.parametrize(
-    ("everybody", "taken_out"), [(True, True), (False, False)]
+    ("score_absent", "taken_out"), [(True, True), (False, False)]
 )
 def test_canaries_of_little_energy_are_projected_out_where_rounds_are_whitened(
-    everybody, taken_out
+    score_absent, taken_out
 ):
     """Else they are in the rounds' correlations: κ of 200 rounds in 4,000 dimensions was 0.97."""
     canaries = CanarySet(4000, 3, SEED)
     mean = np.random.default_rng(0).standard_normal(4000)
     facts = RoundFacts([0, 1], 0.1, 1.0, replies=1)
-    *_, residual = score_round(canaries, 3, mean, facts, everybody=everybody)
+    *_, residual = score_round(
+        canaries, 3, mean, facts, score_absent=score_absent
+    )
     assert (residual.canaries is not None) == taken_out
 
 
@@ -343,7 +345,7 @@ def test_what_is_known_better_counts_before_canaries_are_projected_out():
     assert known == epsilons_of(auditor.record(mechanism=mechanism))
     late = answers(auditor.record().with_values(learning_rates=rates))
     assert late[0].estimate is None
-    assert "hand it to RunAuditor.record" in late[0].reason
+    assert "pass the changed values to RunAuditor.record" in late[0].reason
     fit = answers(auditor.record(learning_rates=rates))[0].fit
     assert fit.low < 1 < fit.high
 

@@ -5,7 +5,7 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.auditing import EVERY_ROUND, Adversary, scores_of, seen_by
-from fl_epe.auditing.scoring.leave_one_out import all_canaries
+from fl_epe.auditing.scoring.leave_one_out import keep_all_canaries
 from fl_epe.auditing.scoring.scores import mean_spread
 
 DELTA = 1e-5
@@ -78,7 +78,7 @@ def test_the_interval_of_a_record_has_that_width(sees):
     assert wide.high - wide.low > 1.1 * (narrow.high - narrow.low)
     assert (
         scores_of(
-            seen_by(all_canaries(record), Adversary(sees)), statistic
+            seen_by(keep_all_canaries(record), Adversary(sees)), statistic
         ).spread
         == 1
     )

@@ -35,7 +35,7 @@ class TestExpectedScores:
             # the standard error of κ is a quarter of its interval
             assert abs(fit.scale - 1) < 4 * (fit.high - fit.low) / 4
             assert fit.low < fit.scale < fit.high
-        expected = seen_by(record).sizes.observed
+        expected = seen_by(record).expected_scores.observed
         scores = scores_of(seen_by(record)).observed
         assert stats.kstest(scores - expected, "norm").pvalue > 1e-3
 
@@ -57,7 +57,7 @@ class TestExpectedScores:
         assert abs(inside / 300 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 300)
 
     def test_rounds_weigh_alike_where_the_server_adds_up_nothing(self):
-        sizes = seen_by(make_record(server=ServerStep("adam"))).sizes
+        sizes = seen_by(make_record(server=ServerStep("adam"))).expected_scores
         np.testing.assert_array_equal(sizes.observed, 3)
 
 
@@ -133,6 +133,8 @@ def test_everything_is_derived_once():
     assert seen_by(record, EVERY_ROUND) is view
     assert scores_of(view) is scores_of(view, "matched-filter")
     assert (
-        seen_by(record, Adversary("all", knows_rounds=False)).alone
-        is view.alone
+        seen_by(
+            record, Adversary("all", knows_rounds=False)
+        ).signals.leave_one_out
+        is view.signals.leave_one_out
     )

@@ -1,14 +1,12 @@
 """The factor of the rounds' products, and what it does to scores."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from fl_epe.auditing.record import round_correlation
 from fl_epe.auditing.record.round_correlation import (
-    EXACT,
     Precision,
+    Residual,
     RoundCorrelation,
     Whitener,
     reach_of,
@@ -32,7 +30,7 @@ def residuals(rounds=ROUNDS, dim=DIM, seed=0):
 def factor_of(vectors, window=round_correlation.WINDOW):
     whitener = Whitener(vectors.shape[1], window)
     return RoundCorrelation.of(
-        [whitener.add(row) for row in vectors], vectors.shape[1]
+        [whitener.add(Residual(row)) for row in vectors], vectors.shape[1]
     )
 
 
@@ -55,7 +53,7 @@ def test_the_factor_is_that_of_the_cosines():
         dense(correlation), np.linalg.cholesky(unit @ unit.T), atol=1e-6
     )
     precision = Precision.of(ROUNDS, DIM, correlation.parts)
-    assert precision.width == 1  # nothing is estimated in so few
+    assert precision.null_std == 1  # nothing is estimated in so few
 
 
 def test_scores_are_whitened_by_it():
@@ -71,7 +69,7 @@ def test_scores_are_whitened_by_it():
     inverse = np.linalg.inv(lower @ lower.T)
     signal = rng.random(ROUNDS) + 0.5
     apart = signal**2 * np.diag(inverse)
-    np.testing.assert_allclose(correlation.alone(signal), apart)
+    np.testing.assert_allclose(correlation.single_round_energies(signal), apart)
 
 
 def test_rounds_beyond_the_window_are_forgotten():
@@ -89,9 +87,9 @@ def test_rounds_beyond_the_window_are_forgotten():
     values = np.ones((ROUNDS, 2))
     assert declared.whiten(values) is values
     known = Precision.of(declared.window, DIM, declared.parts)
-    assert known == dataclasses.replace(EXACT, unit=np.sqrt((DIM - 3) / DIM))
+    assert known == Precision(unit=np.sqrt((DIM - 3) / DIM))
     np.testing.assert_array_equal(
-        declared.alone(np.full(3, 2.0)), np.full(3, 4.0)
+        declared.single_round_energies(np.full(3, 2.0)), np.full(3, 4.0)
     )
 
 
@@ -136,15 +134,15 @@ def test_it_goes_on_from_its_state(dim, forgotten):
     vectors = residuals(dim=dim)
     whole = Whitener(dim)
     again = Whitener(dim)
-    rows = [whole.add(row) for row in vectors]
+    rows = [whole.add(Residual(row)) for row in vectors]
     half = Whitener(dim)
     for row in vectors[:8]:
-        half.add(row)
+        half.add(Residual(row))
     again.restore(half.state(), forgotten)
     for row, wanted in zip(
         vectors[8 - forgotten :], rows[8 - forgotten :], strict=True
     ):
-        np.testing.assert_array_equal(again.add(row), wanted)
+        np.testing.assert_array_equal(again.add(Residual(row)), wanted)
     with pytest.raises(ArgumentError, match=r"sketches.shape=\(2, 3\)"):
         again.restore(np.zeros((2, 3)))
 

@@ -135,7 +135,7 @@ def test_scores_of_unequal_canaries_are_what_their_weights_say():
     fit = ladder_fit(seen_by(record, EVERY_ROUND))
     assert fit.low < 1 < fit.high
     heavy = 0.1 * 8 / np.sqrt(68 / 5)  # among noise of 0.02 in each entry
-    result = seen_by(record, EVERY_ROUND).sizes.observed[
+    result = seen_by(record, EVERY_ROUND).expected_scores.observed[
         4::5
     ]  # the heavy one of each round
     assert abs(result.mean() - heavy / 0.02) < 5 * result.std() / np.sqrt(

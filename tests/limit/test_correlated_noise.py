@@ -47,12 +47,12 @@ def test_several_participations_add_up_as_the_strategy_says(spec):
     schedule = ShuffledEpochs(ROUNDS, 4)
     options = {"num_canaries": 20, "strategy": strategy}
     record = limit_record(schedule, Z, DELTA, **options)
-    found = seen_by(record, EVERY_ROUND).sizes.observed
+    found = seen_by(record, EVERY_ROUND).expected_scores.observed
     np.testing.assert_allclose(
         found, np.linalg.norm(strategy @ record.presence, axis=0) / Z, rtol=1e-6
     )
     hidden = limit_record(schedule, Z, DELTA, real=REAL, **options)
-    assert np.all(seen_by(hidden, EVERY_ROUND).sizes.observed < found)
+    assert np.all(seen_by(hidden, EVERY_ROUND).expected_scores.observed < found)
 
 
 @pytest.mark.parametrize("real", [None, REAL], ids=["noise", "real"])
@@ -72,7 +72,10 @@ def test_scores_have_the_means_and_the_width_that_are_expected(sees, real):
     )
     view = seen_by(record, Adversary(sees))
     scores = scores_of(view)
-    for rest in (scores.observed - view.sizes.observed, scores.unobserved):
+    for rest in (
+        scores.observed - view.expected_scores.observed,
+        scores.unobserved,
+    ):
         assert abs(rest.mean()) < 4 / np.sqrt(count)
         assert abs(rest.std() - 1) < 4 / np.sqrt(2 * count)
     again = RealUpdates.of(record)

@@ -44,7 +44,7 @@ class TestDecay:
             momentum=0.9,
             learning_rates=0.9 ** np.arange(T),
         )
-        assert np.ptp(seen_by(record).sizes.observed) > 1
+        assert np.ptp(seen_by(record).expected_scores.observed) > 1
         for sees in ("final", "all"):
             view = seen_by(record, Adversary(sees))
             fit = ladder_fit(view, scores_of(view), confidence=0.999)
@@ -99,7 +99,9 @@ class TestDecay:
             )
             for rate in (1.0, 0.5)
         ]
-        first, second = (seen_by(record).sizes.observed for record in records)
+        first, second = (
+            seen_by(record).expected_scores.observed for record in records
+        )
         np.testing.assert_allclose(first, second)
 
     @pytest.mark.parametrize("rates", [0.0, -1.0, np.ones(T - 1), np.nan])
@@ -203,9 +205,9 @@ def test_single_participation_is_the_gaussian_mechanism():
             ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, momentum=momentum
         )
         np.testing.assert_allclose(
-            seen_by(record, EVERY_ROUND).sizes.observed, 1 / 0.3
+            seen_by(record, EVERY_ROUND).expected_scores.observed, 1 / 0.3
         )
         if momentum == 0:
             np.testing.assert_allclose(
-                seen_by(record).sizes.observed, 1 / (0.3 * np.sqrt(T))
+                seen_by(record).expected_scores.observed, 1 / (0.3 * np.sqrt(T))
             )

@@ -172,7 +172,7 @@ def test_a_point_of_the_picture_is_what_its_canaries_alone_would_say(made):
     view, taken = seen_by(record, every.adversary), record.presence.sum(axis=0)
     alone = taken == 6
     sizes, size = (
-        view.sizes.observed[alone],
+        view.expected_scores.observed[alone],
         AuditedClient.of(record).size(view),
     )
     scale = every.scores.observed[alone] @ sizes / (sizes @ sizes)

@@ -87,7 +87,7 @@ def test_final_epsilon_and_its_limit_are_of_the_same_client(monkeypatch):
     record = growing_clip_norms()
     assert paper_runs.check_limit(record) == ("", False)
     mean = epsilon_two_gaussians(
-        0, 1, seen_by(record).sizes.observed.mean(), 1, record.delta
+        0, 1, seen_by(record).expected_scores.observed.mean(), 1, record.delta
     )
     assert paper_runs.limit_final(record) > 1.5 * mean
     monkeypatch.setattr(

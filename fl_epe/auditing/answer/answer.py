@@ -217,7 +217,7 @@ def client_epsilon(
             are correlated.
     """
     secret = client.secret
-    weights = view.sizes.weights
+    weights = view.expected_scores.weights
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
@@ -237,7 +237,9 @@ def client_epsilon(
             "noise or other clients' updates are correlated between rounds, and ε of secret rounds "
             "is computed for independent ones alone"
         )
-    signals = view.sizes.unit * np.sqrt(view.record.correlation.alone(weights))
+    signals = view.expected_scores.unit * np.sqrt(
+        view.record.correlation.single_round_energies(weights)
+    )
     return accounting.epsilon_of_signals(scale * signals, delta, secret)
 
 

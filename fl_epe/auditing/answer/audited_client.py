@@ -21,7 +21,7 @@ import scipy
 
 from fl_epe.auditing.estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.record import AuditRecord, NotMeasured
-from fl_epe.auditing.scoring import Reaction, View, fitted_reaction, seen_by
+from fl_epe.auditing.scoring import Reaction, View, seen_by
 from fl_epe.schedules import Events
 
 # Largest number of clients whose patterns are used, of those with the median contribution.
@@ -134,14 +134,14 @@ class AuditedClient:
             return seen_by(record, sees)
         every = seen_by(record, EVERY_ROUND)
         if not every.noise_prevails():
-            return seen_by(record, sees, fitted_reaction(every))
+            return seen_by(record, sees, every.fitted_reaction)
         return seen_by(record, sees, Reaction() if sees.sees == "all" else None)
 
     def size(self, view: View) -> float:
         """The client's expected score for an adversary who knows its rounds."""
         if self.patterns.shape[1]:
-            return float(np.mean(view.sizes.of(self.patterns)))
-        return view.sizes.of_rounds(self.participations)
+            return float(np.mean(view.expected_scores.of(self.patterns)))
+        return view.expected_scores.of_rounds(self.participations)
 
     def error_of_secret_rounds(self, view: View) -> float:
         """Relative error of the signals in secret rounds, which are assumed to be independent.
@@ -160,7 +160,9 @@ class AuditedClient:
                     record.delta, len(uncertain), uncertain.mean()
                 )
             )
-        loss = record.correlation.loss_by_pairs(view.sizes.weights, record.dim)
+        loss = record.correlation.loss_by_pairs(
+            view.expected_scores.weights, record.dim
+        )
         return rounds / record.rounds * loss / 2
 
 
@@ -204,7 +206,9 @@ def _most_exposed(record: AuditRecord, adversary: Adversary) -> int:
     power = 1 if adversary.sees == "final" else 2
     weights = np.ones(record.rounds)
     with contextlib.suppress(NotMeasured):
-        round_weights = seen_by(record, Adversary(adversary.sees)).sizes.weights
+        round_weights = seen_by(
+            record, Adversary(adversary.sees)
+        ).expected_scores.weights
         if round_weights.any():
             weights = round_weights
     return int(np.argmax(record.clients.sums(weights, power)))

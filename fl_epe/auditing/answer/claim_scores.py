@@ -89,7 +89,9 @@ def scores_for_claim(
         return _covered_scores(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
         return _ratio_scores(view, client.secret)
-    null = view.alone.unobserved.displacement * math.sqrt(record.dim)
+    null = view.signals.leave_one_out.unobserved.displacement * math.sqrt(
+        record.dim
+    )
     absent = _absent_member_scores(record, client.secret, null, scores.observed)
     observed = np.append(scores.observed, absent)
     return dataclasses.replace(
@@ -110,7 +112,7 @@ def _covered_scores(
     Raises:
         NotMeasured: if fewer than two canaries count.
     """
-    sizes = view.sizes.observed
+    sizes = view.expected_scores.observed
     counts = view.record.presence.sum(axis=0)
     if len(sizes) < len(counts):  # Canaries that never took part have no score.
         counts = counts[counts > 0]
@@ -144,7 +146,7 @@ def _ratio_scores(view: View, events: Events) -> Scores:
     precision = view.precision
     signal = np.ones(record.rounds)
     if record.signal_known():
-        signal = view.round_signal / correlation.innovations
+        signal = view.signals.by_round / correlation.innovations
     # The null may be wider by three standard errors of its unit.
     safe = 1 + 3 * view.unit_error
 
@@ -154,8 +156,10 @@ def _ratio_scores(view: View, events: Events) -> Scores:
         return mixture_ratios(deviates, events, signal[:, None])
 
     # These are scores of all rounds: scores of a running audit may be of a canary's rounds alone.
-    members = ratios(correlation.whiten(view.round_scores), precision.own)
-    null = ratios(view.whitened_null, precision.width)
+    members = ratios(
+        correlation.whiten(view.round_scores), precision.observed_std
+    )
+    null = ratios(view.whitened_null, precision.null_std)
     absent = _absent_member_scores(record, events, null, members)
     members = np.append(members, absent)
     null = null[len(absent) :]

@@ -258,7 +258,7 @@ class EpsilonSoFar:
         else:
             length = PLAN_MARGIN * self._planned
         distance = boundary(
-            self._variance * precision.own**2,
+            self._variance * precision.observed_std**2,
             (1 - confidence) / 2,
             length * self._first_variance,
             planned,

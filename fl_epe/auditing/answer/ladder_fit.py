@@ -143,7 +143,7 @@ def ladder_fit(
         confidence: confidence level of the interval.
     """
     scores = scores or scores_of(view)
-    expected_scores = view.sizes.observed
+    expected_scores = view.expected_scores.observed
     num_canaries = len(expected_scores)
     energy = max(float(np.sum(expected_scores**2)), _TINY)
     scale = scores.shift(0.0, expected_scores)
@@ -162,7 +162,7 @@ def ladder_fit(
             regressor = took_part - number.along * expected_scores
             residual = residual - number.slope * regressor
             freedom = max(freedom - 1, 1)
-    parts = view.sizes.parts
+    parts = view.expected_scores.parts
     times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
     forgetting = _FORGETTING_EFFECT * scale
     time = _test(times @ parts, expected_scores, residual, forgetting)
@@ -236,7 +236,10 @@ def client_fit(
     min_half_widths = _MIN_Z_FOR_REACTION / half_width(confidence)
     if fit.scale < min_half_widths * (fit.scale - fit.low):
         return _at_any_rate(fit, view, client, confidence)
-    error = _EXTRAPOLATION_ERROR + _ERROR_PER_CLIENT_SHARE * view.client_share
+    error = (
+        _EXTRAPOLATION_ERROR
+        + _ERROR_PER_CLIENT_SHARE * view.signals.client_share
+    )
     deviation = math.hypot(shift / expected_score, error * fit.scale)
     return _widened(fit, deviation, confidence)
 
@@ -264,7 +267,10 @@ def _at_expected_score(
     test = fit.number
     if test is None or not test.is_significant(_LEVEL_OF_CHANGE):
         return fit
-    if expected_score > _MAX_EXTRAPOLATION * view.sizes.observed.max():
+    if (
+        expected_score
+        > _MAX_EXTRAPOLATION * view.expected_scores.observed.max()
+    ):
         return fit
     regressor = 1 / expected_score - test.along
     shift = test.slope * regressor

@@ -174,7 +174,7 @@ def laws_of_record(
         or view is None
     ):
         return LawTest(objection=run_answer.reason or "nothing was measured")
-    groups = [scores.deviates(fit.scale * view.sizes.observed)]
+    groups = [scores.deviates(fit.scale * view.expected_scores.observed)]
     if scores.standard_null and scores.unobserved is not None:
         groups.append(scores.unobserved)
     p_value = gaussian_p_value(groups)

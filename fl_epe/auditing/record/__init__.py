@@ -31,7 +31,6 @@ from fl_epe.auditing.record.parts import (
     quotients,
 )
 from fl_epe.auditing.record.round_correlation import (
-    EXACT,
     SKETCH_PARTS,
     WINDOW,
     Precision,
@@ -44,7 +43,6 @@ from fl_epe.auditing.record.round_correlation import (
 )
 
 __all__ = [
-    "EXACT",
     "LEAST_CANARIES",
     "SKETCH_PARTS",
     "WINDOW",

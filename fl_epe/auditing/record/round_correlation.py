@@ -1,23 +1,24 @@
 """The correlation of rounds, and the whitened matched filter that allows for it.
 
 The residuals of a run's rounds are correlated: real updates have similar directions, and momentum
-and correlated noise carry over from one round to the next. For a random direction c that took no
-part, the scores of all rounds are jointly N(0, G), where G holds the cosines of the residuals. With
-the factor ``G = L·Lᵀ`` the values ``L⁻¹·s`` are independent and N(0, 1), and a canary's
-contribution to the rounds becomes ``L⁻¹·f``. The best filter is their inner product,
-``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows by one row with each round (Gram-Schmidt), so that estimates
-during a run and after it are equal.
+and correlated noise carry over from one round to the next. The scores s of a canary that took no
+part are jointly N(0, G), where G holds the cosines of the residuals of any two rounds. With the
+factor ``G = L·Lᵀ`` the whitened scores ``L⁻¹·s`` are independent and N(0, 1). The expected scores
+f of a canary in the rounds (its signals) become ``L⁻¹·f``. The best filter is the inner product of
+the two, ``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows by one row with each round (Gram-Schmidt), so that
+estimates during a run and after it are equal.
 
-Only a sketch of each round is stored: every coordinate gets a random sign, and groups of
-coordinates are summed up. Inner products of M sums estimate G as M random directions would, and
-exactly in M dimensions or fewer. The loss is known (Reed, Mallett and Brennan 1974) and small,
-see `Precision`. Derivation and measurements: docs/notes/whitening.md.
+Only a sketch of each residual is stored: every coordinate gets a random sign, and groups of
+coordinates are summed to M numbers, the parts of the sketch. Cosines of sketches estimate those
+of the residuals as if from M random directions; in M dimensions or fewer they are exact. The loss
+of information is known (Reed, Mallett and Brennan 1974) and small, see `Precision`. Derivation
+and measurements: docs/notes/whitening.md.
 
 Examples:
     >>> whitener = Whitener(dim=40)
     >>> first, second = np.eye(40)[:2]
-    >>> rows = [whitener.add(mean) for mean in (first, 0.6 * first + 0.8 * second)]
-    >>> rows[1].round(3)  # 0.8 along itself, 0.6 along the round before
+    >>> rows = [whitener.add(Residual(mean)) for mean in (first, 0.6 * first + 0.8 * second)]
+    >>> rows[1].round(3)  # a new part of 0.8, and 0.6 along the round before
     array([0.8, 0.6])
 """
 
@@ -34,42 +35,46 @@ from fl_epe.canaries import signs
 from fl_epe.checks import Floats, Floats32, Vector, raise_invalid
 from fl_epe.mechanism import Banded, norm
 
-# Numbers in a sketch. It is a prime, so that no part collects one column of a layer's matrix.
+# Parts of a sketch. It is a prime, so that no part is the sum of one column of a layer's matrix.
 SKETCH_PARTS = 16381
 
 # Number of rounds over which a round's correlations are followed by default.
 WINDOW = 800
 
-# Parts of a sketch, or dimensions, for each round in the estimate of G.
-_PARTS_A_ROUND = 20
+# Least number of parts of a sketch, or of dimensions, for each round of the window.
+_MIN_PARTS_PER_ROUND = 20
 
-# The same where more than `WINDOW` rounds are known to be correlated.
-_LEAST_PARTS = 7
+# The same if more than `WINDOW` rounds are known to be correlated.
+_MIN_PARTS_PER_CORRELATED_ROUND = 7
 
 # A round's new part is at least this share of its residual. A smaller new part is mostly
 # rounding in float32, or within two errors (1/√d each) of projecting the canaries out of the
 # residual.
-_LEAST_NEW = 0.01
-_ERRORS = 2.0
+_MIN_NEW_PART = 0.01
+_MIN_NEW_ERRORS = 2.0
 
 _COLUMNS = 512  # columns of L⁻¹ that are computed at once
 _SEED = 0  # seed of the signs
-_CHANCE = 4.0  # scales of the largest eigenvalue's law that noise alone does not exceed
+
+# Scales of the largest eigenvalue's law by which independent noise stays within the edges.
+_EDGE_MARGIN = 4.0
 
 # The factor's row of a first round, or of a round without a residual.
 _UNIT_ROW = np.ones(1)
 
 
 def window_of(dim: int, rounds: int) -> int:
-    """The number of rounds over which correlations can be estimated in ``dim`` dimensions."""
-    parts = _PARTS_A_ROUND if rounds <= WINDOW else _LEAST_PARTS
+    """The number of rounds, at most ``rounds``, whose correlation can be estimated in ``dim``."""
+    parts = _MIN_PARTS_PER_ROUND
+    if rounds > WINDOW:
+        parts = _MIN_PARTS_PER_CORRELATED_ROUND
     return max(1, min(rounds, min(dim, SKETCH_PARTS) // parts))
 
 
 def reach_of(rounds: int, window: int) -> float:
-    """The mean number of rounds, itself included, with which a round's correlation is estimated.
+    """The mean number of rounds whose correlation with a round is estimated, itself included.
 
-    A round is correlated with those up to ``window`` rounds before it, and with those after it.
+    These are the ``window - 1`` rounds before the round, and as many after it.
     """
     back = min(rounds, window)
     return 1 + (back - 1) * (2 * rounds - back) / max(rounds, 1)
@@ -77,27 +82,27 @@ def reach_of(rounds: int, window: int) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Residual:
-    """``mean − share · canaries``: the released vector of a round, without its canaries.
+    """``mean − weight · canaries``: the released vector of a round, without its canaries.
 
     Attributes:
         mean: the released vector, shape ``(dim,)``.
-        canaries: the sum of the canaries' updates; ``None`` if no canary took part.
-        share: the weight of that sum in the mean.
+        canaries: the sum of the canaries' updates; ``None`` if none is projected out.
+        weight: the weight of that sum in the mean.
     """
 
     mean: Vector
     canaries: Vector | None = None
-    share: float = 1.0
+    weight: float = 1.0
 
     def part(self, block: slice) -> Vector:
         """A block of the residual's entries."""
         if self.canaries is None:
             return self.mean[block]
-        return self.mean[block] - np.float64(self.share) * self.canaries[block]
+        return self.mean[block] - np.float64(self.weight) * self.canaries[block]
 
     def norm(self) -> float:
         """The residual's Euclidean norm."""
-        return norm(self.mean, self.canaries, np.float64(self.share))
+        return norm(self.mean, self.canaries, np.float64(self.weight))
 
 
 class Whitener:
@@ -106,21 +111,22 @@ class Whitener:
     Args:
         dim: dimension d of the rounds.
         window: number of rounds over which a round's correlations are followed, itself
-            included; with 1, rounds are declared independent.
+            included; with 1, rounds are declared independent. It is reduced in few dimensions,
+            see `window_of`.
     """
 
     def __init__(self, dim: int, window: int = WINDOW) -> None:
         self.window = window_of(dim, window)
         self._dim = dim
         self._parts = min(dim, SKETCH_PARTS)
-        # A round without a new part gets one, in an entry after its sketch.
+        # A round with too small a new part gets one in an entry after its sketch.
         self._width = self._parts + self.window
         self._signs: NDArray[np.uint8] | None = None  # as bits
-        # The sketches of the last rounds, orthonormal.
+        # The new parts of the last rounds' sketches, orthonormal.
         self._recent = np.empty((0, self._width), np.float32)
 
-    def add(self, residual: Residual | Vector | None) -> Floats:
-        """Add a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
+    def add(self, residual: Residual | None) -> Floats:
+        """Add a round's residual; ``None`` if nothing was released.
 
         Returns:
             The round's row of L: its new part, its part along the previous round, and so on; at
@@ -128,31 +134,28 @@ class Whitener:
         """
         if self.window == 1:
             return _UNIT_ROW
-        if isinstance(residual, np.ndarray):
-            residual = Residual(residual)
+        direction: Vector = np.zeros(self._width, np.float32)
         length = 0.0 if residual is None else residual.norm()
         if residual is None or not length > 0:
-            self._append(np.zeros(self._width, np.float32))
+            self._append(direction)
             return _UNIT_ROW
-        direction: Vector = np.zeros(self._width, np.float32)
         direction[: self._parts] = self._sketch(residual) / length
-        least_norm = max(_LEAST_NEW, _ERRORS / math.sqrt(self._dim)) * norm(
-            direction
-        )
+        min_share = max(_MIN_NEW_PART, _MIN_NEW_ERRORS / math.sqrt(self._dim))
+        min_norm = min_share * norm(direction)
         along = self._recent @ direction
         direction -= along @ self._recent
-        new = norm(direction)
-        if new < least_norm:
+        new_norm = norm(direction)
+        if new_norm < min_norm:
             # The round gets additional noise, so that no score has a larger variance than assumed.
             unused = ~self._recent[:, self._parts :].any(axis=0)
-            place = self._parts + int(np.argmax(unused))
-            direction[place] = math.sqrt(least_norm**2 - new**2)
-            new = least_norm
-        self._append(np.asarray(direction / new, np.float32))
+            entry = self._parts + int(np.argmax(unused))
+            direction[entry] = math.sqrt(min_norm**2 - new_norm**2)
+            new_norm = min_norm
+        self._append(np.asarray(direction / new_norm, np.float32))
         if len(along) == 0:
             # The norm is known exactly, without the error of the sketch.
             return _UNIT_ROW
-        return np.concatenate([[new], along[::-1]])
+        return np.concatenate([[new_norm], along[::-1]])
 
     def _append(self, direction: Floats32) -> None:
         rows = np.concatenate([self._recent, direction[None]])
@@ -163,10 +166,9 @@ class Whitener:
         if self._dim == self._parts:
             return np.asarray(residual.part(slice(None)), np.float32)
         if self._signs is None:
-            drawn = np.random.default_rng(_SEED).integers(
-                0, 2, self._dim, np.int8
-            )
-            self._signs = np.packbits(drawn == 0)
+            rng = np.random.default_rng(_SEED)
+            is_negative = rng.integers(0, 2, self._dim, np.int8) == 0
+            self._signs = np.packbits(is_negative)
         sums = np.zeros(self._parts)
         # A block has whole bytes of signs.
         for start in range(0, self._dim, 8 * self._parts):
@@ -187,9 +189,8 @@ class Whitener:
         Raises:
             ValueError: if the state does not fit this whitener.
         """
-        if recent.shape[1:] != (self._width,) or not np.all(
-            np.isfinite(recent)
-        ):
+        has_columns = recent.shape[1:] == (self._width,)
+        if not has_columns or not np.all(np.isfinite(recent)):
             wanted = f"to be (rounds, {self._width}), finite"
             raise_invalid("sketches.shape", recent.shape, wanted)
         rows = max(len(recent) - forgotten, 0)
@@ -201,9 +202,10 @@ class RoundCorrelation:
     """The correlation of the residuals of a run's rounds.
 
     Attributes:
-        factor: ``(T, W)``, the rows of `Whitener.add`: the coefficients of each round's
-            residual, of norm 1, for its new part, the previous round, …; ``None`` if rounds are
-            declared independent.
+        factor: ``(T, W)``, the rows of `Whitener.add`, filled up with 0: of each residual,
+            scaled to norm 1, the norm of the new part and the coefficients of the new parts of
+            the previous round, the round before it, …; ``None`` if rounds are declared
+            independent.
         parts: number of parts of the sketches; 0 if the residuals themselves were used.
     """
 
@@ -247,7 +249,7 @@ class RoundCorrelation:
     def independent(self, dim: int) -> bool:
         """Whether the rounds are no more correlated than independent noise in ``dim`` dimensions.
 
-        It is true if all eigenvalues of G are in the range of a Wishart matrix: within the
+        They are not if all eigenvalues of G are in the range of a Wishart matrix: within the
         edges of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001,
         equation 1.3).
         """
@@ -260,10 +262,10 @@ class RoundCorrelation:
         reach = math.sqrt(min(reach_of(rounds, self.window), rounds))
         above = root + reach
         below = root - reach
-        largest = above**2 + _CHANCE * above * (1 / root + 1 / reach) ** (1 / 3)
-        smallest = below**2 - _CHANCE * below * abs(1 / root - 1 / reach) ** (
-            1 / 3
-        )
+        upper_scale = above * (1 / root + 1 / reach) ** (1 / 3)
+        lower_scale = below * abs(1 / root - 1 / reach) ** (1 / 3)
+        largest = above**2 + _EDGE_MARGIN * upper_scale
+        smallest = below**2 - _EDGE_MARGIN * lower_scale
         return bool(
             eigenvalues[0] > smallest / root**2
             and eigenvalues[-1] < largest / root**2
@@ -272,7 +274,7 @@ class RoundCorrelation:
     def loss_by_pairs(self, signal: Floats, dim: int) -> float:
         """Relative difference of ``fᵀG⁻¹f``, of a client in all rounds, from ``Σ_t f_t²(G⁻¹)_tt``.
 
-        It is 0 if rounds are independent. For a client in a random part p of the rounds it is p
+        It is 0 if rounds are independent. For a client in a random share p of the rounds it is p
         times as large.
 
         Args:
@@ -281,14 +283,18 @@ class RoundCorrelation:
         """
         if self.independent(dim):
             return 0.0
-        separate = float(self.alone(signal).sum())
+        separate = float(self.single_round_energies(signal).sum())
         together = float(np.sum(self.whiten(signal) ** 2))
         if separate > 0:
             return abs(together - separate) / separate
         return 0.0
 
-    def alone(self, signal: Floats) -> Floats:
-        """``fᵀG⁻¹f`` of a client that takes part in one round only, for each round, ``(T,)``."""
+    def single_round_energies(self, signal: Floats) -> Floats:
+        """``fᵀG⁻¹f`` of a client that takes part in one round only, for each round, ``(T,)``.
+
+        Args:
+            signal: expected score f_t of each round, ``(T,)``.
+        """
         if self.factor is None:
             return signal**2
         rounds = len(signal)
@@ -302,22 +308,22 @@ class RoundCorrelation:
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """The effect on filtered scores of estimating the cosines G of the rounds.
+    """How scores of the matched filter differ, as the cosines G of the rounds are estimated.
 
     Attributes:
-        width: standard deviation of the scores of canaries that never took part, whose
-            directions are in G like all others.
-        own: standard deviation of the scores of canaries that took part, about their means.
-            These canaries are projected out of G, so their directions are independent of it.
-        unit: the mean of √(fᵀG⁻¹f) over that of the estimated G, which underestimates the
-            noise.
+        null_std: standard deviation of the scores of canaries that never took part. Their
+            directions are not projected out of the residuals, so G depends on them.
+        observed_std: standard deviation of the scores of canaries that took part, about their
+            means. They are projected out of the residuals, so G is independent of them.
+        unit: √(fᵀG⁻¹f) with the true G, divided by its mean with an estimated G; below 1, as
+            estimates make the noise appear too small.
         parts: number of values whose mean is an estimated cosine; infinite if cosines are
             known.
         sketched: whether the rounds' norms are estimated as well.
     """
 
-    width: float = 1.0
-    own: float = 1.0
+    null_std: float = 1.0
+    observed_std: float = 1.0
     unit: float = 1.0
     parts: float = math.inf
     sketched: bool = False
@@ -334,21 +340,22 @@ class Precision:
         used = min(parts or dim, dim)
         # The mean of an inverse Wishart matrix, in the dimensions without the canaries' sum.
         unit = math.sqrt(max(used - reach - 2, 1) / used)
-        own = _widening(used, reach)
+        observed_std = _score_std(used, reach)
         if used == dim:
-            return cls(1.0, own, unit, used)
+            return cls(1.0, observed_std, unit, used)
         # The number of random directions with the same information.
         samples = used * dim / (dim - used)
-        return cls(_widening(samples, reach), own, unit, used, sketched=True)
+        null_std = _score_std(samples, reach)
+        return cls(null_std, observed_std, unit, used, sketched=True)
 
     def unit_error(self, pairs: float, by_round: float, energy: float) -> float:
-        """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
+        """Relative standard error of √(Σ fᵀG⁻¹f) over all canaries, by the error of the cosines.
 
-        A cosine of two rounds has the variance 1/parts. The sum of all ``fᵀG⁻¹f`` depends on it
-        with the factor g gᵀ of each canary's whitened signals g.
+        An estimated cosine has the variance 1/parts. The derivative of the sum by the cosine of
+        rounds s and t is ``Σ_i g_is·g_it``, with the whitened signals g of canary i.
 
         Args:
-            pairs: `energy_of_pairs` of the whitened signals of all canaries.
+            pairs: the sum of `energy_of_pairs` over all rounds.
             by_round: the sum over rounds of (Σ_i g_it²)², which is used if norms are estimated.
             energy: the sum of all squared whitened signals.
         """
@@ -360,11 +367,8 @@ class Precision:
         return math.sqrt(square / (2 * self.parts)) / energy
 
 
-EXACT = Precision()  # for rounds that are declared independent
-
-
-def _widening(samples: float, reach: float) -> float:
-    """Standard deviation of a score that is filtered by a G from independent samples."""
+def _score_std(samples: float, reach: float) -> float:
+    """Standard deviation of a score that is filtered by a G from this many independent samples."""
     free = max(samples - reach, 1.0)
     return math.sqrt(samples / (free + 1) * (samples + 1) / (free + 2))
 

@@ -1,7 +1,7 @@
 """The rounds of a `RunAuditor`: their facts, their canaries' scores, and their record.
 
-Each canary is scored against noise and clients, with the other canaries projected out, as
-`View.round_scores` does for a record, while the round's vectors are in memory.
+`score_round` scores the canaries of a round while its vectors are in memory. Each is scored with
+the other canaries projected out; `View.round_scores` does the same from a record.
 """
 
 import dataclasses
@@ -21,25 +21,31 @@ from fl_epe.auditing.record import (
     quotients,
 )
 from fl_epe.auditing.scoring import (
-    SMALLEST_SHARE,
-    hidden_norm,
-    leave_others_out,
+    MIN_CANARY_SHARE,
     measure_others,
+    project_out,
+    residual_norm,
     shift_scores,
 )
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.checks import Floats, Integers, NamedArrays, Vector, raise_invalid
+from fl_epe.checks import (
+    ArgumentError,
+    Floats,
+    Integers,
+    NamedArrays,
+    Vector,
+    raise_invalid,
+)
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
 # Name of the series of released means without canaries, in place of "mean".
 OTHERS = "others"
 
-# A model of at least this norm counts as infinite, as it overflows in float32 when it is
-# scored.
-_LARGEST = 1e30
+# A model of at least this norm counts as infinite, as its scores overflow in float32.
+_MAX_NORM = 1e30
 
-# In a model of up to so many parameters, canaries are projected out however little they added.
+# In a model of up to this many parameters, canaries are projected out however little they added.
 _FEW_PARAMETERS = 100_000
 
 # The fields of `RoundFacts` that are one number for each round.
@@ -79,10 +85,11 @@ def score_round(
     count: int,
     mean: Vector,
     facts: RoundFacts,
+    *,
     dots: Floats | None = None,
     vectors: Vector | None = None,
-    has_canaries: bool = True,
-    everybody: bool = True,
+    in_mean: bool = True,
+    score_absent: bool = True,
 ) -> tuple[Floats, Floats, Residual | None]:
     """Score the canaries of a round against the residual and their own part.
 
@@ -94,72 +101,69 @@ def score_round(
         dots: inner products of all canaries with the mean, if they are known.
         vectors: the canaries that are present, shape ``(K, dim)``, if they are in memory; otherwise
             they are regenerated.
-        has_canaries: whether the canaries are in the mean; otherwise each is scored as if it
-            were.
-        everybody: whether to score absent canaries as well, because rounds are whitened. In a
+        in_mean: whether the canaries are in the mean; otherwise each is scored as if it were.
+        score_absent: whether to score absent canaries as well, because rounds are whitened. In a
             model of few parameters, canaries are then projected out however little they added:
             a canary that stayed in would be part of the estimated correlations, which lowers
             its score by the ratio of rounds to dimensions.
 
     Returns:
         Three values. The scores of the canaries that may take part, ``(count,)``, are N(0, 1)
-        but for each canary's own part. Their means, ``(count,)``, are each canary's
-        contribution, up to a factor if it is not known. The residual is ``None`` if nothing was
-        released.
+        but for each canary's own part. Their means, ``(count,)``, are correct up to a factor if
+        the contribution is not known. The residual is ``None`` if nothing was released.
     """
     length = norm(mean)
-    square = length**2
+    energy = length**2
     scores = np.zeros(count)
     weights = np.zeros(count)
-    if not square > 0:
+    if not energy > 0:
         return scores, weights, None
     dim = len(mean)
     root = math.sqrt(dim)
     present = sorted(facts.present)
     weights[list(facts.present)] = facts.canary_weights()
-    present_weights = weights[present]
-    numbers = present
-    if everybody:
-        numbers = list(range(count))
+    numbers = list(range(count)) if score_absent else present
+    round_dots = np.zeros(count)
     if dots is None:
-        scores[numbers] = canaries.dot(mean, numbers=numbers)
+        round_dots[numbers] = canaries.dot(mean, numbers=numbers)
     else:
-        scores[numbers] = dots[numbers]
+        round_dots[numbers] = dots[numbers]
     is_known = math.isfinite(facts.contribution)
     contribution = facts.contribution if is_known else 0.0
     residual = Residual(mean)
-    sum_dot = float(present_weights @ scores[present])
-    # The energy of the canaries in the mean.
-    energy = 0.0
-    if has_canaries and present:
-        energy = sum_dot**2 / float(present_weights @ present_weights)
-    least_energy = SMALLEST_SHARE * square
-    if everybody and dim <= _FEW_PARAMETERS:
-        least_energy = 0.0
-    if energy > 0 and energy >= least_energy:
+    present_weights = weights[present]
+    sum_dot = float(present_weights @ round_dots[present])
+    canary_energy = 0.0
+    if in_mean and present:
+        canary_energy = sum_dot**2 / float(present_weights @ present_weights)
+    min_energy = MIN_CANARY_SHARE * energy
+    if score_absent and dim <= _FEW_PARAMETERS:
+        min_energy = 0.0
+    if canary_energy > 0 and canary_energy >= min_energy:
         if vectors is None:
             total = canaries.combine(present_weights[None], numbers=present)[0]
         else:
             total = facts.canary_weights().astype(vectors.dtype) @ vectors
-        own_dots, residual_norm, share = leave_others_out(
-            scores[numbers],
+        own_dots, projected_norm, sum_weight = project_out(
+            round_dots[numbers],
             canaries.dot(total, numbers=numbers),
             weights[numbers],
-            square,
+            energy,
             sum_dot,
             norm(total) ** 2,
         )
-        residual = Residual(mean, total, float(share))
-        length = float(residual_norm)
+        residual = Residual(mean, total, float(sum_weight))
+        length = float(projected_norm)
         scores[numbers] = root / length * own_dots
-    elif has_canaries:
-        scores = shift_scores(scores / length, dim)
+    elif in_mean:
+        scores = shift_scores(round_dots / length, dim)
         if present:
-            length = float(hidden_norm(length, contribution))
+            length = float(residual_norm(length, contribution))
     else:
         added = weights * contribution
-        lengths_with_canary = np.sqrt(square + 2 * added * scores + added**2)
-        scores = shift_scores((scores + added) / lengths_with_canary, dim)
+        dots_with_own = round_dots + added
+        squares = energy + 2 * added * round_dots + added**2
+        scores = shift_scores(dots_with_own / np.sqrt(squares), dim)
     if not is_known:
         return scores, weights, residual
     return scores, root * contribution / length * weights, residual
@@ -173,11 +177,12 @@ class SeenRounds:
     """
 
     def __init__(self, count: int) -> None:
+        by_round = (*_FACTS, "update_norms", "window")
+        by_canary = ("presence", "scores", "signals", "weights")
+        # The shape of each value of one round; rows of the factor differ in length.
         self._shapes: dict[str, tuple[int, ...]] = {
-            **dict.fromkeys((*_FACTS, "update_norms", "window"), ()),
-            **dict.fromkeys(
-                ("presence", "scores", "signals", "weights"), (count,)
-            ),
+            **dict.fromkeys(by_round, ()),
+            **dict.fromkeys(by_canary, (count,)),
         }
         self._rows: dict[str, list[Any]] = {
             name: [] for name in (*self._shapes, "factor")
@@ -247,17 +252,26 @@ class SeenRounds:
         ids: Integers,
         client: ParticipationLaw | None,
     ) -> Mechanism:
-        """The mechanism as far as rounds show it; ``ids`` are the observed canaries."""
+        """The mechanism, as far as it is known from the rounds.
+
+        Args:
+            server: the server's step, or the name of an optimizer.
+            ids: numbers of the observed canaries.
+            client: the law of a client's participations, if it is known.
+        """
         if isinstance(server, ServerSGD):
             rates = np.full(len(self), server.learning_rate)
             step = ServerStep("sgd", rates, server.momentum)
         else:
             step = ServerStep(server)
         replies = self["replies"]
-        replies = replies[np.isfinite(replies)]
+        known_replies = replies[np.isfinite(replies)]
+        cohort_size = math.nan
+        if len(known_replies):
+            cohort_size = float(known_replies.mean())
         weights = self["weights"]
         return Mechanism(
-            cohort_size=float(replies.mean()) if len(replies) else math.nan,
+            cohort_size=cohort_size,
             noise_multiplier=None,
             sum_noise_multiplier=None,
             participation=(client or ParticipationLaw(len(self))).in_record(),
@@ -293,17 +307,15 @@ class SeenRounds:
             self._rows[name] = list(value[:rounds])
         windows = state["window"].astype(np.int64)
         factor = state["factor"]
-        if factor.shape != (int(windows.sum()),) or np.any(windows < 0):
-            raise_invalid(
-                "factor.shape", factor.shape, f"to be {(int(windows.sum()),)}"
-            )
+        expected = (int(windows.sum()),)
+        if factor.shape != expected or np.any(windows < 0):
+            raise_invalid("factor.shape", factor.shape, f"to be {expected}")
         ends = np.cumsum(windows, dtype=np.int64)[:-1]
-        self._rows["factor"] = np.split(factor.astype(np.float64), ends)[
-            :rounds
-        ]
+        rows = np.split(factor.astype(np.float64), ends)
+        self._rows["factor"] = rows[:rounds]
         for name in ("scores", "signals", "factor", "weights"):
             if not np.all(np.isfinite(state[name])):
-                raise ValueError(f"Expected {name} to be finite.")
+                raise ArgumentError(f"Expected {name} to be finite.")
 
 
 def record_from_scorer(
@@ -321,53 +333,48 @@ def record_from_scorer(
     """Score the final model, and collect all cosines and norms.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
-    has a record too. Norms of such a model, and cosines with it, are NaN.
+    has a record too. Norms of a model that is not finite, and cosines with it, are NaN.
 
     Args:
-        scorer: the scorer, which has scored the series ``released`` and, if they are known, the
-            series "residual" and ``delta_series``.
+        scorer: the scorer of the run's canaries. It has scored the series ``released``, and the
+            series "residual" and ``delta_series`` if they are known.
         observed_ids: ids of the canaries that took part; the other canaries are unobserved.
         start: the initial model.
         final: the final model.
         delta_norms: norms of the model updates.
         delta_series: name of the series of the model updates.
-        released: name of the series of means, or (`OTHERS`) means without canaries.
-        values: more precise values by name (`AuditRecord.with_values`), by which canaries are
-            projected out.
+        released: name of the series of means; "others" if they are without canaries.
+        values: more precise values by name (`AuditRecord.with_values`), which replace those of
+            ``fields`` before canaries are projected out.
         fields: the other fields of `AuditRecord`.
     """
     count = scorer.canaries.count
-    series = ["residual", delta_series]
-    is_finite = norm(final) < _LARGEST
+    is_finite = norm(final) < _MAX_NORM
     if is_finite:
         scorer.add("final", final)
-        scorer.add("displacement", final, start)
-        series += ["final", "displacement"]
-    cosines = {
-        name: scorer.cosines(name) for name in series if len(scorer.norms(name))
-    }
-    # Without a round it has no rows.
-    cosines["mean"] = scorer.cosines(released)
-    if is_finite:
-        # It is the last row, as a record during the run has scored earlier models.
+        scorer.add("displacement", final - start)
+        # The last rows are those of this model: earlier ones are of records during the run.
         final_norm = float(scorer.norms("final")[-1])
         displacement_norm = float(scorer.norms("displacement")[-1])
+        final_cosines = scorer.cosines("final")[-1]
+        displacement_cosines = scorer.cosines("displacement")[-1]
     else:
-        final_norm = math.nan
-        displacement_norm = math.nan
-        unknown = np.full((1, count), np.nan)
-        cosines |= {"final": unknown, "displacement": unknown}
+        final_norm = displacement_norm = math.nan
+        final_cosines = displacement_cosines = np.full(count, np.nan)
+    mean_cosines = scorer.cosines(released)
+
+    def optional_cosines(series: str, ids: Integers) -> Floats | None:
+        if len(scorer.norms(series)):
+            return scorer.cosines(series)[:, ids]
+        return None
 
     def side(ids: Integers) -> CanaryCosines:
-        side_cosines = {
-            name: values[..., ids] for name, values in cosines.items()
-        }
         return CanaryCosines(
-            means=side_cosines["mean"],
-            final=side_cosines["final"][-1],
-            displacement=side_cosines["displacement"][-1],
-            deltas=side_cosines.get(delta_series),
-            residuals=side_cosines.get("residual"),
+            means=mean_cosines[:, ids],
+            final=final_cosines[ids],
+            displacement=displacement_cosines[ids],
+            deltas=optional_cosines(delta_series, ids),
+            residuals=optional_cosines("residual", ids),
             ids=ids,
         )
 
@@ -394,25 +401,25 @@ def record_from_scorer(
 
 
 def _with_own_parts(record: AuditRecord) -> AuditRecord:
-    """The record of means without canaries, with each canary's own part in its rounds.
+    """The record of means without canaries, to which each canary's own part is added.
 
-    All other canaries are known and already subtracted, so `Norms.sums` is 0.
+    Each canary is then the only one in its rounds, so `Norms.sums` is 0.
     """
     norms = record.norms.means
     added = record.mechanism.added
     dots = record.observed.means * norms[:, None]
-    parts = record.presence * added[:, None]
-    lengths = np.sqrt(norms[:, None] ** 2 + 2 * parts * dots + parts**2)
-    means = quotients(dots + parts, lengths)
+    own_parts = record.presence * added[:, None]
+    squares = norms[:, None] ** 2 + 2 * own_parts * dots + own_parts**2
+    means = quotients(dots + own_parts, np.sqrt(squares))
     is_released = (norms > 0) | record.presence.any(axis=1)
-    alone_norms = np.where(is_released, np.hypot(norms, added), 0.0)
+    norms_with_own = np.where(is_released, np.hypot(norms, added), 0.0)
     values = {
         "observed.means": means,
         "observed.deltas": means,
         "observed.sums": None,
         "unobserved.sums": None,
-        "norms.means": alone_norms,
-        "norms.deltas": quotients(record.norms.deltas, norms) * alone_norms,
+        "norms.means": norms_with_own,
+        "norms.deltas": quotients(record.norms.deltas, norms) * norms_with_own,
         "norms.sums": np.zeros(record.rounds),
     }
     return record.with_values(**values)

@@ -243,10 +243,10 @@ class RunAuditor:
                 self._count,
                 released[names[0]],
                 facts,
-                dots[0],
-                vectors,
-                has_canaries=names[0] != OTHERS,
-                everybody=self._whitener.window > 1,
+                dots=dots[0],
+                vectors=vectors,
+                in_mean=names[0] != OTHERS,
+                score_absent=self._whitener.window > 1,
             )
         row = self._whitener.add(residual)
         back = len(row) - 1

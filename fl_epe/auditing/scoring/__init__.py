@@ -14,21 +14,20 @@ from fl_epe.auditing.scoring.assumptions import (
     wider_than_known,
 )
 from fl_epe.auditing.scoring.leave_one_out import (
-    SMALLEST_SHARE,
-    leave_others_out,
+    MIN_CANARY_SHARE,
     measure_others,
     others_share,
+    project_out,
 )
 from fl_epe.auditing.scoring.reaction import RATES, Reaction
-from fl_epe.auditing.scoring.reaction_fit import fitted_reaction
 from fl_epe.auditing.scoring.scores import (
     UNKNOWN_ROUNDS,
     Scores,
     check_cosines,
     cosines_of,
-    hidden_norm,
     in_moderate_units,
     normal_deviates,
+    residual_norm,
     shift_scores,
 )
 from fl_epe.auditing.scoring.statistics import (
@@ -40,8 +39,8 @@ from fl_epe.auditing.scoring.view import View, seen_by
 
 __all__ = [
     "LEAST_FOR_NULL",
+    "MIN_CANARY_SHARE",
     "RATES",
-    "SMALLEST_SHARE",
     "STATISTICS",
     "UNKNOWN_ROUNDS",
     "GaussianFit",
@@ -52,17 +51,16 @@ __all__ = [
     "check_known_variance",
     "check_sign",
     "cosines_of",
-    "fitted_reaction",
     "gaussian_test",
-    "hidden_norm",
     "in_moderate_units",
-    "leave_others_out",
     "measure_others",
     "mixture_ratios",
     "normal_deviates",
     "not_gaussian",
     "null_misfit",
     "others_share",
+    "project_out",
+    "residual_norm",
     "scores_of",
     "seen_by",
     "shift_scores",

@@ -19,19 +19,19 @@ from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, all_equal, any_infinite
 
 LEAST_FOR_NULL = 20
-"""The number of unobserved canaries that detects a null which is 1.5 times too wide."""
+"""The least number of unobserved canaries that show if the null is 1.5 times as wide as assumed."""
 
 # Least number of scores for a test that they are Gaussian.
-_LEAST_FOR_TEST = 8
+_MIN_FOR_TEST = 8
 
 # In fewer dimensions `normal_deviates` are not accurate enough for an interval.
-_LEAST_DIM = 10
+_MIN_DIM = 10
 
 # Level of each test of an assumption.
 _LEVEL = 1 - 0.999
 
 # Level of the test that observed scores are below unobserved ones.
-_WRONG_SIGN = 1e-6
+_SIGN_LEVEL = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def gaussian_test(scores: Floats) -> GaussianFit | None:
         all equal.
     """
     count = len(scores)
-    if count < _LEAST_FOR_TEST or any_infinite(scores) or all_equal(scores):
+    if count < _MIN_FOR_TEST or any_infinite(scores) or all_equal(scores):
         return None
     (moderate,) = in_moderate_units(scores)
     statistic = anderson_darling(moderate)
@@ -78,7 +78,7 @@ def anderson_darling(scores: Floats) -> float:
 
 
 def _p_value(a: float) -> float:
-    """The p-value of a corrected A², by D'Agostino and Stephens (1986), Table 4.9."""
+    """The p-value of a corrected A²."""
     if a >= 10:
         return 0.0
     if a >= 0.6:
@@ -91,19 +91,20 @@ def _p_value(a: float) -> float:
 
 
 def wider_than_known(scores: Scores) -> str | None:
-    """A sentence about the width of scores, if they are certainly wider than N(μ, 1).
+    """A sentence about the width of scores, if they are significantly wider than N(μ, 1).
 
-    Their mean then does not determine ε: canaries with different expected scores are a mixture,
-    whose largest expected scores determine ε. If expected scores are known up to a factor
-    (`Scores.expected`), scores are too wide only if neither these nor equal ones explain them.
-    The χ² test has the level 1 − 0.999. Its power: ``benchmarks/estimators.py --dims``.
+    Their mean then does not determine ε: the scores are a mixture of canaries with different
+    expected scores, and the largest expected scores determine ε. If the expected scores are known
+    up to a factor (`Scores.expected`), scores are too wide only if they are so about these and
+    also about equal expected scores. The χ² test has the level 1 − 0.999. Its power:
+    ``benchmarks/estimators.py --dims``.
     """
-    models = [np.ones_like(scores.observed)]
+    hypotheses = [np.ones_like(scores.observed)]
     if scores.expected is not None and np.square(scores.expected).any():
-        models.append(scores.expected)
+        hypotheses.append(scores.expected)
     variances = []
-    for sizes in models:
-        deviates = scores.deviates(scores.shift(0.0, sizes) * sizes)
+    for expected in hypotheses:
+        deviates = scores.deviates(scores.shift(0.0, expected) * expected)
         variances.append(float(np.var(deviates, ddof=1)))
     variance = min(variances)
     freedom = len(scores.observed) - 1
@@ -112,16 +113,16 @@ def wider_than_known(scores: Scores) -> str | None:
         return None
     return (
         f"observed {scores.statistic} are {np.sqrt(variance):.2f} times as wide as known variance "
-        f"allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their mean is "
+        f"allows (χ² test, p = {p:.1g}), as if canaries took part unequally: ε of their mean is "
         "smaller than that of the worst case"
     )
 
 
 def null_misfit(scores: Scores) -> str | None:
-    """A sentence about unobserved scores that should be N(0, 1), if they are not.
+    """A sentence about unobserved scores that should be N(0, 1), if they are significantly not.
 
     A χ² test detects wider scores and a z test shifted ones, at the joint level 1 − 0.999.
-    Narrower scores pass, as bounds hold with them.
+    Narrower scores pass, as bounds hold for them.
     """
     if not scores.standard_null or scores.unobserved is None:
         return None
@@ -141,14 +142,14 @@ def null_misfit(scores: Scores) -> str | None:
 
 
 def check_known_variance(scores: Scores) -> None:
-    """Raise for scores that are `wider_than_known`, and cosines in few dimensions.
+    """Raise for scores that are `wider_than_known`, and for cosines in few dimensions.
 
     Raises:
         NotMeasured: with the reason.
     """
-    if scores.dim is not None and scores.dim < _LEAST_DIM:
+    if scores.dim is not None and scores.dim < _MIN_DIM:
         raise NotMeasured(
-            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {_LEAST_DIM}"
+            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {_MIN_DIM}"
         )
     reason = wider_than_known(scores)
     if reason is not None:
@@ -156,11 +157,11 @@ def check_known_variance(scores: Scores) -> None:
 
 
 def not_gaussian(scores: Scores) -> str | None:
-    """A sentence about scores that are certainly not Gaussian, if an estimate assumes that.
+    """A sentence about scores that are significantly not Gaussian, else ``None``.
 
-    Anderson–Darling tests of each group, and of both together in units of their standard
-    deviations, have the joint level 1 − 0.999. Unobserved scores that are N(0, 1) by design are
-    not tested, and neither are groups of fewer than eight scores. False alarms and power:
+    Anderson–Darling tests of the observed scores, of the unobserved ones, and of both together,
+    each standardized, have the joint level 1 − 0.999. Unobserved scores that are N(0, 1) by design
+    are not tested, and neither are groups of fewer than eight scores. False alarms and power:
     ``simulations/studies/any_law.py``.
     """
     if scores.infinite:
@@ -170,7 +171,7 @@ def not_gaussian(scores: Scores) -> str | None:
     else:
         tested = scores.both()
     moderate = in_moderate_units(*tested)
-    groups = [group for group in moderate if len(group) >= _LEAST_FOR_TEST]
+    groups = [group for group in moderate if len(group) >= _MIN_FOR_TEST]
     if any(map(all_equal, groups)):
         return "these scores are not Gaussian (all of a side are equal)"
     standard = [(group - group.mean()) / group.std(ddof=1) for group in groups]
@@ -194,7 +195,7 @@ def check_sign(scores: Scores) -> None:
     if scores.standard_null:
         null_median = 0.0
         z = float(scores.deviates(0.0).mean()) * np.sqrt(len(scores.observed))
-        p = scipy.special.ndtr(z / max(scores.spread, 1.0))
+        p = scipy.special.ndtr(z / scores.spread)
     else:
         observed, unobserved = scores.both()
         null_median = float(np.median(unobserved))
@@ -204,7 +205,7 @@ def check_sign(scores: Scores) -> None:
                 observed, unobserved, alternative="less"
             )
             p = test.pvalue
-    if p < _WRONG_SIGN:
+    if p < _SIGN_LEVEL:
         raise NotMeasured(
             f"observed {scores.statistic} are far below unobserved ones (median "
             f"{np.median(scores.observed):.4g} against {null_median:.4g}), and larger scores must "

@@ -1,4 +1,4 @@
-"""`Sizes`: the expected scores of a view's canaries, of clients, and of typical participations."""
+"""`ExpectedScores`: the expected scores of an adversary's canaries and of clients."""
 
 import dataclasses
 import math
@@ -9,21 +9,27 @@ from fl_epe.auditing.scoring.signals import Signals
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
 
-_DRAWS = 10  # draws of a client's rounds
+_DRAWS = (
+    10  # random choices of a client's rounds over which its energy is averaged
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sizes:
-    """Expected scores, up to a factor if a record lacks the contribution of a canary.
+class ExpectedScores:
+    """Expected scores of canaries and clients, for κ = 1.
+
+    For the final model an expected score is a sum over the client's rounds; for every round's
+    model it is the root of the sum of its squared whitened signals, which is called its energy.
 
     Attributes:
-        observed: means of the scores, ``(k',)``, of the canaries that have scores.
-        parts: contributions of each round to them, ``(T, k')``; their sum is ``observed``.
-        unit: μ of a client over the root of its energy, for every round's model; for the final
-            model μ is the client's sum of ``weights``.
-        weights: the weight of one participation in each round, ``(T,)``.
-        known: whether the factor is 1.
-        signals: the expected contributions of clients to the scores of rounds.
+        observed: expected scores of the canaries that have scores, ``(k',)``.
+        parts: the part of each round in them, ``(T, k')``; they add up to ``observed``.
+        unit: factor on the root of the energy, see `Precision`; 1 for the final model.
+        weights: the expected score of one participation in each round, before whitening,
+            ``(T,)``.
+        scale_is_known: whether the canaries' contributions are known; otherwise all expected
+            scores are correct up to a common factor.
+        signals: the contributions of participations to whitened scores.
         sees_final: whether the scores are of the final model; otherwise of every round's model.
     """
 
@@ -31,19 +37,30 @@ class Sizes:
     parts: Floats
     unit: float
     weights: Floats
-    known: bool
+    scale_is_known: bool
     signals: Signals
     sees_final: bool
 
-    def of(self, shares: np.ndarray) -> Floats:
-        """Expected scores of clients by their shares of the rounds' contributions.
+    @property
+    def by_round(self) -> Floats:
+        """The contribution of one participation in each round, ``(T,)``.
 
-        In a small cohort a client's updates are a large part of the measured residual of its
-        rounds. With a fitted reaction, its rounds are therefore redrawn at random, as many as
-        it has.
+        It is a contribution to the expected score for the final model, and to the squared
+        expected score for every round's model: ``fᵀG⁻¹f`` of a client in this round only.
+        """
+        if self.sees_final:
+            return self.weights
+        correlation = self.signals.record.correlation
+        return self.unit**2 * correlation.single_round_energies(self.weights)
+
+    def of(self, shares: np.ndarray) -> Floats:
+        """The expected scores of clients.
+
+        With a fitted reaction the client's rounds are redrawn at random, as many as it has: in a
+        small cohort, its own updates are a large part of the measured residuals of its rounds.
 
         Args:
-            shares: shares of each client, ``(T, m)``.
+            shares: the shares of m clients in each round, ``(T, m)``, see `Signals`.
 
         Returns:
             The expected scores, shape ``(m,)``.
@@ -51,7 +68,7 @@ class Sizes:
         reaction = self.signals.reaction
         rate = None if reaction is None else reaction.rate
         if self.sees_final:
-            if rate is not None and self.known:
+            if rate is not None and self.scale_is_known:
                 return self.signals.in_final_model(shares, rate)
             return np.asarray(self.weights @ shares)
         if rate is None:
@@ -64,8 +81,9 @@ class Sizes:
         return np.asarray(self.unit * np.sqrt(energies))
 
     def of_rounds(self, rounds: float) -> float:
-        """The expected score of a client with a known number of unknown rounds."""
+        """The expected score of a client in this number of unknown rounds."""
         if self.sees_final:
             return rounds * float(self.weights.mean())
-        energies = self.signals.record.correlation.alone(self.weights)
+        correlation = self.signals.record.correlation
+        energies = correlation.single_round_energies(self.weights)
         return self.unit * math.sqrt(rounds * float(energies.mean()))

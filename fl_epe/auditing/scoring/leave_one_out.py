@@ -1,4 +1,4 @@
-"""The record of one canary among real clients: other canaries are projected out.
+"""The record of one canary among real clients: the other canaries are projected out.
 
 A released mean contains all canaries of its round. They are known, so an adversary who looks
 for one of them subtracts the others; if they stay in, ε falls as canaries are added.
@@ -6,8 +6,8 @@ for one of them subtracts the others; if they stay in, ε falls as canaries are 
 projects the canaries out. Derivation and measurements: docs/notes/other-canaries.md.
 
 Examples:
-    >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # of a vector 3u + 3v + 2w, orthogonal
-    >>> leave_others_out(dots, with_sum, np.array([1.0]), 22.0, 6.0, 2.0)
+    >>> dots, dots_with_sum = np.array([3.0]), np.array([1.0])  # of u with 3u + 3v + 2w and u + v
+    >>> project_out(dots, dots_with_sum, np.array([1.0]), 22.0, 6.0, 2.0)
     (array([3.]), np.float64(2.0), 3.0)
 """
 
@@ -29,29 +29,30 @@ from fl_epe.canaries import SCORE_MEMORY, CanarySet
 from fl_epe.checks import Floats, Integers, raise_invalid
 from fl_epe.mechanism import norm
 
-# Other canaries with a smaller share of a vector's energy stay in; a score changes by half of it.
-SMALLEST_SHARE = 1e-3
+# If the canaries have a smaller share of a vector's energy, they are not projected out of it. A
+# score then differs relatively by half of this share.
+MIN_CANARY_SHARE = 1e-3
 
 # A residual below this part of a mean's norm is a rounding error.
-_LEAST_RESIDUAL = 1e-6
+_MIN_RESIDUAL = 1e-6
 
 # Bytes for sums of canaries that are scored at once.
 _MEMORY = SCORE_MEMORY // 4
 
 # Largest weight of a canary whose sums do not overflow in float32.
-_LARGEST = 1e15
+_MAX_WEIGHT = 1e15
 
 # Level of the test that the canaries' weights were not changed.
-_BY_CHANCE = 1e-9
+_LEVEL = 1e-9
 
 
-def leave_others_out(
+def project_out(
     dots: Floats,
-    with_sum: Floats,
+    dots_with_sum: Floats,
     weights: Floats | float,
-    square: Floats | float,
+    energy: Floats | float,
     sum_dot: Floats | float,
-    sum_square: Floats | float,
+    sum_energy: Floats | float,
 ) -> tuple[Floats, Floats, Floats | float]:
     """Projects the sum S of the canaries out of a vector m, and adds each canary's own part again.
 
@@ -60,25 +61,25 @@ def leave_others_out(
 
     Args:
         dots: ``⟨m, u⟩``; the last axis is over canaries u.
-        with_sum: ``⟨S, u⟩``, of the same shape.
+        dots_with_sum: ``⟨S, u⟩``, of the same shape.
         weights: the weight of u in S; 0 for a canary that is not in it.
-        square: ``‖m‖²``.
+        energy: ``‖m‖²``.
         sum_dot: ``⟨m, S⟩``.
-        sum_square: ``‖S‖²``.
+        sum_energy: ``‖S‖²``.
 
     Returns:
         The inner product of u with the residual plus u's own part, the norm of the residual,
         and the weight of S in m.
     """
-    share = sum_dot / sum_square
-    own_dots = dots - share * (with_sum - weights)
-    residual = square - share * sum_dot
-    norms = np.sqrt(np.maximum(residual, _LEAST_RESIDUAL**2 * square))
-    return own_dots, norms, share
+    sum_weight = sum_dot / sum_energy
+    own_dots = dots - sum_weight * (dots_with_sum - weights)
+    residual = energy - sum_weight * sum_dot
+    norms = np.sqrt(np.maximum(residual, _MIN_RESIDUAL**2 * energy))
+    return own_dots, norms, sum_weight
 
 
 def others_share(record: AuditRecord) -> Floats:
-    """The measured share of the other canaries in the energy of each round's mean, ``(T,)``."""
+    """The other canaries' measured share of the energy of each round's mean, ``(T,)``."""
     count = record.presence.sum(axis=1)
     share_of_others = np.maximum(count - 1, 0) / np.maximum(count, 1)
     energies = share_of_others * _canary_energies(record)
@@ -86,7 +87,7 @@ def others_share(record: AuditRecord) -> Floats:
 
 
 def _measured_contributions(record: AuditRecord) -> Floats:
-    """The contribution in each round, measured along its canaries' directions, ``(T,)``."""
+    """The norm of a participant's contribution, measured along the canaries, ``(T,)``."""
     dots = (
         np.sum(record.shares() * record.observed.means, axis=1)
         * record.norms.means
@@ -95,7 +96,7 @@ def _measured_contributions(record: AuditRecord) -> Floats:
 
 
 def _canary_energies(record: AuditRecord) -> Floats:
-    """The measured energy of all canaries of a round in its mean, ``(T,)``."""
+    """The measured energy of the canaries' sum in each round's mean, ``(T,)``."""
     return np.asarray(
         np.sum(record.shares() ** 2.0, axis=1)
         * _measured_contributions(record) ** 2
@@ -112,7 +113,7 @@ def _final_weights(record: AuditRecord) -> Floats | None:
 
 
 def _contributions(record: AuditRecord) -> Floats:
-    """A canary's expected contribution to each round's mean, or else the measured one, ``(T,)``."""
+    """The norm of a participant's contribution to each mean, measured if unknown, ``(T,)``."""
     added = record.mechanism.added
     return np.where(
         np.isfinite(added),
@@ -124,7 +125,7 @@ def _contributions(record: AuditRecord) -> Floats:
 def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     """The record with the cosines that `leave_one_out` needs.
 
-    Rounds in which the canaries' share is below `SMALLEST_SHARE` are left out, unless the real
+    Rounds in which the canaries' share is below `MIN_CANARY_SHARE` are left out, unless the real
     clients' sums are known too. Independent canaries are regenerated: those of a round twice, and
     unobserved ones once for several rounds together. Rotated ones cost a few transforms a round.
 
@@ -144,7 +145,7 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     }
     weights = _final_weights(record)
     if weights is not None:
-        final_cosines, final_norm = _final_part(record, canaries, weights, ids)
+        final_cosines, final_norm = _final_sum(record, canaries, weights, ids)
         values["observed.part"] = final_cosines[:k]
         values["unobserved.part"] = final_cosines[k:]
         values["norms.part"] = final_norm
@@ -154,61 +155,72 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
 def _round_sums(
     record: AuditRecord, canaries: CanarySet, ids: Integers
 ) -> tuple[Floats, Floats]:
-    """Cosines of all canaries with the sum of each round's canaries, and the sums' norms."""
+    """Cosines of all canaries with the sum of each round's canaries, and the sums' norms.
+
+    Both are 0 in rounds in which the canaries are not projected out.
+    """
     k = record.num_canaries
     cosines = np.zeros((record.rounds, len(ids)))
     norms = np.zeros(record.rounds)
-    energy = _canary_energies(record)
-    is_large = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
-    # With known residuals only noise remains beside the canaries.
+    energies = _canary_energies(record)
+    is_projected = energies >= MIN_CANARY_SHARE * record.norms.means**2
+    is_projected &= energies > 0
     if record.norms.residuals is not None:
-        is_large |= record.presence.sum(axis=1) >= 2
-    rounds = np.flatnonzero(is_large)
-    rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
-    for first in range(0, len(rounds), rows):
-        block = rounds[first : first + rows]
+        # In the means without real clients, the other canaries are more than the noise.
+        is_projected |= record.presence.sum(axis=1) >= 2
+    rounds = np.flatnonzero(is_projected)
+    rounds_at_once = 1
+    if not canaries.fast:
+        rounds_at_once = max(1, _MEMORY // (4 * record.dim))
+    for first in range(0, len(rounds), rounds_at_once):
+        block = rounds[first : first + rounds_at_once]
         present = record.presence[block].any(axis=0)
         weights = record.shares()[block][:, present].astype(np.float32)
         sums = canaries.combine(weights, numbers=ids[:k][present].tolist())
         norms[block] = [norm(row) for row in sums]
-        # To regenerate observed canaries of other rounds would cost too much.
-        scored = np.append(present | canaries.fast, np.ones(len(ids) - k, bool))
-        dots = canaries.dot(sums, numbers=ids[scored].tolist())
-        cosines[np.ix_(block, scored)] = dots / norms[block, None]
+        # It would cost too much to regenerate the observed canaries of other rounds.
+        is_scored = np.ones(len(ids), bool)
+        if not canaries.fast:
+            is_scored[:k] = present
+        dots = canaries.dot(sums, numbers=ids[is_scored].tolist())
+        cosines[np.ix_(block, is_scored)] = dots / norms[block, None]
     return cosines, norms
 
 
-def _final_part(
+def _final_sum(
     record: AuditRecord, canaries: CanarySet, weights: Floats, ids: Integers
 ) -> tuple[Floats, float]:
-    """Cosines of all canaries with the canaries' part of θ_T − θ_0, and its norm; 0 if small."""
-    square = record.norms.displacement**2
-    fits = np.max(np.abs(weights), initial=0.0) < _LARGEST
-    if not (fits and np.sum(weights**2) >= SMALLEST_SHARE * square > 0):
+    """Cosines of all canaries with their expected sum in θ_T − θ_0, and its norm; 0 if small."""
+    energy = record.norms.displacement**2
+    can_be_scored = np.max(np.abs(weights), initial=0.0) < _MAX_WEIGHT
+    # The displacement may be NaN, whose energy is not > 0.
+    if not (
+        can_be_scored and np.sum(weights**2) >= MIN_CANARY_SHARE * energy > 0
+    ):
         return np.zeros(len(ids)), 0.0
     numbers = ids[: len(weights)].tolist()
-    part = canaries.combine(weights[None], numbers=numbers)[0]
-    length = norm(part)
-    return canaries.dot(part, numbers=ids.tolist()) / length, length
+    total = canaries.combine(weights[None], numbers=numbers)[0]
+    length = norm(total)
+    return canaries.dot(total, numbers=ids.tolist()) / length, length
 
 
 def leave_one_out(record: AuditRecord) -> AuditRecord:
     """The record that each canary would have as the only one among real clients.
 
-    The cosines and norms of the means and of the displacement are changed. Those of final models
-    and of model updates, which the paper's statistics use, are not. A record
-    without the cosines of `measure_others` is returned as it is, and so is the result of this
-    function.
+    The cosines and norms of the means and of the displacement are changed. Those of the final
+    model and of the model updates, which the paper's statistics use, are not. A record without
+    the cosines of `measure_others` is returned as it is, and so is a result of this function.
     """
     if record.norms.sums is None:
         return record
-    return all_canaries(_means_alone(_displacement_alone(record)))
+    return keep_all_canaries(_project_means(_project_displacement(record)))
 
 
-def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
+def expected_others(record: AuditRecord) -> tuple[Floats, Floats]:
     """The other canaries' expected contributions to ``⟨mean_t, c_i⟩``, of both groups.
 
-    Unlike `leave_one_out` this measures nothing: it is for an adversary who knows all but canary i.
+    They are expected, not measured as in `leave_one_out`, for an adversary who knows all clients
+    but canary i.
 
     Returns:
         The contributions for observed canaries, ``(T, k)``, and for unobserved ones,
@@ -231,20 +243,21 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
         raise_invalid(
             "canary_sum_norms",
             norms,
-            "known, for an adversary with full knowledge",
+            "to be known, for an adversary with full knowledge",
         )
     lengths = norms[:, None]
     added = _contributions(record)[:, None]
     own_weights = np.where(lengths > 0, record.shares(), 0.0)
-    return added * (lengths * observed - own_weights), added * (
-        lengths * unobserved
+    return (
+        added * (lengths * observed - own_weights),
+        added * (lengths * unobserved),
     )
 
 
-def all_canaries(record: AuditRecord) -> AuditRecord:
-    """The record with all canaries left in, and its rounds declared independent.
+def keep_all_canaries(record: AuditRecord) -> AuditRecord:
+    """The record without what `leave_one_out` needs, so that no canary is projected out.
 
-    `leave_one_out` does not change it.
+    Its rounds count as independent, as their correlation was measured without canaries.
     """
     names = [
         f"{part}.{name}"
@@ -258,7 +271,7 @@ def all_canaries(record: AuditRecord) -> AuditRecord:
     )
 
 
-def _means_alone(record: AuditRecord) -> AuditRecord:
+def _project_means(record: AuditRecord) -> AuditRecord:
     """The record with the other canaries projected out of the means."""
     norms = record.norms
     observed = record.observed
@@ -276,7 +289,7 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     )
     sums = np.concatenate([observed.sums, unobserved.sums], axis=1)
     along_sum = np.sum(shares[rounds] * observed.means[rounds], axis=1)[:, None]
-    own_dots, residual_norms, _ = leave_others_out(
+    own_dots, residual_norms, _ = project_out(
         means[rounds] * mean_norms,
         sums[rounds] * sum_norms,
         weights[rounds],
@@ -298,7 +311,7 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     return record.with_values(**values)
 
 
-def _displacement_alone(record: AuditRecord) -> AuditRecord:
+def _project_displacement(record: AuditRecord) -> AuditRecord:
     """The record with the other canaries projected out of the displacement."""
     norms = record.norms
     observed = record.observed
@@ -311,18 +324,19 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
         or unobserved.part is None
     ):
         return record
-    # A canary's inner product with the sum is its own weight plus, by chance, a part of the other
-    # weights over √d.
-    by_chance = float(np.sum((observed.part * norms.part - weights) ** 2))
-    error = by_chance * record.dim / float(weights @ weights)
-    if error > scipy.special.chdtri(len(weights), _BY_CHANCE):
+    # A canary's inner product with the sum is its own weight plus a random term: by the other
+    # canaries, whose cosines with it have the variance 1/d. The squares add up to a χ² statistic.
+    differences = observed.part * norms.part - weights
+    statistic = float(np.sum(differences**2)) * record.dim
+    statistic /= float(weights @ weights)
+    if statistic > scipy.special.chdtri(len(weights), _LEVEL):
         raise NotMeasured(
-            "what canaries should have added to the final model was changed after they were "
-            "projected out of it; hand it to RunAuditor.record"
+            "the canaries' expected contributions to the final model are not those that were "
+            "projected out of it; pass the changed values to RunAuditor.record"
         )
     length = norms.displacement
     all_weights = np.append(weights, np.zeros(unobserved.count))
-    own_dots, residual_norm, share = leave_others_out(
+    own_dots, residual_norm, sum_weight = project_out(
         np.append(observed.displacement, unobserved.displacement) * length,
         np.append(observed.part, unobserved.part) * norms.part,
         all_weights,
@@ -330,11 +344,11 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
         float(weights @ observed.displacement) * length,
         norms.part**2,
     )
-    parts = share * all_weights
-    cosines = own_dots / np.sqrt(
-        residual_norm**2 + 2 * parts * own_dots - parts**2
-    )
-    lengths = np.hypot(residual_norm, share * weights)
+    own_parts = sum_weight * all_weights
+    # The squared norm of the residual plus the canary's own part.
+    energies = residual_norm**2 + 2 * own_parts * own_dots - own_parts**2
+    cosines = own_dots / np.sqrt(energies)
+    lengths = np.hypot(residual_norm, sum_weight * weights)
     values = {
         "observed.displacement": cosines[: len(weights)],
         "unobserved.displacement": cosines[len(weights) :],

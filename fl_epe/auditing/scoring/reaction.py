@@ -5,22 +5,21 @@ towards their own optima from the current model. The score of a canary that take
 as a client includes this reaction. If canaries take part less often, a client's score can be
 predicted from theirs only if the reaction is known. There are two cases:
 
-- Noise dominates the residual. The other clients then react to the noise of earlier rounds as
-they
-  react to the client, and whitening measures the reaction: the innovation of each round
-  contains the client's whole contribution.
-- Otherwise the reaction is fitted. In each round clients undo a share ρ of the model's
-displacement
-  along a canary: ``f_t = c_t − ρ·p_{t−1}``, with ``p`` the position along the canary and
-  ``c_t`` its contribution. ρ and κ are fitted to the whitened scores of all canaries in all
-  rounds, also those after their participations. For quadratic losses the model is exact.
+- Noise dominates the residual. The other clients then react to a client's contribution as they
+  react to the noise of earlier rounds. Whitening removes both reactions: the client's whole
+  contribution remains in the new part of each of its rounds.
+- Otherwise the reaction is fitted. It is assumed that in each round clients undo a share ρ of the
+  model's displacement along a canary: ``f_t = c_t − ρ·p_{t−1}``, where ``c_t`` is the canary's
+  contribution to round t, ``f_t`` the part of the round's mean along the canary, and ``p_t`` the
+  model's position along it. ρ and κ are fitted to the whitened scores of all canaries in all
+  rounds, also in rounds after their participations. The assumption is exact for quadratic losses.
 
 Derivation and coverage: docs/notes/few-nodes.md, simulations/studies/few_nodes.py.
 
 Examples:
     >>> step = ServerStep("sgd", np.ones(3))
-    >>> moved = pulled_back(np.array([[1.0], [0.0], [0.0]]), np.full((3, 1), 0.5), step)
-    >>> moved.updates.ravel().tolist(), moved.position.tolist()
+    >>> moves = pulled_back(np.array([[1.0], [0.0], [0.0]]), np.full((3, 1), 0.5), step)
+    >>> moves.updates.ravel().tolist(), moves.positions.tolist()
     ([1.0, -0.5, -0.25], [0.25])
 """
 
@@ -40,7 +39,8 @@ class Reaction:
     """The reaction of later rounds to a client's contribution.
 
     Attributes:
-        rate: ρ; ``None`` if they react to the contribution as they react to the noise.
+        rate: the share ρ that is undone; ``None`` if later rounds react to a contribution as
+            they react to the noise.
         error: standard error of ρ.
     """
 
@@ -49,22 +49,22 @@ class Reaction:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Moved:
-    """The effect of contributions on the rounds' means and on the final model.
+class Moves:
+    """The moves of the model along m directions, after contributions in these directions.
 
     Attributes:
-        updates: part of each round's mean along each direction, ``(T, m)``.
-        position: position of the final model along each direction, ``(m,)``.
+        updates: the part of each round's mean along each direction, ``(T, m)``.
+        positions: the final model's position along each direction, ``(m,)``.
     """
 
     updates: Floats
-    position: Floats
+    positions: Floats
 
 
 def pulled_back(
     contributions: Floats, rates: Floats, server: ServerStep
-) -> Moved:
-    """The parts of the rounds' means, if clients undo a share of the position in each round.
+) -> Moves:
+    """The moves of the model if clients undo a share of the position in each round.
 
     Args:
         contributions: contributions to each round's mean, ``(T, m)``.
@@ -74,9 +74,9 @@ def pulled_back(
     steps = np.asarray(server.learning_rates)
     updates = np.empty_like(contributions)
     velocity = np.zeros(contributions.shape[1])
-    position = np.zeros(contributions.shape[1])
+    positions = np.zeros(contributions.shape[1])
     for t, contribution in enumerate(contributions):
-        updates[t] = contribution - rates[t] * position
+        updates[t] = contribution - rates[t] * positions
         velocity = server.momentum * velocity + updates[t]
-        position = position + steps[t] * velocity
-    return Moved(updates, position)
+        positions = positions + steps[t] * velocity
+    return Moves(updates, positions)

@@ -1,46 +1,40 @@
 """The reaction of training to a client, fitted to canaries' scores in all rounds."""
 
 import math
-import weakref
 
 import numpy as np
 import scipy
 
 from fl_epe.auditing.record import NotMeasured
 from fl_epe.auditing.scoring.reaction import RATES, Reaction
-from fl_epe.auditing.scoring.view import View
+from fl_epe.auditing.scoring.signals import Signals
 from fl_epe.checks import Floats
 
-_MOST_CANARIES = 64  # canaries whose scores are fitted
+_MAX_CANARIES = 64  # largest number of canaries to whose scores ρ is fitted
 
 # Relative error of ρ, as losses are not quadratic and canaries are a part of their own
 # residual.
 _MODEL_ERROR = 0.1
 
-_STEP = 1e-3  # difference of ρ for derivatives
-
-_FITTED: weakref.WeakKeyDictionary[View, Reaction] = weakref.WeakKeyDictionary()
+_STEP = 1e-3  # step of ρ for the difference quotient
 
 
-def fitted_reaction(view: View) -> Reaction:
-    """The reaction of `fit_reaction`, which is computed once for a view."""
-    if view not in _FITTED:
-        _FITTED[view] = fit_reaction(view)
-    return _FITTED[view]
-
-
-def fit_reaction(view: View) -> Reaction:
+def fit_reaction(
+    signals: Signals, whitened_scores: Floats, round_scores: Floats
+) -> Reaction:
     """Fit ρ, together with κ, to canaries' scores in all rounds by least squares.
 
     If there are many canaries, those that took part most often are used.
 
     Args:
-        view: the view of an adversary who sees every round's model.
+        signals: the contributions of participations, without a reaction.
+        whitened_scores: whitened scores of the observed canaries, ``(T, k)``.
+        round_scores: the same scores before they were whitened, ``(T, k)``.
 
     Raises:
         NotMeasured: if the correlations of rounds are not known.
     """
-    record = view.record
+    record = signals.record
     if record.correlation.window == 1:
         raise NotMeasured(
             "canaries took part in fewer rounds than a client, and how later rounds react to one is"
@@ -48,12 +42,12 @@ def fit_reaction(view: View) -> Reaction:
             f" {record.dim} parameters"
         )
     participations = record.presence.sum(axis=0)
-    canaries = np.argsort(-participations, kind="stable")[:_MOST_CANARIES]
-    scores = view.whitened_scores[:, canaries]
+    canaries = np.argsort(-participations, kind="stable")[:_MAX_CANARIES]
+    scores = whitened_scores[:, canaries]
     shares = record.shares()[:, canaries] * 1.0
-    # The residuals of a canary's absent rounds have a part along it, which counts as noise without
-    # this correction.
-    absent_scores = np.where(shares > 0, 0.0, view.round_scores[:, canaries])
+    # The residuals of a canary's absent rounds have a part along the canary. Without this
+    # correction it would count as noise.
+    absent_scores = np.where(shares > 0, 0.0, round_scores[:, canaries])
     along = record.correlation.whiten(absent_scores)
     remaining = np.maximum(record.dim - np.sum(along**2, axis=0), 1.0)
 
@@ -62,7 +56,7 @@ def fit_reaction(view: View) -> Reaction:
         return float(np.sum(first * second) + np.sum(parts / remaining))
 
     def means_at(rate: float) -> Floats:
-        return view.signals.of(shares, Reaction(rate))
+        return signals.of(shares, Reaction(rate))
 
     def scale(means: Floats) -> float:
         return product(means, scores) / product(means, means)

@@ -1,14 +1,13 @@
 """`Scores`: one score for each canary, and the null distribution of unobserved canaries.
 
-`mean_spread` is the standard deviation of the mean of overlapping canaries' scores, which share
-the random norm of the residual. Derivations: docs/notes/other-canaries.md.
-
 Cosines of canaries that are part of a released vector determine a shift μ, in any dimension.
 Let ``μσ·c`` of a canary c be added to a Gaussian vector with the standard deviation σ in each
 entry. If C is the canary's cosine with the sum, ``T = C·√((d − 1)/(1 − C²))`` has a noncentral
 t distribution with d − 1 degrees of freedom and the noncentrality μ. √d·C is about N(μ, 1) only
-where μ² ≪ d: it is at most √d, however large μ is. Derivation and coverage:
-docs/notes/estimates.md.
+where μ² ≪ d, as it is at most √d. Derivation and coverage: docs/notes/estimates.md.
+
+Scores of several canaries against one released vector share the random norm of its residual,
+so they are correlated: see `mean_spread` and docs/notes/other-canaries.md.
 
 Examples:
     >>> round(fitted_shift(np.array([0.3, 0.4, 0.5]), 100), 2)
@@ -32,11 +31,18 @@ from fl_epe.checks import Floats, any_infinite, check_scores, raise_invalid
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
 
 # The squares of scores between these neither underflow nor overflow.
-_SMALLEST = 1e-120
-_LARGEST = 1e120
+_MIN_MODERATE = 1e-120
+_MAX_MODERATE = 1e120
 
 # From this many standard deviations on, the correction for skewness is constant.
-_FAR = 4.0
+_MAX_SKEWED = 4.0
+
+# Relative change of a shift, and number of steps, after which its iteration ends.
+_TOLERANCE = 1e-13
+_MAX_STEPS = 100
+
+# A cosine may exceed 1 by this much, by rounding in float32.
+_ROUNDING = 1e-6
 
 
 def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
@@ -46,7 +52,7 @@ def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
     """
     scores = np.abs(np.concatenate(groups))
     largest = np.max(scores, where=np.isfinite(scores), initial=0.0)
-    if largest == 0 or _SMALLEST < largest < _LARGEST:
+    if largest == 0 or _MIN_MODERATE < largest < _MAX_MODERATE:
         return groups
     _, exponent = np.frexp(largest)
     return tuple(np.ldexp(group, -int(exponent)) for group in groups)
@@ -54,12 +60,12 @@ def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """One score for each canary, larger for "took part", and their null distribution.
+    """One score for each canary, larger for canaries that took part, and their null distribution.
 
-    If the null distribution is known, the scores are √d·cosine, which is N(0, 1) for an unobserved
-    canary. Other scores, such as a maximum over rounds, are compared with the scores of unobserved
-    canaries and may have any unit. Such scores may be infinite, like likelihood ratios: they
-    have an order, but no mean.
+    Scores with a known null distribution are √d·cosine, which is N(0, 1) for an unobserved
+    canary. Other scores, such as a maximum over rounds, are compared with the scores of
+    unobserved canaries, and may have any unit. Bare scores of unknown law may be infinite, as
+    likelihood ratios are: only their order matters.
 
     Attributes:
         observed: scores of the observed canaries, shape (k,), k ≥ 2.
@@ -70,10 +76,10 @@ class Scores:
         standard_null: whether the score of an unobserved canary is N(0, 1).
         spread: standard deviation of √k times the mean of the k observed scores; 1 for
             independent scores.
-        linear: whether scores with ``dim`` are inner products that include the canary's own
-            part, N(μ, 1) for any μ, rather than √dim times a cosine.
-        unit: μ of the Gaussian mechanism over a mean score, see `Precision`.
-        unit_error: relative standard error of the unit.
+        linear: whether scores with ``dim`` are N(μ, 1) for any μ, like `shift_scores`;
+            otherwise they are √dim times a cosine.
+        unit: μ of the Gaussian mechanism, divided by the mean score; see `Precision`.
+        unit_error: relative standard error of ``unit``.
         followed: number of rounds over which correlations were followed, if the noise's
             strategy is known to reach farther; else ``None``.
         expected: expected observed scores up to a factor, shape (k,); ``None`` if not known.
@@ -101,18 +107,14 @@ class Scores:
     adversary: Adversary | None = None
 
     def __post_init__(self) -> None:
-        are_ranks = (
-            self.dim is None
-            and self.adversary is None
-            and not self.standard_null
-        )
+        if self.dim is not None:
+            object.__setattr__(self, "standard_null", True)
+        may_be_infinite = self.adversary is None and not self.standard_null
         for name in ("observed", "unobserved"):
             scores = getattr(self, name)
             if scores is not None:
-                scores = check_scores(name, scores, ranks=are_ranks)
+                scores = check_scores(name, scores, ranks=may_be_infinite)
                 object.__setattr__(self, name, scores)
-        if self.dim is not None:
-            object.__setattr__(self, "standard_null", True)
 
     @classmethod
     def from_cosines(
@@ -159,13 +161,17 @@ class Scores:
         return normal_deviates(self.cosines, self.dim, shift)
 
     def shift(self, mean: float = 0.0, sizes: float | Floats = 1.0) -> float:
-        """The shift, or scale of the shifts ``sizes``, at which `deviates` have that mean."""
+        """The shift at which the `deviates` have this mean, see `fitted_shift`.
+
+        Args:
+            mean: the mean of the deviates.
+            sizes: expected scores, shape (k,); if given, the result is the factor κ on them.
+        """
         if self.dim is not None and not self.linear:
             return fitted_shift(self.cosines, self.dim, mean, sizes)
         weights = np.broadcast_to(sizes, self.observed.shape)
-        return (
-            float(np.sum(self.observed * weights) / np.sum(weights**2)) - mean
-        )
+        fitted = np.sum(self.observed * weights) / np.sum(weights**2)
+        return float(fitted) - mean
 
     @property
     def infinite(self) -> bool:
@@ -196,16 +202,16 @@ def check_cosines(name: str, values: ArrayLike) -> Floats:
     """`check_scores` of values that must also be in [−1, 1], to within rounding."""
     cosines = check_scores(name, values)
     largest = cosines[np.argmax(np.abs(cosines))]
-    if np.abs(largest) > 1 + 1e-6:
+    if np.abs(largest) > 1 + _ROUNDING:
         raise_invalid(name, largest, "in [-1, 1]: with dim, scores are cosines")
     return cosines
 
 
 def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
-    """Standard deviation of √k times the mean shift of k canaries, scored one at a time.
+    """Standard deviation of √k times the mean score of k canaries in the same released vectors.
 
     The residual's direction contributes 1 to the variance. The residual's norm varies from run
-    to run by its noise and changes all shifts together, by ``μ/√(2d)`` for a shift μ; with many
+    to run by its noise and changes all scores together, by ``μ/√(2d)`` for a shift μ. With many
     canaries in few dimensions that contribution is the larger one.
 
     Args:
@@ -220,9 +226,10 @@ def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
 
 
 def shift_scores(cosines: ArrayLike, dim: int) -> Floats:
-    """Scores with the mean μ, to a relative 1/(4d), and the variance 1 for unobserved canaries.
+    """Scores that are N(0, 1) for unobserved canaries, and have the mean μ for observed ones.
 
-    A score is about √dim·cosine for small cosines. A cosine of 1 has a score of about 10⁸·√dim.
+    The mean is correct to a relative 1/(4d). A score is about √dim·cosine for small cosines; a
+    cosine of 1 has a score of about 10⁸·√dim.
     """
     return np.asarray(_ratio(cosines) * np.sqrt(max(dim - 3, 1)))
 
@@ -232,11 +239,10 @@ def cosines_of(scores: Floats, dim: int) -> Floats:
     return scores / np.sqrt(max(dim - 3, 1) + scores**2)
 
 
-def hidden_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
-    """The norm of the residual of a vector that contains a canary.
+def residual_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
+    """The norm of a vector's residual, which is orthogonal to the canary that it contains.
 
-    The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, even if
-    the canary is the whole vector.
+    The result is at least 10⁻⁶ of ``norm``, even if the canary is the whole vector.
     """
     square = np.square(norm)
     residual = square - np.square(canary_norm)
@@ -246,7 +252,7 @@ def hidden_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
 def normal_deviates(
     cosines: ArrayLike, dim: int, shift: float | Floats
 ) -> Floats:
-    """``Φ⁻¹(F(t))``, with F the distribution of T: N(0, 1) if ``shift`` is the cosines' μ.
+    """``Φ⁻¹(F(T))`` of each cosine, with F the distribution of T: N(0, 1) if ``shift`` is μ.
 
     It is computed by a normal approximation with a correction for skewness. For ``dim`` ≥ 10
     the mean is wrong by at most 0.0015 at d = 10, 10⁻⁴ at d = 100 and 10⁻⁵ at d = 1,000.
@@ -260,7 +266,8 @@ def normal_deviates(
     wide = np.sqrt(1 + t**2 * variance)
     plain = (t * mean - shift) / wide
     skew = (t / wide) ** 3 * third / 6
-    return np.asarray(plain + skew * (np.clip(plain, -_FAR, _FAR) ** 2 - 1))
+    clipped = np.clip(plain, -_MAX_SKEWED, _MAX_SKEWED)
+    return np.asarray(plain + skew * (clipped**2 - 1))
 
 
 def fitted_shift(
@@ -269,26 +276,28 @@ def fitted_shift(
     """The μ at which the `normal_deviates` of all cosines have that mean.
 
     With a mean of 0 it is the estimate of μ. With ±z/√k it is an end of the interval of μ, as
-    the mean of k independent deviates is N(0, 1/k) at the true μ. With ``sizes`` m, shape
-    ``(k,)``, it is the scale κ of shifts κ·m at which ``Σ m·deviate / Σ m²`` is ``mean``.
+    the mean of k independent deviates is N(0, 1/k) at the true μ. With expected scores m as
+    ``sizes``, shape ``(k,)``, it is the factor κ for which the deviates at the shifts κ·m have
+    ``Σ m·deviate / Σ m² = mean``.
     """
     sizes = np.broadcast_to(sizes, np.shape(cosines))
     energy = float(np.sum(sizes**2))
-    slope = (
-        float(np.sum(sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2))) / energy
-    )
+    # Minus the derivative of the mean deviate by the shift, at a shift of 0.
+    slopes = sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2)
+    slope = float(np.sum(slopes)) / energy
     shift = 0.0
     # A few steps suffice, as the mean is nearly linear in μ.
-    for _ in range(100):
+    for _ in range(_MAX_STEPS):
         deviates = normal_deviates(cosines, dim, shift * sizes)
         step = (float(np.sum(sizes * deviates)) / energy - mean) / slope
         shift += step
-        if abs(step) <= 1e-13 * (1 + abs(shift)):
+        if abs(step) <= _TOLERANCE * (1 + abs(shift)):
             break
     return shift
 
 
 def _ratio(cosines: ArrayLike) -> Floats:
-    """C/√(1 − C²), finite also for cosines of ±1, or slightly beyond by rounding."""
-    size = np.clip(np.asarray(cosines, np.float64), -1 + 2**-53, 1 - 2**-53)
-    return size / np.sqrt((1 - size) * (1 + size))
+    """C/√(1 − C²) of each cosine C; finite also for ±1, and for cosines beyond it by rounding."""
+    largest = np.nextafter(1.0, 0.0)
+    inside = np.clip(np.asarray(cosines, np.float64), -largest, largest)
+    return inside / np.sqrt((1 - inside) * (1 + inside))

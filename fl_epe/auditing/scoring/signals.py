@@ -1,11 +1,11 @@
-"""`Signals`: the expected contributions of participations to a client's or canary's scores.
+"""`Signals`: the contributions of a client's or canary's participations to its expected scores.
 
-Notation: ``a_t = √d·C_t / (n·‖h_t‖)`` is the expected score of a participant of round t (in
-general, √d times the norm of its contribution to the mean, over the norm of the residual
-``h_t``). Rounds are correlated if their ``h_t`` are: whitened signals are ``L⁻¹f_i``
-(`fl_epe.auditing.record.round_correlation`), with ``f_it`` = a_t in the rounds of canary i and
-0 in other rounds. After a client's rounds training may react to it
-(`fl_epe.auditing.scoring.reaction`).
+Notation: a participant adds a vector of norm ``C_t/n`` to the mean of round t (clip norm over
+cohort size), among the residual ``h_t``: the noise and the other clients' updates. Its expected
+score in this round is ``a_t = √d·C_t / (n·‖h_t‖)``. The signals of canary i are ``f_it = a_t``
+in its rounds and 0 in other rounds. If the residuals of rounds are correlated, signals are
+whitened like scores, to ``L⁻¹f_i`` (`fl_epe.auditing.record.round_correlation`). In the rounds
+after a client's participation, training may react to it (`fl_epe.auditing.scoring.reaction`).
 """
 
 import dataclasses
@@ -16,14 +16,17 @@ import numpy as np
 
 from fl_epe.auditing.record import AuditRecord, ServerStep, quotients
 from fl_epe.auditing.scoring.leave_one_out import leave_one_out
-from fl_epe.auditing.scoring.reaction import Moved, Reaction, pulled_back
-from fl_epe.auditing.scoring.scores import hidden_norm
+from fl_epe.auditing.scoring.reaction import Moves, Reaction, pulled_back
+from fl_epe.auditing.scoring.scores import residual_norm
 from fl_epe.checks import Floats, raise_invalid
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Signals:
-    """The expected contributions to scores, by shares of the rounds' contributions.
+    """The contributions of participations to expected scores.
+
+    A participation is given by its share: the norm of its contribution to the round's mean,
+    divided by `Mechanism.added` of the round. It is 1 for a client of median weight.
 
     Attributes:
         record: the audit record of a run.
@@ -35,19 +38,23 @@ class Signals:
     reaction: Reaction | None = None
 
     @property
-    def alone(self) -> AuditRecord:
-        """The record that each canary would have as the only one (`leave_one_out`)."""
-        computed: dict[str, AuditRecord] = vars(self.record)
-        if "_alone" not in computed:
-            computed["_alone"] = leave_one_out(self.record)
-        return computed["_alone"]
+    def leave_one_out(self) -> AuditRecord:
+        """The record that each canary would have as the only one, see `leave_one_out`.
+
+        It is computed once for all adversaries, and stored in the record's ``__dict__``, so that
+        both are freed together.
+        """
+        stored: dict[str, AuditRecord] = vars(self.record)
+        if "_leave_one_out" not in stored:
+            stored["_leave_one_out"] = leave_one_out(self.record)
+        return stored["_leave_one_out"]
 
     @functools.cached_property
     def contributions(self) -> Floats:
-        """The norm of a client's contribution to the released mean when it takes part, ``(T,)``.
+        """The norm of a participant's contribution to each round's mean, ``(T,)``.
 
-        In a round without canaries whose contribution is unknown, it is the same share of the
-        mean's norm as in the median round with a known contribution.
+        It may be unknown in a round without canaries. It is then estimated by the mean's norm,
+        times the median ratio of contribution to mean in the other rounds.
 
         Raises:
             ValueError: if the canaries' contributions are not known.
@@ -64,17 +71,17 @@ class Signals:
         if is_known.all():
             return added
         measured = is_known & (norms > 0)
-        share = 0.0
+        ratio = 0.0
         if measured.any():
-            share = float(np.median(added[measured] / norms[measured]))
-        return np.where(is_known, added, share * norms)
+            ratio = float(np.median(added[measured] / norms[measured]))
+        return np.where(is_known, added, ratio * norms)
 
     @functools.cached_property
     def residual_norms(self) -> Floats:
-        """The norm of one canary's residual in each round's mean, ``‖h_t‖``, ``(T,)``."""
+        """The norm ``‖h_t‖`` of each round's residual for one canary, ``(T,)``."""
         has_canaries = self.record.presence.any(axis=1)
         canary_norms = np.where(has_canaries, self.contributions, 0.0)
-        return hidden_norm(self.alone.norms.means, canary_norms)
+        return residual_norm(self.leave_one_out.norms.means, canary_norms)
 
     @functools.cached_property
     def by_round(self) -> Floats:
@@ -88,7 +95,7 @@ class Signals:
 
     @property
     def client_share(self) -> float:
-        """The inverse of the mean number of real clients in a round; 0 if that is not known."""
+        """One client's share of a round's real clients, on average; 0 if it is not known."""
         canaries = float(self.record.presence.sum(axis=1).mean())
         clients = self.record.mechanism.cohort_size - canaries
         if math.isfinite(clients):
@@ -102,15 +109,16 @@ class Signals:
         *,
         of_clients: bool = False,
     ) -> Floats:
-        """The contributions to whitened scores by shares of the rounds' contributions, ``(T, m)``.
+        """The expected whitened scores of clients or canaries, ``(T, m)``.
 
-        The result is up to a factor if the canaries' contributions are not known.
+        If the canaries' contributions are not known, they are correct up to a factor.
 
         Args:
-            shares: the shares of each direction, ``(T, m)``.
-            reaction: the reaction; by default `reaction`.
-            of_clients: whether the shares are real clients', whose own updates are in the
-                residuals but are no noise to themselves. Canaries are not in the residuals.
+            shares: the shares of m clients or canaries in each round, ``(T, m)``.
+            reaction: a reaction in place of that of this object.
+            of_clients: whether they are real clients. A client's update is part of the measured
+                residual, which the client's own score must not count as noise. Canaries are
+                projected out of the residual.
         """
         reaction = reaction or self.reaction
         correlation = self.record.correlation
@@ -124,38 +132,41 @@ class Signals:
         norms, _ = self._norms_and_contributions
         if of_clients:
             norms = norms * math.sqrt(1 - min(self.client_share, 1 / 2))
-        updates = self._moved(shares, reaction.rate).updates
+        updates = self._moves(shares, reaction.rate).updates
         scores = np.sqrt(self.record.dim) * updates
         return correlation.whiten(quotients(scores, norms[:, None]))
 
     def in_final_model(self, shares: Floats, rate: float) -> Floats:
-        """Expected scores of real clients in the final model, with a reaction: ``(m,)``.
-
-        In a client's rounds all other clients react.
+        """The expected scores of real clients in the final model, with a reaction, ``(m,)``.
 
         Args:
-            shares: each client's shares of the rounds' contributions, ``(T, m)``.
+            shares: the shares of m clients in each round, ``(T, m)``.
             rate: the rate ρ of the reaction.
         """
+        # A client does not react to itself, so in its rounds fewer clients react.
         reacting = 1 - np.minimum(shares, 1.0) * self.client_share
-        moved = self._moved(shares, rate * reacting)
-        _, residual_norm = self.final_model
-        return np.asarray(
-            np.sqrt(self.record.dim) * moved.position / residual_norm
-        )
+        positions = self._moves(shares, rate * reacting).positions
+        _, norm = self.final_model
+        return np.asarray(np.sqrt(self.record.dim) * positions / norm)
 
     @functools.cached_property
     def final_model(self) -> tuple[Floats, float]:
-        """The contribution of each round's participant to θ_T − θ_0, and the residual's norm."""
+        """The signals of the final model, for participants of one round each.
+
+        Returns:
+            The norm of their contributions to θ_T − θ_0, ``(T,)``, and the norm of the residual
+            in θ_T − θ_0 for a typical canary.
+        """
         added = self.record.round_weights() * self.contributions
         if self.reaction is not None and self.reaction.rate is not None:
-            rounds = np.eye(self.record.rounds)
-            added = self._moved(rounds, self.reaction.rate).position
-        typical = float(np.sqrt(np.mean((added @ self.record.shares()) ** 2)))
-        return added, float(hidden_norm(self.alone.norms.displacement, typical))
+            single_rounds = np.eye(self.record.rounds)
+            added = self._moves(single_rounds, self.reaction.rate).positions
+        typical = np.sqrt(np.mean((added @ self.record.shares()) ** 2))
+        displacement = self.leave_one_out.norms.displacement
+        return added, float(residual_norm(displacement, typical))
 
-    def _moved(self, shares: Floats, rate: float | Floats) -> Moved:
-        """The effect of shares of the contributions, ``(T, m)``, if clients react with rate ρ."""
+    def _moves(self, shares: Floats, rate: float | Floats) -> Moves:
+        """The moves of the model by participations, ``(T, m)``, if clients react with rate ρ."""
         _, contributions = self._norms_and_contributions
         server = self.record.mechanism.server
         # With another server, scores are of model updates, whose sum is the displacement.
@@ -166,11 +177,12 @@ class Signals:
 
     @property
     def _norms_and_contributions(self) -> tuple[Floats, Floats]:
-        """Norms of the rounds' residuals, and of a client's contributions, ``(T,)`` each.
+        """The norms of the rounds' residuals and of a participant's contributions, each ``(T,)``.
 
-        The latter are up to a factor if the canaries' contributions are not known.
+        If the canaries' contributions are not known, an expected score of 1 is assumed in every
+        round.
         """
         if self.record.signal_known():
             return self.residual_norms, self.contributions
-        norms = self.alone.norms.means
+        norms = self.leave_one_out.norms.means
         return norms, norms / np.sqrt(self.record.dim)

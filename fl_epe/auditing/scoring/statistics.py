@@ -1,13 +1,13 @@
-"""The statistics of a view: one score for each canary, larger for "took part".
+"""The statistics of a view: one score for each canary, larger for canaries that took part.
 
-A statistic is a function of a `View` in `FUNCTIONS`, under the name that `STATISTICS` lists
-with the adversary who can compute it. The notation is that of `fl_epe.auditing.scoring.view`.
+A statistic is a function of a `View` in `FUNCTIONS`. `STATISTICS` has the same names, each with
+the adversary who can compute it. The notation is that of `fl_epe.auditing.scoring.view`.
 Statistics of every round leave out canaries that never took part. Scores with a standard null
-are assumed to have the means `View.sizes`, up to a factor.
+are assumed to have the means `View.expected_scores`, up to a factor.
 
 Examples:
     >>> list(STATISTICS)
-    ['displacement', 'model', 'matched-filter', 'full-knowledge', 'maximum']
+    ['displacement', 'model', 'full-knowledge', 'matched-filter', 'maximum']
 """
 
 import dataclasses
@@ -19,32 +19,38 @@ import numpy as np
 
 from fl_epe.auditing.estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.record import AuditRecord, check_measured, quotients
-from fl_epe.auditing.scoring.leave_one_out import known_others
+from fl_epe.auditing.scoring.leave_one_out import expected_others
 from fl_epe.auditing.scoring.scores import Scores
 from fl_epe.auditing.scoring.view import View
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Event, Events
 
-_UNLIKELY = (
-    1e-7  # less probable numbers of participations in a round are ignored
-)
-_LARGEST_EXPONENT = 80.0  # float32 has no larger exponentials
+# Less probable numbers of participations in a round are ignored.
+_MIN_CHANCE = 1e-7
+
+# The exponential of this number is finite in float32.
+_MAX_EXPONENT = 80.0
+
+# A probability of 1 would have a likelihood ratio of 0 for an absent canary.
+_MAX_RATE = 1 - 1e-12
 
 
 def _displacement(view: View) -> Scores:
     """``√d·cos(c_i, θ_T − θ_0)``, as the initial model is public. The null is N(0, 1)."""
+    record = view.signals.leave_one_out
     return _scaled_cosines(
-        view,
-        view.alone.observed.displacement,
-        view.alone.unobserved.displacement,
+        record.observed.displacement,
+        record.unobserved.displacement,
+        record.dim,
         "displacement",
     )
 
 
 def _model(view: View) -> Scores:
     """``√d·cos(c_i, θ_T)`` (Andrew et al. 2024, Algorithm 2). The null is N(0, 1)."""
+    record = view.record
     return _scaled_cosines(
-        view, view.record.observed.final, view.record.unobserved.final, "model"
+        record.observed.final, record.unobserved.final, record.dim, "model"
     )
 
 
@@ -65,10 +71,11 @@ def _maximum(view: View) -> Scores:
 def _matched_filter(view: View) -> Scores:
     """``fᵀG⁻¹s / √(fᵀG⁻¹f)``, over all rounds. The null is N(0, 1).
 
-    Canaries that never took part are left out. Each unobserved canary is scored at the rounds of an
-    observed one. If the ``a_t`` are not known, all rounds have the same weight. If the
-    correlation of the rounds is known, or no canary took part twice, a score is √d times the
-    cosine with one vector, a sum of the rounds' means that contains the canary's own part.
+    Canaries that never took part are left out. Each unobserved canary is scored in the rounds of
+    an observed one. If the expected scores ``a_t`` are not known, all rounds have the same weight.
+    If the correlation of the rounds is measured, or no canary took part twice, a score is √d
+    times the cosine with one vector, a sum of the rounds' means that contains the canary's own
+    part.
     """
     record = view.record
     correlation = record.correlation
@@ -77,19 +84,21 @@ def _matched_filter(view: View) -> Scores:
     signals = view.whitened_signals[:, participations > 0]
     observed = _filter(signals, view.whitened_scores[:, participations > 0])
     unobserved = _filter(_repeated_columns(record, signals), view.whitened_null)
-    is_cosine = correlation.factor is not None or participations.max() <= 1
+    is_measured = correlation.factor is not None
+    is_cosine = is_measured or participations.max() <= 1
     followed = None
-    if correlation.factor is not None and record.mechanism.strategy is not None:
-        farther = np.tril(record.mechanism.strategy, -correlation.window)
-        followed = correlation.window if np.any(farther) else None
+    strategy = record.mechanism.strategy
+    if is_measured and strategy is not None:
+        beyond_window = np.tril(strategy, -correlation.window)
+        followed = correlation.window if beyond_window.any() else None
     return Scores(
-        observed / precision.own,
-        _if_enough(unobserved / precision.width),
+        observed / precision.observed_std,
+        _if_enough(unobserved / precision.null_std),
         record.dim if is_cosine else None,
         "matched-filter",
         standard_null=True,
         linear=True,
-        unit=precision.unit * precision.own,
+        unit=precision.unit * precision.observed_std,
         unit_error=view.unit_error,
         followed=followed,
     )
@@ -100,8 +109,8 @@ def _full_knowledge(view: View) -> Scores:
 
     The real clients' sum and the other canaries' expected contributions are subtracted from the
     released vector, which leaves the noise and the canary. ``s_it`` is the inner product of the
-    canary with the difference, over the noise's scale ``z·C_t``. A score has the mean √R/z for
-    R participations, and the null N(0, 1) in any dimension.
+    canary with the difference, divided by the noise's standard deviation. A score has the mean
+    √R/z for R participations, and the null N(0, 1) in any dimension.
 
     Raises:
         ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
@@ -118,10 +127,10 @@ def _full_knowledge(view: View) -> Scores:
     z = mechanism.sum_noise_multiplier
     if not z:
         raise_invalid("sum_noise_multiplier", z, "> 0")
-    noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
-    observed_others, unobserved_others = known_others(record)
-    round_scores = (norms[:, None] * observed - observed_others) / noise
-    null_scores = (norms[:, None] * unobserved - unobserved_others) / noise
+    noise_std = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
+    observed_others, unobserved_others = expected_others(record)
+    round_scores = (norms[:, None] * observed - observed_others) / noise_std
+    null_scores = (norms[:, None] * unobserved - unobserved_others) / noise_std
     took_part = record.presence.any(axis=0)
     presence = record.presence[:, took_part]
     return Scores(
@@ -134,7 +143,7 @@ def _full_knowledge(view: View) -> Scores:
 
 
 def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
-    """Logarithm of the likelihood ratio of having taken part at hidden rounds, ``(k,)``.
+    """Logarithm of the likelihood ratio of having taken part in hidden rounds, ``(k,)``.
 
     Args:
         scores: scores, N(0, 1) for a canary that took part in no round, ``(T, k)``.
@@ -145,13 +154,14 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
     coins = [event for event in events.independent if event.is_coin]
     total = np.zeros(terms.shape[1])
     if coins:
-        rate = np.minimum([event.chance for event in coins], 1 - 1e-12)[:, None]
-        tossed = terms[[event.rounds[0] for event in coins]]
-        present = rate.astype(terms.dtype)
-        absent = (1 - rate).astype(terms.dtype)
-        ratios = np.exp(np.minimum(tossed, _LARGEST_EXPONENT))
+        # All coins at once, as there may be one in each round.
+        rates = np.minimum([event.chance for event in coins], _MAX_RATE)
+        present = rates[:, None].astype(terms.dtype)
+        absent = (1 - rates)[:, None].astype(terms.dtype)
+        coin_terms = terms[[event.rounds[0] for event in coins]]
+        ratios = np.exp(np.minimum(coin_terms, _MAX_EXPONENT))
         logs = np.log(absent + present * ratios)
-        logs += np.maximum(tossed - _LARGEST_EXPONENT, 0)
+        logs += np.maximum(coin_terms - _MAX_EXPONENT, 0)
         total += np.sum(logs, axis=0, dtype=np.float64)
     for event in events.independent:
         if not event.is_coin:
@@ -164,21 +174,20 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
 def _event_ratio(event: Event, scores: Vector, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of one event, ``(k,)``.
 
-    If the round is known, very unlikely numbers of participations in it are left out: any
-    function of the scores is a valid statistic.
-
     Args:
         event: the event.
-        scores: the scores of its rows, ``(rows, k)``.
-        signal: the means of its rows, ``(rows, 1)``.
+        scores: the scores in the round of each possible participation, ``(rows, k)``.
+        signal: the means of these scores for a canary that is in the round once, ``(rows, 1)``.
     """
     least_chance = 0.0
     if event.in_one_round:
-        least_chance = min(_UNLIKELY, float(event.chances.max()))
-    likely = event.chances >= least_chance
-    chances = event.chances[likely].astype(scores.dtype)
-    means = (signal * event.counts[:, None].astype(scores.dtype))[likely]
-    terms = means * scores[likely] - means**2 / 2
+        # Very unlikely numbers of participations are left out to save time; any function of the
+        # scores is a valid statistic.
+        least_chance = min(_MIN_CHANCE, float(event.chances.max()))
+    is_likely = event.chances >= least_chance
+    chances = event.chances[is_likely].astype(scores.dtype)
+    means = (signal * event.counts[:, None].astype(scores.dtype))[is_likely]
+    terms = means * scores[is_likely] - means**2 / 2
     largest = np.max(terms, axis=0)
     ratio = largest + np.log(chances @ np.exp(terms - largest))
     absent = 1 - float(event.chances.sum())
@@ -190,31 +199,30 @@ def _event_ratio(event: Event, scores: Vector, signal: Vector) -> Floats:
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {
     "displacement": _displacement,
     "model": _model,
-    "matched-filter": _matched_filter,
     "full-knowledge": _full_knowledge,
+    "matched-filter": _matched_filter,
     "maximum": _maximum,
 }
 
 STATISTICS = {
     "displacement": FINAL_MODEL,
     "model": FINAL_MODEL,
-    "matched-filter": EVERY_ROUND,
     "full-knowledge": Adversary("all", knows_others=True),
+    "matched-filter": EVERY_ROUND,
     "maximum": Adversary("all", knows_rounds=False),
 }
 """Statistics by name, each with the adversary who has just enough knowledge for it.
 
-By default an adversary uses the first one that fits; an adversary who knows more may use
-others.
+By default an adversary uses the first one that its knowledge is enough for.
 """
 
 
 def scores_of(view: View, statistic: str | None = None) -> Scores:
     """Scores of observed and unobserved canaries.
 
-    With fewer than two unobserved canaries ``unobserved`` is ``None``. The statistics
-    "displacement" and "matched-filter" are computed from the record `View.alone`, of one canary
-    among real clients; for the other statistics all canaries stay in.
+    With fewer than two unobserved canaries ``unobserved`` is ``None``. For the statistics
+    "displacement" and "matched-filter" the other canaries are projected out
+    (`Signals.leave_one_out`); for the other statistics all canaries stay in.
 
     Args:
         view: the adversary's view.
@@ -231,11 +239,12 @@ def scores_of(view: View, statistic: str | None = None) -> Scores:
     check_measured(view.record, view.adversary, statistic)
     scores = FUNCTIONS[statistic](view)
     changes: dict[str, Any] = {"adversary": STATISTICS[statistic]}
-    is_alone = statistic in ("displacement", "matched-filter")
-    if is_alone and view.record.norms.sums is not None:
+    is_leave_one_out = statistic in ("displacement", "matched-filter")
+    if is_leave_one_out and view.record.norms.sums is not None:
         changes["spread"] = view.overlap_spread(scores)
-    if (is_alone or statistic == "model") and view.sizes.known:
-        changes["expected"] = view.sizes.observed
+    has_expected = is_leave_one_out or statistic == "model"
+    if has_expected and view.expected_scores.scale_is_known:
+        changes["expected"] = view.expected_scores.observed
     scores = dataclasses.replace(scores, **changes)
     view.computed_scores[statistic] = scores
     return scores
@@ -244,7 +253,7 @@ def scores_of(view: View, statistic: str | None = None) -> Scores:
 def checked_statistic(
     adversary: Adversary, statistic: str | None = None
 ) -> str:
-    """The statistic, or by default the one that needs all of the adversary's knowledge.
+    """The statistic, or by default the first one that the adversary can compute.
 
     Raises:
         ValueError: if the adversary does not know enough to compute it.
@@ -263,11 +272,6 @@ def checked_statistic(
             "to know the rounds, for scores of the final model",
         )
     if statistic is None:
-        designed = [
-            name for name in computable if STATISTICS[name] == adversary
-        ]
-        if designed:
-            return designed[0]
         return computable[0]
     if statistic not in computable:
         names = ", ".join(computable)
@@ -278,10 +282,9 @@ def checked_statistic(
 
 
 def _scaled_cosines(
-    view: View, observed: Floats, unobserved: Floats, statistic: str
+    observed: Floats, unobserved: Floats, dim: int, statistic: str
 ) -> Scores:
     """Scores from cosines with one vector, which may exceed 1 by rounding."""
-    dim = view.record.dim
     scale = np.sqrt(dim)
     return Scores(
         observed * scale, _if_enough(unobserved * scale), dim, statistic
@@ -296,10 +299,9 @@ def _if_enough(scores: Floats) -> Floats | None:
 
 
 def _repeated_columns(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
-    """The columns of canaries that took part, one for each unobserved canary."""
-    return signals[
-        :, np.resize(np.arange(signals.shape[1]), record.unobserved.count)
-    ]
+    """The columns of ``signals``, repeated in turn for as many as there are unobserved canaries."""
+    columns = np.arange(signals.shape[1])
+    return signals[:, np.resize(columns, record.unobserved.count)]
 
 
 def _filter(weights: np.ndarray, scores: Floats) -> Floats:

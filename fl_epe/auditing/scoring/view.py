@@ -1,9 +1,10 @@
 """`View`: the values that an adversary computes from a record, each computed once.
 
 Notation: ``s_it = √d·cot(c_i, mean_t)`` is the score of canary i in round t, with the server's
-momentum undone: √d times the cosine C over √(1 − C²) (`scores.shift_scores`). It is N(0, 1) for an
-unobserved canary; a participant's expected score is in `fl_epe.auditing.scoring.signals`. Whitened
-scores are ``L⁻¹s_i`` (`fl_epe.auditing.record.round_correlation`).
+momentum undone: √d times C/√(1 − C²) for the cosine C (`scores.shift_scores`). It is N(0, 1) for an
+unobserved canary; the expected score ``a_t`` of a participant is in
+`fl_epe.auditing.scoring.signals`. Whitened scores are ``L⁻¹s_i``
+(`fl_epe.auditing.record.round_correlation`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy as np
 
 from fl_epe.auditing.estimate import FINAL_MODEL, Adversary
 from fl_epe.auditing.record import (
-    EXACT,
     AuditRecord,
     Precision,
     check_measured,
@@ -25,9 +25,10 @@ from fl_epe.auditing.record import (
     quotients,
     reach_of,
 )
-from fl_epe.auditing.scoring.expected_scores import Sizes
-from fl_epe.auditing.scoring.leave_one_out import all_canaries
+from fl_epe.auditing.scoring.expected_scores import ExpectedScores
+from fl_epe.auditing.scoring.leave_one_out import keep_all_canaries
 from fl_epe.auditing.scoring.reaction import Reaction
+from fl_epe.auditing.scoring.reaction_fit import fit_reaction
 from fl_epe.auditing.scoring.scores import (
     Scores,
     fitted_shift,
@@ -60,41 +61,37 @@ class View:
 
     @functools.cached_property
     def signals(self) -> Signals:
-        """The expected contributions to scores."""
+        """The contributions of participations to expected scores."""
         return Signals(self.record, self.reaction)
 
-    @property
-    def alone(self) -> AuditRecord:
-        """See `Signals.alone`."""
-        return self.signals.alone
+    @functools.cached_property
+    def fitted_reaction(self) -> Reaction:
+        """The reaction of later rounds to a contribution, fitted to the canaries' scores.
 
-    @property
-    def round_signal(self) -> Floats:
-        """See `Signals.by_round`."""
-        return self.signals.by_round
-
-    @property
-    def client_share(self) -> float:
-        """See `Signals.client_share`."""
-        return self.signals.client_share
+        Raises:
+            NotMeasured: see `fit_reaction`.
+        """
+        return fit_reaction(
+            self.signals, self.whitened_scores, self.round_scores
+        )
 
     @functools.cached_property
     def with_all_canaries(self) -> View:
-        """The view of an adversary who does not know the other canaries, which stay in."""
-        return seen_by(all_canaries(self.record), self.adversary)
+        """The view of an adversary who cannot project out the other canaries."""
+        return seen_by(keep_all_canaries(self.record), self.adversary)
 
     @property
     def precision(self) -> Precision:
-        """The effect of estimated correlations on `whitened_scores`."""
+        """The effect of estimated correlations on the scores; none for the final model."""
         if self.adversary.sees_final:
-            return EXACT
+            return Precision()
         correlation = self.record.correlation
         reach = reach_of(self.record.rounds, correlation.window)
         return Precision.of(reach, self.record.dim, correlation.parts)
 
     @functools.cached_property
     def unit_error(self) -> float:
-        """Relative standard error of `Sizes.of`, as correlations are estimated."""
+        """Relative standard error of all expected scores, as correlations are estimated."""
         signals = self.whitened_signals
         window = self.record.correlation.window
         pairs = [
@@ -108,9 +105,9 @@ class View:
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
-        """The expected contribution of each observed canary to `whitened_scores`, ``(T, k)``.
+        """The contribution of each observed canary to its `whitened_scores`, ``(T, k)``.
 
-        It is up to a factor if the canaries' contributions are not known.
+        If the canaries' contributions are not known, they are correct up to a factor.
         """
         recorded = self.record.running.signals
         if recorded is not None and self.reaction is None:
@@ -119,7 +116,7 @@ class View:
 
     @functools.cached_property
     def whitened_scores(self) -> Floats:
-        """Scores of the observed canaries, ``(T, k)``: N(0, 1) but for their own part."""
+        """Scores of the observed canaries, ``(T, k)``: N(0, 1) plus `whitened_signals`."""
         recorded = self.record.running.scores
         if recorded is not None:
             return recorded
@@ -128,78 +125,73 @@ class View:
     @property
     def round_scores(self) -> Floats:
         """Scores of the observed canaries in each round, not whitened, ``(T, k)``."""
-        return shift_scores(self.alone.observed.means, self.record.dim)
+        cosines = self.signals.leave_one_out.observed.means
+        return shift_scores(cosines, self.record.dim)
 
     @functools.cached_property
     def whitened_null(self) -> Floats:
-        """Scores of the unobserved canaries, ``(T, u)``."""
-        scores = shift_scores(self.alone.unobserved.means, self.record.dim)
+        """Whitened scores of the unobserved canaries, ``(T, u)``."""
+        cosines = self.signals.leave_one_out.unobserved.means
+        scores = shift_scores(cosines, self.record.dim)
         return self.record.correlation.whiten(scores)
 
     @functools.cached_property
-    def weights(self) -> Floats:
-        """The contribution of each round to an expected score, or to its square, ``(T,)``.
+    def expected_scores(self) -> ExpectedScores:
+        """The expected scores of canaries and clients.
 
-        For an adversary who sees the final model it is ``√d·w_t·C_t / (n·‖h‖)``, with ``w_t`` the
-        weight of round t in θ_T − θ_0, and h the residual of a typical canary. For an adversary
-        who sees every round's model it is ``fᵀG⁻¹f`` of a participation in this round only,
-        which is ``a_t²`` if rounds are independent.
+        For the final model, the expected score of one participation is ``√d·w_t·C_t / (n·‖h‖)``,
+        with the weight ``w_t`` of round t in θ_T − θ_0, and the residual h of a typical canary.
 
         Raises:
-            ValueError: if the clip norms are unknown, or for the final model if the server is
-                not SGD, as the final model is then not a weighted sum of the rounds.
-            NotMeasured: see `scores_of`.
+            NotMeasured: if too few canaries took part, or the model did not move.
         """
         check_measured(self.record, self.adversary)
-        if not self.adversary.sees_final:
-            energies = self.record.correlation.alone(self.round_signal)
-            return self.precision.unit**2 * energies
-        added, residual_norm = self.signals.final_model
-        return np.asarray(added * np.sqrt(self.record.dim) / residual_norm)
-
-    @functools.cached_property
-    def sizes(self) -> Sizes:
-        """The expected scores of canaries and clients, see `Sizes`.
-
-        Raises:
-            NotMeasured: see `scores_of`.
-        """
-        record = self.record
-        check_measured(record, self.adversary)
         if self.adversary.sees_final:
-            is_known = True
-            try:
-                weights = self.weights
-            except ValueError:
-                # The weights are not known, not even up to a factor.
-                is_known = False
-                weights = np.ones(record.rounds)
-            parts = weights[:, None] * record.shares()
-            observed = parts.sum(axis=0)
-            return Sizes(
-                observed, parts, 1.0, weights, is_known, self.signals, True
-            )
+            return self._final_expected_scores()
+        record = self.record
         precision = self.precision
-        is_known = record.signal_known()
+        scale_is_known = record.signal_known()
         weights = np.ones(record.rounds)
-        if is_known:
-            weights = self.round_signal
+        if scale_is_known:
+            weights = self.signals.by_round
         took_part = record.presence.any(axis=0)
-        energies = self.whitened_signals[:, took_part] ** 2 / precision.own**2
+        signals = self.whitened_signals[:, took_part]
+        energies = signals**2 / precision.observed_std**2
         observed = np.sqrt(energies.sum(axis=0))
-        parts = quotients(energies, observed)
-        return Sizes(
-            observed,
-            parts,
-            precision.unit,
-            weights,
-            is_known,
-            self.signals,
-            False,
+        return ExpectedScores(
+            observed=observed,
+            parts=quotients(energies, observed),
+            unit=precision.unit,
+            weights=weights,
+            scale_is_known=scale_is_known,
+            signals=self.signals,
+            sees_final=False,
+        )
+
+    def _final_expected_scores(self) -> ExpectedScores:
+        """The expected scores in the final model; all rounds weigh the same if it is not known."""
+        record = self.record
+        scale_is_known = True
+        try:
+            added, residual_norm = self.signals.final_model
+            weights = np.asarray(added * np.sqrt(record.dim) / residual_norm)
+        except ValueError:
+            # The contributions are not known, or the server is not SGD.
+            scale_is_known = False
+            weights = np.ones(record.rounds)
+        parts = weights[:, None] * record.shares()
+        return ExpectedScores(
+            observed=parts.sum(axis=0),
+            parts=parts,
+            unit=1.0,
+            weights=weights,
+            scale_is_known=scale_is_known,
+            signals=self.signals,
+            sees_final=True,
         )
 
     def noise_prevails(self) -> bool:
-        """Whether noise that is independent between rounds dominates the residual."""
+        """Whether noise that is independent between rounds has most of the residual's energy."""
         if (
             not self.record.signal_known()
             or self.record.mechanism.strategy is not None
@@ -225,22 +217,24 @@ class View:
             or not np.all(np.isfinite(noise))
         ):
             return 1.0
+        # Correlated noise is `inverse` times independent noise, see `Mechanism.strategy`.
         strategy = record.mechanism.strategy
         inverse = None if strategy is None else np.linalg.inv(strategy)
         if self.adversary.sees_final:
             if not record.mechanism.server.linear:
                 return 1.0
-            along = record.round_weights() * std
+            noise_weights = record.round_weights() * std
             if inverse is not None:
-                along = along @ inverse
-            noise = np.array([record.dim * np.sum(along**2)])
+                noise_weights = noise_weights @ inverse
+            noise = np.array([record.dim * np.sum(noise_weights**2)])
             shifts = np.array([fitted_shift(scores.cosines, record.dim)])
             _, residual_norm = self.signals.final_model
             residual = np.array([residual_norm**2])
         else:
             if inverse is not None:
                 noise = noise * np.sum(inverse**2, axis=1)
-            shifts = np.mean(self.precision.own * self.sizes.parts, axis=1)
+            parts = self.precision.observed_std * self.expected_scores.parts
+            shifts = np.mean(parts, axis=1)
             residual = self.signals.residual_norms**2
         shares = np.minimum(quotients(noise, residual), 1.0)
         return mean_spread(len(scores.observed), record.dim, shifts, shares)
@@ -260,6 +254,7 @@ def seen_by(
     reaction: Reaction | None = None,
 ) -> View:
     """The view of an adversary on a record; repeated calls return the same object."""
+    # Views are stored in the record's `__dict__`, so that both are freed together.
     views: dict[Any, View] = vars(record).setdefault("_views", {})
     key = (adversary, reaction)
     if key not in views:
