@@ -5,7 +5,7 @@ import pytest
 from records import make_record
 
 from fl_epe.auditing import answers, divergence
-from fl_epe.auditing.record.measured import at_chance, share_lost, updates_lost
+from fl_epe.auditing.record.measured import at_chance, updates_lost
 from fl_epe.reporting import summarize
 from fl_epe.reporting.reliability import warnings_of
 
@@ -241,7 +241,12 @@ def test_a_training_loss_that_explodes_while_the_model_stays_as_it_was():
     ids=["none", "all-arrived", "half", "more-than-half", "only-one", "all"],
 )
 def test_most_updates_lost(lost: int, arrived: int, text: str | None):
-    assert share_lost(lost, arrived) == text
+    record = make_record(
+        presence=np.zeros((6, 40), bool),
+        absent=np.array([lost, 0, 0, 0, 0, 0]),
+        metrics={"cohort": np.array([arrived, 0, 0, 0, 0, 0])},
+    )
+    assert updates_lost(record) == text
 
 
 def test_lost_updates_are_counted_by_what_a_record_knows():

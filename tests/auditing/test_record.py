@@ -89,7 +89,7 @@ class TestBadFiles:
             schema=1,
         )
         with pytest.raises(
-            ValueError, match=r"to hold observed\.means: not a whole record"
+            ValueError, match=r"to hold dim: not a whole record"
         ):
             AuditRecord.load(tmp_path / "r.npz")
 

@@ -246,7 +246,7 @@ def test_clients_of_each_round_must_fit_their_offsets(tmp_path):
         "clients.offsets": np.array([0, 1, 2, 3, 4, 5, 9]),
     }
     with pytest.raises(
-        ValueError, match=r"clients\.offsets to rise from 0 to 7 in 7 steps"
+        ValueError, match=r"clients\.offsets to increase from 0 to 7"
     ):
         AuditRecord.load(_edited(tmp_path / "record.npz", **changes))
 

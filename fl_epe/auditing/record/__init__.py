@@ -1,6 +1,6 @@
 """The audit record of a run: its parts, its file and its faults.
 
-`NotMeasured` is the error, with its reason, of a record from which no ε follows.
+An estimate from a record without an ε raises `NotMeasured`, with the reason.
 """
 
 from fl_epe.auditing.record.audit_record import AuditRecord

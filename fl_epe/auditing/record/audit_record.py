@@ -20,7 +20,12 @@ from typing import Any
 import numpy as np
 
 from fl_epe.archive import refusal
-from fl_epe.auditing.record.file import WHAT, part_of, read_values, write_values
+from fl_epe.auditing.record.file import (
+    DESCRIPTION,
+    build_part,
+    read_values,
+    write_values,
+)
 from fl_epe.auditing.record.parts import (
     CanaryCosines,
     ClientLog,
@@ -45,8 +50,8 @@ from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
 
-# Names of arrays by their axes: T rounds, k observed and u unobserved canaries, and a window of
-# W rounds for correlations.
+# Names of arrays by their axes: T rounds, k observed and u unobserved canaries, a window of W
+# rounds for correlations, P participations of clients, and S = T + 1 offsets.
 _SHAPES = {
     "Tk": "presence mechanism.canary_weights running.scores running.signals observed.means "
     "observed.deltas observed.residuals observed.sums",
@@ -57,6 +62,8 @@ _SHAPES = {
     "mechanism.contributions mechanism.server.learning_rates clients.absent",
     "TW": "correlation.factor",
     "TT": "mechanism.strategy",
+    "P": "clients.ids clients.weights",
+    "S": "clients.offsets",
 }
 
 # Groups of metrics that have one length.
@@ -118,11 +125,14 @@ class AuditRecord:
                     f"{name}.means.shape", shape, "to be (rounds, canaries)"
                 )
         values = self.by_name()
+        ids = self.clients.ids
         sizes = {
             "T": self.rounds,
             "k": self.num_canaries,
             "u": self.unobserved.count,
             "W": self.correlation.window,
+            "P": 0 if ids is None else np.size(ids),
+            "S": self.rounds + 1,
         }
         for axes, names in _SHAPES.items():
             expected = tuple(sizes[axis] for axis in axes)
@@ -130,12 +140,12 @@ class AuditRecord:
                 shape = np.shape(values[name])
                 if values[name] is not None and shape != expected:
                     raise_invalid(f"{name}.shape", shape, f"to be {expected}")
-        finite = ["means"]
+        finite_names = ["means"]
         # If the model is not finite, there are no cosines with it.
         if np.isfinite(self.norms.final):
-            finite += ["final", "displacement"]
+            finite_names += ["final", "displacement"]
         for side in _SIDES:
-            for name in finite:
+            for name in finite_names:
                 if not np.all(np.isfinite(values[f"{side}.{name}"])):
                     raise ArgumentError(f"Expected {side}.{name} to be finite.")
 
@@ -158,7 +168,7 @@ class AuditRecord:
         return self.observed.count
 
     def shares(self) -> np.ndarray:
-        """`presence` times the weights of the canaries, ``(T, k)``."""
+        """Each canary's contribution to each round, divided by `Mechanism.added`, ``(T, k)``."""
         weights = self.mechanism.canary_weights
         if weights is None:
             return self.presence
@@ -173,7 +183,7 @@ class AuditRecord:
         """The weight of each round's mean in θ_T − θ_0, ``(T,)``.
 
         Raises:
-            ValueError: with an optimizer other than SGD, whose model is no weighted sum of means.
+            ValueError: for an optimizer other than SGD, as its model is no weighted sum of means.
         """
         server = self.mechanism.server
         if not server.linear or server.learning_rates is None:
@@ -201,14 +211,16 @@ class AuditRecord:
             raise_invalid(
                 "server", server.name, "to be sgd, or cosines with deltas"
             )
-        rates = np.asarray(server.learning_rates)[:, None]
-        cosines = []
-        for side in (self.observed, self.unobserved):
-            steps = side.means * self.norms.means[:, None]
-            for t in range(1, len(steps)):
-                steps[t] += server.momentum * steps[t - 1]
-            cosines.append(quotients(steps * rates, self.norms.deltas[:, None]))
-        return cosines[0], cosines[1]
+        learning_rates = np.asarray(server.learning_rates)[:, None]
+        norms = self.norms.deltas[:, None]
+
+        def cosines_of(side: CanaryCosines) -> Floats:
+            velocities = side.means * self.norms.means[:, None]
+            for t in range(1, len(velocities)):
+                velocities[t] += server.momentum * velocities[t - 1]
+            return quotients(velocities * learning_rates, norms)
+
+        return cosines_of(self.observed), cosines_of(self.unobserved)
 
     def by_name(self) -> dict[str, Any]:
         """Every value by its name, such as "dim" or "norms.means"."""
@@ -221,13 +233,13 @@ class AuditRecord:
     def with_values(self, **values: Any) -> AuditRecord:
         """The record with other values.
 
-        Canaries were projected out of the final model by their expected contributions. After a
-        change of these (the server's steps, contributions, weights) the record has no ε of the
+        Canaries were projected out of the final model by their expected contributions. If you
+        change these (the server's steps, contributions, weights), the record has no ε of the
         final model; pass such values to `RunAuditor.record` instead.
 
         Args:
-            values: the values, or parts, by name, or by the end of a name that no other value
-                has: ``delta``, ``noise_multiplier``, ``**{"norms.means": …}``.
+            values: the values, or parts, by name. The end of a name is enough if only one name
+                ends so: ``delta``, ``noise_multiplier``, ``**{"norms.means": …}``.
 
         Raises:
             ArgumentError: for a name that is not that of exactly one value.
@@ -248,17 +260,16 @@ class AuditRecord:
         changed: AuditRecord = _with_values(self, full_names)
         if self.running.signals is None or changed.running is not self.running:
             return changed
-        same_contributions = np.allclose(
+        has_same_contributions = np.allclose(
             self.mechanism.added,
             changed.mechanism.added,
             atol=0.0,
             equal_nan=True,
         )
-        if same_contributions and np.array_equal(
-            self.shares(), changed.shares()
-        ):
+        has_same_shares = np.array_equal(self.shares(), changed.shares())
+        if has_same_contributions and has_same_shares:
             return changed
-        # The signals of the run were computed from the previous values.
+        # The signals were computed from the previous values during the run.
         running = dataclasses.replace(self.running, signals=None)
         return dataclasses.replace(changed, running=running)
 
@@ -286,15 +297,15 @@ class AuditRecord:
         """
         values = read_values(Path(path))
         try:
-            record: AuditRecord = part_of(cls, values)
-            _check_lengths(record)
+            record: AuditRecord = build_part(cls, values)
+            _check_edited(record)
         except (TypeError, ValueError) as error:
-            raise refusal(Path(path), WHAT, error) from error
+            raise refusal(Path(path), DESCRIPTION, error) from error
         return record
 
 
-def _check_lengths(record: AuditRecord) -> None:
-    """The checks that `AuditRecord` does not make, as only an edited file can violate them."""
+def _check_edited(record: AuditRecord) -> None:
+    """The checks that `AuditRecord` does not make, as only an edited file can fail them."""
     for name, series in record.metrics.items():
         if series.ndim != 1:
             raise_invalid(
@@ -320,22 +331,12 @@ def _check_lengths(record: AuditRecord) -> None:
         raise ArgumentError("Expected correlation.factor[:, 0] to be > 0.")
     ids = record.clients.ids
     offsets = record.clients.offsets
-    weights = record.clients.weights
-    if weights is not None and (ids is None or weights.shape != ids.shape):
-        raise_invalid(
-            "clients.weights.shape", weights.shape, "to be that of clients.ids"
-        )
     if ids is None or offsets is None:
         return
-    if (
-        np.shape(offsets) != (record.rounds + 1,)
-        or np.ndim(ids) != 1
-        or offsets[0] != 0
-        or offsets[-1] != len(ids)
-        or np.any(np.diff(offsets) < 0)
-    ):
+    is_ascending = np.all(np.diff(offsets) >= 0)
+    if offsets[0] != 0 or offsets[-1] != len(ids) or not is_ascending:
         raise ArgumentError(
-            f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} steps."
+            f"Expected clients.offsets to increase from 0 to {len(ids)}."
         )
 
 

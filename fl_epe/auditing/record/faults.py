@@ -1,6 +1,6 @@
-"""The kinds of faults in a run, and the book in which they are counted.
+"""The kinds of faults in a run, and `FaultBook`, in which they are counted.
 
-No fault ends a run, and none weakens its DP: a lost update counts as zero in a mean whose
+No fault ends a run, and none weakens its DP: a lost update counts as zero in the mean, whose
 denominator is fixed before the run.
 
 Examples:
@@ -23,8 +23,10 @@ import numpy as np
 from fl_epe.archive import one_line
 from fl_epe.checks import NamedArrays
 
-_MESSAGES = 100  # largest number of messages, but for the first of each kind
-_LONGEST = 400  # characters of a message
+_MAX_MESSAGES = (
+    100  # the first message of each kind is stored beyond this number
+)
+_MAX_LENGTH = 400  # largest number of characters of a message
 
 
 class FaultKind(enum.StrEnum):
@@ -55,10 +57,10 @@ class FaultKind(enum.StrEnum):
     @property
     def meaning(self) -> str:
         """The meaning of the fault, and how it was handled, in a sentence."""
-        return _MEANINGS.get(self, _ABSENT)
+        return _MEANINGS.get(self, _LOST_UPDATE)
 
 
-_ABSENT = "A client whose update is lost counts as absent in that round."
+_LOST_UPDATE = "A client whose update is lost counts as absent in that round."
 _MEANINGS = {
     FaultKind.DOMINANT_UPDATE: "One client's update has most of the round's energy.",
     FaultKind.NODE_LEFT: "Its clients are absent until they are reached again.",
@@ -99,26 +101,32 @@ class FaultBook:
     def __init__(self, unit: str = "round") -> None:
         self._unit = unit
         self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
-        self._first: list[tuple[int, str, str]] = []  # round, kind and message
+        self._messages: list[tuple[int, str, str]] = []  # after round and kind
 
     def add(self, index: int, kind: str, text: str, times: int = 1) -> bool:
-        """Count a fault of the round with this index, from 0, and store its text on one line.
+        """Count a fault, and store its message.
+
+        Args:
+            index: the index of its round, from 0.
+            kind: the kind of the fault.
+            text: who failed, and how; it is put on one line.
+            times: the number of times that it happened.
 
         Returns:
             Whether it is the first of its kind.
         """
-        is_first = self.first(kind) is None
-        message = f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}"
-        self._count(index, str(kind), message, times)
-        return is_first
+        message = f"{self._unit} {index + 1}, {one_line(text, _MAX_LENGTH)}"
+        return self._count(index, str(kind), message, times)
 
     def _count(
         self, index: int, kind: str, message: str, times: int = 1
-    ) -> None:
-        """Count a fault; store its message if there is room, or if it is the first of its kind."""
+    ) -> bool:
+        """Count a fault with this message; returns whether it is the first of its kind."""
         self._counts[index, kind] += times
-        if len(self._first) < _MESSAGES or self.first(kind) is None:
-            self._first.append((index, kind, message))
+        is_first = self.first(kind) is None
+        if is_first or len(self._messages) < _MAX_MESSAGES:
+            self._messages.append((index, kind, message))
+        return is_first
 
     @property
     def counts(self) -> dict[str, int]:
@@ -136,11 +144,11 @@ class FaultBook:
     @property
     def messages(self) -> list[str]:
         """The first messages, with the number of their round."""
-        return [message for _, _, message in self._first]
+        return [message for _, _, message in self._messages]
 
     def first(self, *kinds: str) -> str | None:
         """The first message about one of these kinds; ``None`` without any."""
-        for _, kind, message in self._first:
+        for _, kind, message in self._messages:
             if kind in kinds:
                 return message
         return None
@@ -153,19 +161,22 @@ class FaultBook:
         """A named array for a checkpoint, from which `restore` continues."""
         return {
             "faults": np.array(
-                json.dumps([[*self._counts.items()], self._first])
+                json.dumps([[*self._counts.items()], self._messages])
             )
         }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Restore the first ``rounds`` of a `state`; new faults of this book come after them."""
-        counts, first = json.loads(str(state["faults"]))
-        saved = [tuple(entry) for entry in first]
-        new = [entry for entry in self._first if entry not in saved]
+        """Restore the first ``rounds`` of a `state`; faults in this book come after them.
+
+        A fault of this book that is in the state too, with the same message, is counted once.
+        """
+        counts, messages = json.loads(str(state["faults"]))
+        saved = [tuple(entry) for entry in messages]
+        added = [entry for entry in self._messages if entry not in saved]
         self._counts = Counter()
         for (index, kind), times in counts:
             if index < rounds:
                 self._counts[index, kind] = times
-        self._first = [entry for entry in saved if entry[0] < rounds]
-        for entry in new:
+        self._messages = [entry for entry in saved if entry[0] < rounds]
+        for entry in added:
             self._count(*entry)

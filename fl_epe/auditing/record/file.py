@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from fl_epe.archive import read_archive, write_archive
 from fl_epe.checks import ArgumentError, checked_type, parts_of, raise_invalid
 
 SCHEMA = 1  # version of the file format; a file with another one is refused
-WHAT = "a record written by AuditRecord.save"
+DESCRIPTION = "a record written by AuditRecord.save"
 
-_METRICS = "metrics."
-_LONGEST = 2000  # characters of a text
-_DEPTH = 8  # largest depth of nested lists and tables
-_LARGEST_INTEGER = 2**128  # largest seed
+_METRICS_PREFIX = "metrics."
+_MAX_TEXT = 2000  # largest number of characters of a text
+_MAX_DEPTH = 8  # largest depth of nested lists and tables
+_MAX_SEED = 2**128
 
 
 def write_values(
@@ -45,7 +45,7 @@ def write_values(
         elif name != "metrics":
             meta[name] = value
     for name, series in values["metrics"].items():
-        arrays[f"{_METRICS}{name}"] = np.asarray(series)
+        arrays[f"{_METRICS_PREFIX}{name}"] = np.asarray(series)
     write_archive(path, arrays, {"meta": meta}, schema=SCHEMA, private=private)
 
 
@@ -56,18 +56,25 @@ def read_values(path: Path) -> dict[str, Any]:
         FileNotFoundError: if there is no such file.
         UnreadableFileError: if it is not a record, is damaged, or has another schema.
     """
-    (meta,), arrays = read_archive(path, WHAT, schema=SCHEMA, texts=("meta",))
-    names = [name for name in arrays if name.startswith(_METRICS)]
-    metrics = {name.removeprefix(_METRICS): arrays.pop(name) for name in names}
+    (meta,), members = read_archive(
+        path, DESCRIPTION, schema=SCHEMA, texts=("meta",)
+    )
+    arrays = {}
+    metrics = {}
+    for name, array in members.items():
+        if name.startswith(_METRICS_PREFIX):
+            metrics[name.removeprefix(_METRICS_PREFIX)] = array
+        else:
+            arrays[name] = array
     return {**_shortened(meta), **arrays, "metrics": metrics}
 
 
-def _shortened(value: Any, depth: int = _DEPTH) -> Any:
+def _shortened(value: Any, depth: int = _MAX_DEPTH) -> Any:
     """A JSON value with its long texts cut off, as a file from elsewhere may hold any text."""
     if isinstance(value, str):
-        if len(value) <= _LONGEST:
+        if len(value) <= _MAX_TEXT:
             return value
-        return value[: _LONGEST - 1] + "…"
+        return value[: _MAX_TEXT - 1] + "…"
     if isinstance(value, list) and depth:
         return [_shortened(part, depth - 1) for part in value]
     if isinstance(value, dict) and depth:
@@ -78,13 +85,15 @@ def _shortened(value: Any, depth: int = _DEPTH) -> Any:
     return value
 
 
-def part_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
+def build_part(
+    part_class: Any, values: Mapping[str, Any], prefix: str = ""
+) -> Any:
     """A part of a record from values by name, each of the type of its field and in its range.
 
     Values whose names the part does not have are ignored.
 
     Args:
-        kind: the part's dataclass.
+        part_class: the part's dataclass.
         values: the values of the whole record, by their full names.
         prefix: the prefix of the names of the part's fields.
 
@@ -92,35 +101,29 @@ def part_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
         ArgumentError: for a value of another type or out of range, or one that is missing.
     """
     arguments: dict[str, Any] = {}
-    hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):
+    hints = typing.get_type_hints(part_class)
+    for field in dataclasses.fields(part_class):
         name = f"{prefix}{field.name}"
         hint = hints[field.name]
-        inner_kinds = [k for k in parts_of(hint) if dataclasses.is_dataclass(k)]
-        is_none = name in values and values[name] is None
-        if inner_kinds and not is_none:
-            inner_kind = inner_kinds[0]
-            has_values = any(
-                full_name.startswith(f"{name}.") for full_name in values
-            )
-            if has_values or hint is inner_kind:
-                arguments[field.name] = part_of(inner_kind, values, f"{name}.")
+        inner_classes = filter(dataclasses.is_dataclass, parts_of(hint))
+        inner_class = next(inner_classes, None)
+        # A missing part, such as `Findings.stopped`, is stored as one value, which is None.
+        if inner_class is not None and name not in values:
+            arguments[field.name] = build_part(inner_class, values, f"{name}.")
         elif name in values:
             arguments[field.name] = _checked(name, values[name], hint)
             if name not in _ANY_RANGE:
                 _check_range(name, arguments[field.name])
-    for field in dataclasses.fields(kind):
-        # Both are `dataclasses.MISSING` if the field has no default.
-        is_required = field.default is field.default_factory
-        if is_required and field.name not in arguments:
-            name = f"{prefix}{field.name}"
+        elif field.default is field.default_factory:
+            # Both are `dataclasses.MISSING`: the field has no default.
             raise ArgumentError(
                 f"Expected it to hold {name}: not a whole record."
             )
-    return kind(**arguments)
+    return part_class(**arguments)
 
 
-_WORDS = {
+# What an array has, by the kinds of its dtype.
+_CONTENTS = {
     "f": "real numbers",
     "i": "whole numbers",
     "b": "true and false",
@@ -151,11 +154,11 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             key: _checked(f"{name}.{key[:40]}", item, arguments[1])
             for key, item in value.items()
         }
-    return checked_type(name, value, hint, largest=_LARGEST_INTEGER)
+    return checked_type(name, value, hint, largest=_MAX_SEED)
 
 
 def _checked_array(name: str, value: Any, scalar: Any) -> np.ndarray:
-    """``value`` if it is an array of this type of numbers."""
+    """``value`` if it is an array with this type of entries."""
     kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
     if not isinstance(value, np.ndarray):
         actual = type(value).__name__
@@ -164,47 +167,77 @@ def _checked_array(name: str, value: Any, scalar: Any) -> np.ndarray:
     else:
         return value
     raise ArgumentError(
-        f"Expected {name} to be an array of {_WORDS[kinds]}, found {actual}."
+        f"Expected {name} to be an array of {_CONTENTS[kinds]}, found {actual}."
     )
 
 
-_LARGEST = 1e100  # its square does not overflow
-_LENGTH = (1e-46, 1e46)  # range of the norm of a float32 vector that is not 0
+class _Range(NamedTuple):
+    """The range of the numbers whose names start with one of these prefixes.
 
-# The first entry with a prefix of a value's name has the ends of its range, and further values.
-_RANGES: dict[tuple[str, ...], tuple[float, ...]] = {
-    ("dim",): (1, 2**53 - 1),
-    ("observed.ids", "unobserved.ids"): (0, 2**53),
-    # Cosines are computed in float32; of a model that diverged they are unknown.
-    ("observed.", "unobserved."): (-1.001, 1.001, math.nan),
-    ("norms.means", "norms.residuals", "norms.sums"): (*_LENGTH, 0),
-    ("norms.", "mechanism.clip_norms", "mechanism.contributions"): (
-        *_LENGTH,
-        0,
-        math.inf,
-        math.nan,
+    Attributes:
+        prefixes: the beginnings of names; "" for all names.
+        low: lower end of the range.
+        high: upper end of the range.
+        further: valid numbers outside the range.
+    """
+
+    prefixes: tuple[str, ...]
+    low: float
+    high: float
+    further: tuple[float, ...] = ()
+
+
+_MAX_SQUARABLE = 1e100  # its square does not overflow
+
+# Norms of float32 vectors that are not 0.
+_MIN_NORM = 1e-46
+_MAX_NORM = 1e46
+
+# The first entry with a prefix of a value's name is that of the value.
+_RANGES = (
+    _Range(("dim",), 1, 2**53 - 1),
+    _Range(("observed.ids", "unobserved.ids"), 0, 2**53),
+    # Cosines are computed in float32. Those with a model that diverged are not known.
+    _Range(("observed.", "unobserved."), -1.001, 1.001, (math.nan,)),
+    _Range(
+        ("norms.means", "norms.residuals", "norms.sums"),
+        _MIN_NORM,
+        _MAX_NORM,
+        (0,),
+    ),
+    _Range(
+        ("norms.", "mechanism.clip_norms", "mechanism.contributions"),
+        _MIN_NORM,
+        _MAX_NORM,
+        (0, math.inf, math.nan),
     ),
     # Each participation may be an epoch.
-    ("mechanism.canary_participations",): (0, 1e6),
+    _Range(("mechanism.canary_participations",), 0, 1e6),
     # A deployment may not know its cohort size.
-    ("mechanism.cohort_size",): (*_LENGTH, math.nan),
-    ("mechanism.noise_multiplier", "mechanism.sum_noise_multiplier"): (
-        1 / _LARGEST,
-        _LARGEST,
-        0,
+    _Range(("mechanism.cohort_size",), _MIN_NORM, _MAX_NORM, (math.nan,)),
+    _Range(
+        ("mechanism.noise_multiplier", "mechanism.sum_noise_multiplier"),
+        1 / _MAX_SQUARABLE,
+        _MAX_SQUARABLE,
+        (0,),
     ),
-    ("mechanism.server.learning_rates", "running.scores", "running.signals"): (
-        -_LARGEST,
-        _LARGEST,
+    _Range(
+        (
+            "mechanism.server.learning_rates",
+            "running.scores",
+            "running.signals",
+        ),
+        -_MAX_SQUARABLE,
+        _MAX_SQUARABLE,
     ),
-    ("mechanism.server.momentum",): (0, math.nextafter(1, 0)),
+    _Range(("mechanism.server.momentum",), 0, math.nextafter(1, 0)),
     # No column has a norm above 1.
-    ("mechanism.strategy",): (-1.001, 1.001),
+    _Range(("mechanism.strategy",), -1.001, 1.001),
     # Rows have the norm 1, but for the error of a sketch.
-    ("correlation.factor",): (-1.1, 1.1),
-    ("running.planned",): (1 / _LARGEST, _LARGEST),
-    ("",): (0, _LARGEST),
-}
+    _Range(("correlation.factor",), -1.1, 1.1),
+    _Range(("running.planned",), 1 / _MAX_SQUARABLE, _MAX_SQUARABLE),
+    _Range(("",), 0, _MAX_SQUARABLE),
+)
 
 # Values without a range.
 _ANY_RANGE = ("metrics", "design.settings", "clients.ids")
@@ -214,20 +247,20 @@ def _check_range(name: str, value: Any) -> None:
     """Raises if a number of ``value`` is outside the range for this name."""
     if isinstance(value, dict):
         value = [item for item in value.values() if isinstance(item, int)]
-    elif not isinstance(value, int | float | np.ndarray) or value is True:
+    elif not isinstance(value, int | float | np.ndarray):
         return
     numbers = np.asarray(value, np.float64)
-    limits = [
-        limits
-        for prefixes, limits in _RANGES.items()
-        if name.startswith(prefixes)
-    ]
-    low, high, *further = limits[0]
-    fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, further)
-    if np.isnan(further).any():
+    allowed = next(
+        entry for entry in _RANGES if name.startswith(entry.prefixes)
+    )
+    fits = (numbers >= allowed.low) & (numbers <= allowed.high)
+    fits |= np.isin(numbers, allowed.further)
+    if np.isnan(allowed.further).any():
         fits |= np.isnan(numbers)
     if not fits.all():
-        besides = "".join(f" or {number}" for number in further)
+        further = "".join(f" or {number}" for number in allowed.further)
         raise_invalid(
-            name, numbers[~fits].flat[0], f"in [{low}, {high}]{besides}"
+            name,
+            numbers[~fits].flat[0],
+            f"in [{allowed.low}, {allowed.high}]{further}",
         )

@@ -1,10 +1,10 @@
 """Whether a record measures anything, and whether training failed.
 
-An ε that was not measured is an error, never a number: `check_measured` raises `NotMeasured` with
-the reason in a sentence; every statistic of a record calls it first. `divergence` returns why
-training failed: a loss that is not finite, or a model no better than chance. `updates_lost`
-reports that most clients did not answer. If a record lacks the values to decide, they report
-nothing.
+An ε that was not measured is an error, never a number: every statistic of a record first calls
+`check_measured`, which raises `NotMeasured` with the reason in a sentence. `divergence` returns
+why training failed: a loss that is not finite, or a model no better than chance. `updates_lost`
+reports that most clients did not answer. If a record lacks the values to decide, these two
+functions report nothing.
 
 Examples:
     >>> raise NotMeasured("no canary took part in 12 rounds")
@@ -22,24 +22,34 @@ from fl_epe.checks import Booleans, Floats
 from fl_epe.wording import counted
 
 LEAST_CANARIES = 2  # canaries that must have taken part for an ε
-_LAST = 3  # evaluations, or rounds, at the end of a run that decide whether training failed
-_EARLY = 10  # evaluations before this round do not count as a model at chance
-_MOST_LOST = 0.5  # a larger share of lost updates is reported
-_EXPLODED = (
-    100.0  # a loss has exploded if it exceeds the first one by this factor
-)
-_MARGIN = 0.1  # part of the way from the metric of a constant prediction to 1
-_FELL = 0.9  # a loss has fallen if it is at most this part of the first one
+
+# Number of evaluations, or rounds, at the end of a run that decide whether training failed.
+_NUM_LAST = 3
+
+# In evaluations before this round, a model may still be at chance.
+_FIRST_LATE_ROUND = 10
+
+# A larger share of lost updates is reported.
+_MAX_LOST_SHARE = 0.5
+
+# A loss has exploded if it exceeds the first one by this factor.
+_MAX_LOSS_RATIO = 100.0
+
+# A loss has fallen if it is at most this part of the first one.
+_MAX_FALLEN_RATIO = 0.9
+
+# A model distinguishes examples if its metric is at least this part of the way from chance to 1.
+_MIN_PROGRESS = 0.1
 
 
-class NotMeasured(ValueError):  # noqa: N818 - a result, which reports show
+class NotMeasured(ValueError):  # noqa: N818 - reports show it as a result, not as an error
     """ε was not measured; the message says why, in a sentence without its full stop."""
 
 
 def check_measured(
     record: AuditRecord, adversary: Adversary, statistic: str | None = None
 ) -> None:
-    """Raise for a record without an ε; arguments are those of `not_measured`.
+    """Raise if a record has no ε; the arguments are those of `not_measured`.
 
     Raises:
         NotMeasured: with the reason.
@@ -57,15 +67,16 @@ def not_measured(
     Args:
         record: the audit record of a run.
         adversary: the adversary.
-        statistic: the statistic; "model" uses the final model, others its displacement.
+        statistic: the statistic. For an adversary who sees the final model, "model" uses that
+            model, and other statistics its displacement from the initial one.
     """
     reason = _no_canaries(record)
     if reason is not None:
         return reason
     if adversary.sees_final:
         return _no_final_model(record, statistic)
-    moved = record.presence & (record.norms.means > 0)[:, None]
-    if _count(moved) < LEAST_CANARIES:
+    moved_model = record.presence & (record.norms.means > 0)[:, None]
+    if _count(moved_model) < LEAST_CANARIES:
         rounds = counted(int(record.presence.any(axis=1).sum()), "round")
         return f"the model did not move in the {rounds} in which canaries took part"
     return record.findings.unbounded
@@ -117,7 +128,7 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
         _model_not_finite(record),
         _loss_not_finite(record),
         _loss_exploded(record),
-        at_chance(record, _LAST),
+        at_chance(record, _NUM_LAST),
     )
     return tuple(reason for reason in reasons if reason is not None)
 
@@ -125,7 +136,8 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
 def _model_not_finite(record: AuditRecord) -> str | None:
     """A reason if the final model has an entry that is NaN or infinite.
 
-    An audit of a deployment keeps the last finite model, and records that in its findings.
+    An audit of a deployment records the last finite model as the final one, and its findings say
+    whether a model that was not finite followed.
     """
     if not record.findings.last_model_is_finite:
         return "the last model that the strategy released has NaN or infinite entries"
@@ -137,8 +149,7 @@ def _model_not_finite(record: AuditRecord) -> str | None:
 def _loss_not_finite(record: AuditRecord) -> str | None:
     """A reason if the last loss, on held-out data or in training, is NaN or infinite.
 
-    A round in which no client trained has no training loss, which is NaN in a record; such rounds
-    are ignored.
+    Rounds in which no client trained are ignored: their training loss is NaN.
     """
     held_out = _series(record, "eval_loss")
     training = _series(record, "train_loss")
@@ -155,8 +166,8 @@ def _loss_not_finite(record: AuditRecord) -> str | None:
 def _loss_exploded(record: AuditRecord) -> str | None:
     """A reason if a loss is over a hundred times the held-out loss before the training.
 
-    It is the loss on held-out data, or the training loss of the clients if the loss on held-out
-    data fell by less than a tenth.
+    The loss on held-out data counts, and the clients' training loss in the last rounds. The
+    latter is ignored if the loss on held-out data fell by at least a tenth.
     """
     losses = _series(record, "eval_loss")
     rounds = _series(record, "eval_round")
@@ -166,12 +177,13 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     last = float(losses[-1])
     if not 0 < first < math.inf or not math.isfinite(last):
         return None
-    if last > _EXPLODED * first:
+    if last > _MAX_LOSS_RATIO * first:
         return f"the loss on held-out data rose from {first:.3g} to {last:.3g}"
     training = _series(record, "train_loss")
-    late = training[np.isfinite(training)][-_LAST:]
+    late = training[np.isfinite(training)][-_NUM_LAST:]
     largest = float(np.max(late, initial=0.0))
-    if largest > _EXPLODED * first and last > _FELL * first:
+    has_fallen = last <= _MAX_FALLEN_RATIO * first
+    if largest > _MAX_LOSS_RATIO * first and not has_fallen:
         return (
             f"the training loss rose to {largest:.3g}, and that on held-out data is {last:.3g}, "
             f"after {first:.3g} before the training"
@@ -180,7 +192,7 @@ def _loss_exploded(record: AuditRecord) -> str | None:
 
 
 def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
-    """Why the model has not learned in the last evaluations; ``None`` if it has.
+    """Why the model has not learned according to its last evaluations; ``None`` if it has.
 
     It has not learned if it is no better than a constant prediction (`no_better_than_constant`),
     unless it distinguishes examples (`tells_apart`): an overconfident model may have a large loss,
@@ -188,7 +200,8 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
 
     Args:
         record: the audit record of a run.
-        evaluations: number of evaluations at the end that must all agree.
+        evaluations: number of evaluations at the end; the model has learned if it has in any of
+            them.
     """
     if tells_apart(record, evaluations):
         return None
@@ -200,13 +213,13 @@ def no_better_than_constant(
 ) -> str | None:
     """Why the model is no better than the best constant prediction; ``None`` if it is.
 
-    Its loss decides, or its metric if the loss of that prediction is not known. Accuracy alone
+    The loss decides, or the metric if the loss of that prediction is not known. Accuracy alone
     is not enough: if 95% of examples are of one class, a good model may never predict another
     class.
 
-    The chance levels are in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
-    rounds do not count, so that nothing is reported of a short run. Arguments are those of
-    `at_chance`.
+    The loss and accuracy of a constant prediction are in the design of a run, see
+    `fl_epe.tasks.Task`; its R² is 0. Evaluations of early rounds do not count, so nothing is
+    reported of a short run. Arguments are those of `at_chance`.
     """
     chance_loss = record.design.chance_loss
     losses = _late_values(record, "eval_loss", evaluations)
@@ -217,13 +230,13 @@ def no_better_than_constant(
             f"the loss on held-out data is {losses[-1]:.3g}, no better than that of the same "
             f"prediction for everybody ({chance_loss:.3g})"
         )
-    guess = _constant_metric(record)
-    scores = _late_values(record, "eval_accuracy", evaluations)
-    if guess is None or not len(scores) or np.any(scores > guess):
+    chance = _chance_metric(record)
+    metrics = _late_values(record, "eval_accuracy", evaluations)
+    if chance is None or not len(metrics) or np.any(metrics > chance):
         return None
     if _has_r_square(record):
-        return f"R² on held-out data is {scores[-1]:.2f}, no better than predicting the mean"
-    return f"accuracy on held-out data is {scores[-1]:.1%}, no better than chance ({guess:.1%})"
+        return f"R² on held-out data is {metrics[-1]:.2f}, no better than predicting the mean"
+    return f"accuracy on held-out data is {metrics[-1]:.1%}, no better than chance ({chance:.1%})"
 
 
 def tells_apart(record: AuditRecord, evaluations: int = 1) -> bool:
@@ -232,61 +245,56 @@ def tells_apart(record: AuditRecord, evaluations: int = 1) -> bool:
     It does if one of the last evaluations is at least a tenth of the way from chance to a
     perfect model. Arguments are those of `at_chance`.
     """
-    for name, guess in (
-        ("eval_accuracy", _constant_metric(record)),
-        ("eval_auc", 0.5),
-    ):
-        if guess is not None:
+    chance_levels = {"eval_accuracy": _chance_metric(record), "eval_auc": 0.5}
+    for name, chance in chance_levels.items():
+        if chance is not None:
             values = _late_values(record, name, evaluations)
-            if np.any(values >= guess + _MARGIN * (1 - guess)):
+            if np.any(values >= chance + _MIN_PROGRESS * (1 - chance)):
                 return True
     return False
 
 
-def _constant_metric(record: AuditRecord) -> float | None:
-    """The metric of the best constant prediction."""
+def _chance_metric(record: AuditRecord) -> float | None:
+    """The value of the metric "eval_accuracy" for a constant prediction, if it is known."""
     if _has_r_square(record):
         return 0.0
     return record.design.chance_accuracy
 
 
 def _has_r_square(record: AuditRecord) -> bool:
+    """Whether the metric "eval_accuracy" is R², which is written "r2" or "r2_score"."""
     return record.design.metric.lower().replace("_", "") in ("r2", "r2score")
 
 
 def _late_values(record: AuditRecord, name: str, count: int) -> Floats:
-    """The last ``count`` values of an evaluation after the early rounds; empty if too few."""
+    """The last ``count`` values of an evaluation metric, without early rounds; empty if fewer."""
     values = _series(record, name)
-    is_late = _series(record, "eval_round") >= _EARLY
+    is_late = _series(record, "eval_round") >= _FIRST_LATE_ROUND
     if len(values) != len(is_late) or is_late.sum() < count:
         return np.empty(0)
     return values[is_late][-count:]
 
 
 def updates_lost(record: AuditRecord) -> str | None:
-    """A sentence if most clients' updates were lost, or all at the end; else ``None``.
+    """A sentence if most updates were lost, or all in the last rounds; else ``None``.
 
-    This does not concern the training: clients may have been switched off.
+    It is separate from `divergence`, as clients may have been switched off while training went
+    well.
     """
     absent = record.clients.absent
     arrived = _arrived(record)
     if absent is None or arrived is None or not len(absent):
         return None
-    text = share_lost(int(absent.sum()), round(float(arrived.sum())))
-    if text is not None:
-        return text
+    lost = int(absent.sum())
+    total = lost + round(float(arrived.sum()))
+    if lost > _MAX_LOST_SHARE * total:
+        return f"{lost} of {total} updates were lost"
     all_lost = (absent > 0) & (arrived == 0)
-    if len(all_lost) >= _LAST and all_lost[-_LAST:].all():
-        return f"every update was lost in {counted(_LAST, 'round')} at the end"
+    if len(all_lost) >= _NUM_LAST and all_lost[-_NUM_LAST:].all():
+        return (
+            f"every update was lost in {counted(_NUM_LAST, 'round')} at the end"
+        )
     return None
-
-
-def share_lost(lost: int, arrived: int) -> str | None:
-    """A sentence if more than half of ``lost + arrived`` updates are lost, else ``None``."""
-    total = lost + arrived
-    if lost <= _MOST_LOST * total:
-        return None
-    return f"{lost} of {total} updates were lost"
 
 
 def _arrived(record: AuditRecord) -> Floats | None:

@@ -1,7 +1,7 @@
 """The parts of an `AuditRecord`, each a small frozen dataclass.
 
-In shapes T is the number of rounds, and k the number of canaries of one side, observed or
-unobserved.
+In shapes T is the number of rounds and k the number of canaries: of one group, observed or
+unobserved, in `CanaryCosines`; else of observed ones.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from fl_epe.schedules import ParticipationLaw
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CanaryCosines:
-    """Cosines of one side's canaries with every vector that an adversary sees, in [-1, 1].
+    """Cosines of one group of canaries with every vector that an adversary sees, in [-1, 1].
 
     Attributes:
         means: ``(T, k)``, with the released mean of each round, without the server's momentum.
@@ -31,9 +31,10 @@ class CanaryCosines:
             means (an optimizer that is not linear).
         residuals: ``(T, k)``, with the released mean without the real clients' part, if that is
             known.
-        sums: ``(T, k)``, with the sum of the directions of the round's canaries; 0 for observed
-            canaries in rounds without them, and in rounds whose ``Norms.sums`` is 0.
-        part: ``(k,)``, with the canaries' expected part of θ_T − θ_0.
+        sums: ``(T, k)``, with the weighted sum of the directions of the round's canaries; 0 in
+            rounds whose ``Norms.sums`` is 0. Independent observed canaries that are absent from
+            a round may have 0 there too, see `measure_others`.
+        part: ``(k,)``, with the canaries' expected sum in θ_T − θ_0.
         ids: ``(k,)``, numbers of the canaries in their `CanarySet`.
     """
 
@@ -62,9 +63,11 @@ class Norms:
         final: norm of the final model.
         displacement: norm of θ_T − θ_0.
         residuals: ``(T,)``, of the released means without the real clients' part.
-        sums: ``(T,)``, of the sum of the directions of each round's canaries; 0 if the other
-            canaries are too small a part of the mean to mask one, and ``residuals`` is unknown.
-        part: norm of the canaries' expected part of θ_T − θ_0; 0 if it is too small to mask one.
+        sums: ``(T,)``, of the weighted sum of the directions of each round's canaries; 0 if they
+            are too small a part of the mean to affect each other's scores, and ``residuals`` is
+            unknown.
+        part: norm of the canaries' expected sum in θ_T − θ_0; 0 if it is too small to affect
+            scores.
     """
 
     means: Floats
@@ -105,8 +108,8 @@ class Mechanism:
             number of replies, canaries included.
         noise_multiplier: z of the run; ``None`` if unknown.
         sum_noise_multiplier: z of the sum of updates, without a noisy count; ``None`` if unknown.
-        participation: participation schedule of a client. If its rounds are secret, canaries
-            follow the same schedule.
+        participation: the law of a client's participations. If its rounds are secret, canaries
+            follow the same law.
         canary_participations: expected number of participations of an observed canary.
         server: how the means become models.
         clip_norms: ``(T,)``; NaN in rounds without clipping.
@@ -115,8 +118,8 @@ class Mechanism:
             ``clip_norms / cohort_size`` by default, NaN if it is not known.
         inclusion: "coin" if an independent fair coin decided whether a canary took part; otherwise
             "fixed".
-        canary_weights: ``(T, k)``, each observed canary's contribution over the round's;
-            ``None`` if they are equal.
+        canary_weights: ``(T, k)``, the contribution of each observed canary, divided by that of
+            ``contributions``; ``None`` if all are 1.
         strategy: ``(T, T)``, lower triangular strategy matrix C of correlated noise: the noise of
             the rounds is ``C⁻¹Z``; ``None`` for independent noise.
         noise_is_for: number of clients for which the noise was calibrated; ``None`` if it is the
@@ -138,7 +141,7 @@ class Mechanism:
 
     @property
     def added(self) -> Floats:
-        """``contributions`` or their default, ``(T,)``."""
+        """The ``contributions``, or their default, ``(T,)``."""
         if self.contributions is None:
             return self.clip_norms / self.cohort_size
         return self.contributions
@@ -146,7 +149,7 @@ class Mechanism:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design:
-    """What was decided before the run; ``None`` if it is not known.
+    """The settings that were fixed before the run; ``None`` if one is not known.
 
     Attributes:
         task: name of the task that was trained.
@@ -154,14 +157,15 @@ class Design:
         num_rounds: planned number of rounds; a run may stop early.
         clients_per_round: expected number of real clients in a round.
         schedule: participation schedule of clients and canaries, with its options.
-        num_canaries: number of observed canaries, some of which may have been drawn for no round.
+        num_canaries: number of canaries that may take part, some of which may be drawn for no
+            round.
         canaries_vote: whether canaries vote on an adaptive clip norm.
         stop_when: the rule for an early stop.
         also_known: further knowledge of an adversary who sees every round's model, in words.
-        metric: name of the metric "eval_accuracy".
-        chance_accuracy: accuracy of a random guess.
+        metric: the metric that is stored as "eval_accuracy", such as "accuracy" or "r2".
+        chance_accuracy: accuracy of the best constant prediction.
         chance_loss: loss of the best constant prediction.
-        canaries_come_from: "server" or "clients": where canaries join a deployment.
+        canaries_come_from: who adds the canaries in a deployment, "server" or "clients".
         caveat: what the analytical guarantee does not cover, in words.
         settings: all other settings by name, which reports show.
     """
@@ -189,7 +193,8 @@ class Design:
         Unknown names go to ``settings``.
         """
         further = {
-            _FIELDS.get(name, name): value for name, value in settings.items()
+            _FIELD_NAMES.get(name, name): value
+            for name, value in settings.items()
         }
         names = {field.name for field in dataclasses.fields(cls)} - {"settings"}
         fields = {name: further.pop(name) for name in names & further.keys()}
@@ -197,9 +202,9 @@ class Design:
 
     def to_settings(self) -> dict[str, Any]:
         """The inverse of `of`, without unknown values."""
-        names = {field: name for name, field in _FIELDS.items()}
+        setting_names = {field: name for name, field in _FIELD_NAMES.items()}
         settings = {
-            names.get(field, field): value
+            setting_names.get(field, field): value
             for field, value in vars(self).items()
             if value is not None
         }
@@ -207,8 +212,8 @@ class Design:
         return settings | further
 
 
-# Setting name to field name, where they differ.
-_FIELDS = {
+# The names of fields by those of settings, if they differ.
+_FIELD_NAMES = {
     "clients": "num_clients",
     "rounds": "num_rounds",
     "participation": "schedule",
@@ -220,8 +225,8 @@ class EarlyStop:
     """The end of a run by a stopping rule.
 
     Attributes:
-        after: the round after which the run ended.
-        estimate: ε after this round.
+        after: the number of rounds after which the run ended.
+        estimate: ε after these rounds.
     """
 
     after: int
@@ -236,9 +241,9 @@ class Findings:
         plan: how the canaries change the run, in sentences.
         doubts: why the run's numbers may be wrong, in sentences.
         not_measured: why fewer canaries took part than were planned.
-        unbounded: why ε of every round is infinite.
-        step_faults: faults of the rounds' clipping, sampling or noise.
-        unseen: assumptions of privacy accounting about the rounds that were not checked.
+        unbounded: why ε for an adversary who sees every round's model is infinite.
+        step_faults: faults of the clipping, sampling or noise, in sentences.
+        unseen: assumptions of privacy accounting that were not checked, in sentences.
         noise: results of the checks of the noise, in sentences.
         last_model_is_finite: whether the strategy's last model was finite; otherwise the record has
             its last finite one.
@@ -247,8 +252,7 @@ class Findings:
         client_participations: counted mean number of rounds of a real client.
         arrays_left_out: arrays of the model to which no canary is added.
         resumed_after: rounds after which the audit was resumed.
-        stopped: the round after which a stopping rule ended the run, and its estimate; the rule is
-            `Design.stop_when`.
+        stopped: the end of the run by the rule `Design.stop_when`; ``None`` if it did not end so.
     """
 
     plan: tuple[str, ...] = ()
@@ -277,8 +281,8 @@ class ClientLog:
         ids: clients of all rounds, one round after another.
         offsets: ``(T + 1,)``; the clients of round t are ``ids[offsets[t]:offsets[t + 1]]``.
         absent: ``(T,)``, number of lost updates of clients and canaries.
-        weights: contribution of each entry of ``ids`` over the round's contribution, of the same
-            shape; ``None`` if they are equal or not known.
+        weights: the contribution of each entry of ``ids``, divided by `Mechanism.added` of the
+            round, of the same shape; ``None`` if they are equal or not known.
     """
 
     ids: Integers | None = None
@@ -290,7 +294,7 @@ class ClientLog:
         """Sums of ``(by_round · weight)^power`` over the rounds of each client, by its number.
 
         Args:
-            by_round: ``(T,)``.
+            by_round: a factor for each round, ``(T,)``.
             power: 1 or 2.
 
         Raises:
@@ -301,7 +305,7 @@ class ClientLog:
         return np.bincount(ids, terms).astype(np.float64)
 
     def shares_of(self, clients: Integers) -> Floats:
-        """Clients' contributions in each round, over the round's contribution, ``(T, m)``.
+        """The weights of clients in each round, 0 in rounds without them, ``(T, m)``.
 
         Args:
             clients: numbers of the clients, ``(m,)``.
@@ -313,13 +317,17 @@ class ClientLog:
         columns_by_id = np.full(int(ids.max(initial=-1)) + 1, -1)
         columns_by_id[clients] = np.arange(len(clients))
         columns = columns_by_id[ids]
-        chosen = columns >= 0
+        is_chosen = columns >= 0
         shares = np.zeros((len(np.asarray(self.offsets)) - 1, len(clients)))
-        shares[rounds[chosen], columns[chosen]] = weights[chosen]
+        shares[rounds[is_chosen], columns[is_chosen]] = weights[is_chosen]
         return shares
 
     def rows(self) -> tuple[Integers, Integers, Floats]:
-        """Client, round and weight of each participation."""
+        """The client, the round and the weight of each participation, as three arrays.
+
+        Raises:
+            ValueError: if the participation pattern is not known.
+        """
         if self.ids is None or self.offsets is None:
             raise ValueError(
                 "Expected a record that says which client took part in which round."
@@ -341,12 +349,12 @@ class Provenance:
         seeds: seeds by name; the noise seed only if the user chose it.
         canary_kind: kind of the canaries' directions, see `CanarySet`.
         versions: versions of the packages that affect a result, see `installed_versions`.
-        faults: the first messages about lost updates.
+        faults: the first messages about faults.
         fault_counts: number of faults of each kind, see `FaultKind`.
         started: time at which a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
         ended: time at which the run ended, in the same format.
         commands: the commands as typed, without seeds.
-        seconds: mean time of the audit in a round; ``None`` if it was not measured.
+        seconds: mean time of the audit per round; ``None`` if it was not measured.
         canary_bytes: the largest memory for the canaries of a round.
     """
 
@@ -368,10 +376,11 @@ class RunningScores:
 
     Attributes:
         scores: ``(T, k)``, whitened scores of the observed canaries (`RoundCorrelation.whiten`).
-        signals: ``(T, k)``, whitened expected scores by the rounds so far.
+        signals: ``(T, k)``, their whitened expected scores.
         planned: planned number of participations of all canaries together; ``None`` without a plan.
-        of_law: whether the client takes part by `Mechanism.participation`, which was known before
-            the run; otherwise it takes part as often as the median canary, in known rounds.
+        of_law: whether ε is that of a client with the law `Mechanism.participation`, which was
+            known before the run; otherwise of a client that takes part as often as the median
+            canary, in known rounds.
     """
 
     scores: Floats | None = None
