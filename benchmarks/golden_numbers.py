@@ -155,7 +155,7 @@ def numbers_of_commands() -> dict[str, Any]:
         found[f"advise {schedule}"] = [
             advice.noise_multiplier,
             load.places,
-            load.kept,
+            load.round_share,
         ]
     return found
 

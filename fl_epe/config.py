@@ -229,7 +229,7 @@ class RunConfig:
         elif (
             count is None and participations is not None and participations > 0
         ):
-            count = int(self.load.taken / participations)
+            count = int(self.load.total_participations / participations)
             if count == 1:
                 count = 0  # one canary has no spread
         is_invalid = count is not None and count < 0
@@ -253,7 +253,7 @@ class RunConfig:
     def canaries_per_round(self) -> float:
         """Expected number of canaries in a round."""
         if self.on_ladder:
-            return self.load.taken / self.rounds
+            return self.load.total_participations / self.rounds
         participants = float(self.num_canaries or 0)
         if self.by_coin:
             participants = (participants + (self.unobserved or 0)) / 2

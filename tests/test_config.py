@@ -184,7 +184,7 @@ def test_the_papers_design_and_what_the_user_fixes():
     assert (often.num_canaries, often.canaries_per_round) == (13, 2.6)
     places = RunConfig(clients=120, num_canaries=5)
     assert (places.load.places, places.canaries_per_round) == (5, 1.0)
-    assert places.load.expected
+    assert places.load.forecasts
     assert RunConfig(clients=120, num_canaries=0).canaries_per_round == 0
     coins = RunConfig(
         clients=120, inclusion="coin", num_canaries=30, canary_participations=2

@@ -86,9 +86,9 @@ from fl_epe.auditing.record import (
     updates_lost,
 )
 from fl_epe.auditing.recorder import (
-    MOST_SHARE,
+    CANARY_SHARE,
+    MAX_CANARY_SHARE,
     REAL_UPDATES_LEFT_OUT,
-    SHARE,
     CanaryLoad,
     RoundFacts,
     RunAuditor,
@@ -106,14 +106,14 @@ from fl_epe.auditing.scoring import (
 )
 
 __all__ = [
+    "CANARY_SHARE",
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
-    "MOST_SHARE",
+    "MAX_CANARY_SHARE",
     "REAL_UPDATES_LEFT_OUT",
     "RECORDS",
     "SEEN_OF_SILOS",
-    "SHARE",
     "STATISTICS",
     "WINDOW",
     "Adversary",

@@ -22,7 +22,6 @@ from fl_epe.flower.client_canaries import HINTS
 from fl_epe.flower.fault_log import FaultLog
 from fl_epe.flower.phase import Over
 from fl_epe.flower.recording import Recording
-from fl_epe.mechanism import ServerSGD
 
 # The level of the test that canaries' scores differ by more than chance.
 _RARE = 1e-3
@@ -94,7 +93,7 @@ class RunOutcome:
         state = recording.state
         auditor = recording.auditor
         if wrapped.plain_layers and state.averages(wrapped):
-            auditor.learn_server(ServerSGD())
+            auditor.set_plain_sgd()
         recording.catch_up()
         claimed, claimed_of_sum = recording.noise_multipliers()
         notes = state.notes.values()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_epe.auditing import MOST_SHARE, CanaryLoad, canary_load
+from fl_epe.auditing import MAX_CANARY_SHARE, CanaryLoad, canary_load
 from fl_epe.checks import Booleans
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
@@ -171,7 +171,7 @@ def _load(
         noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
         share=settings.largest_share,
         share_name="max_share",
-        share_of_few=MOST_SHARE if settings.max_share is None else None,
+        share_of_few=MAX_CANARY_SHARE if settings.max_share is None else None,
         replies=(clients + wrapped.room(clients)) * per_place,
     )
 

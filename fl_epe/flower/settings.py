@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from fl_epe.auditing import LEAST_FOR_NULL, SHARE
+from fl_epe.auditing import CANARY_SHARE, LEAST_FOR_NULL
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
     check_noise_multiplier,
@@ -179,7 +179,7 @@ class CanaryAuditSettings:
         if self.max_share is not None:
             return self.max_share
         if self.clients is None:
-            return SHARE
+            return CANARY_SHARE
         return _SHARE_OF_CLIENTS
 
     def unobserved_beside(self, canaries: int) -> int:

@@ -19,8 +19,8 @@ from typing import Any, Unpack
 
 from fl_epe.accounting import noise_at
 from fl_epe.auditing import (
+    CANARY_SHARE,
     REAL_UPDATES_LEFT_OUT,
-    SHARE,
     AuditRecord,
     CanaryLoad,
     NotMeasured,
@@ -73,7 +73,7 @@ def _load(
     delta: float,
     clients: int,
     setting: LimitSetting,
-    share: float = SHARE,
+    share: float = CANARY_SHARE,
 ) -> CanaryLoad:
     """The canaries of a run, which are at most a share of a round."""
     return canary_load(
@@ -165,7 +165,7 @@ def noise_for_epsilon(
     client = worst_at(z) if worst_case else None
     if client is None and load.places:
         with contextlib.suppress(NotMeasured):
-            record = record_at(z, places=load.places, kept=load.kept)
+            record = record_at(z, places=load.places, kept=load.round_share)
             client = median_client(record, sees, confidence)
     if client is None:
         # Too few canaries take part for an interval.
@@ -241,7 +241,7 @@ def canary_advice(
                 delta,
                 clients,
                 places=load.places,
-                kept=load.kept,
+                kept=load.round_share,
                 **setting,
             )
             answers = (

@@ -289,7 +289,7 @@ def limit_record(
             rounds=schedule.rounds,
             participations=schedule.participations(),
             places=num_canaries,
-            kept=kept,
+            round_share=kept,
             secret=law.hidden,
         )
         places = load.place_schedule(schedule)

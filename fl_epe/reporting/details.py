@@ -45,7 +45,7 @@ def _trust(summary: Summary) -> Iterator[str]:
     if share is not None:
         yield (
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
-            f"(up to {auditing.MOST_SHARE:.0%} is taken as harmless)."
+            f"(up to {auditing.MAX_CANARY_SHARE:.0%} is taken as harmless)."
         )
     idle = int((record.norms.means == 0).sum())
     if idle:

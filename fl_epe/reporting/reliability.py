@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from fl_epe.auditing import (
-    MOST_SHARE,
+    MAX_CANARY_SHARE,
     Answer,
     AuditRecord,
     Evidence,
@@ -331,7 +331,7 @@ def _of_tests(
 
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[ReportWarning]:
     share = canary_share(record)
-    if share is not None and share > MOST_SHARE:
+    if share is not None and share > MAX_CANARY_SHARE:
         yield ReportWarning(
             "load",
             f"canaries are {share:.0%} of a round's weight, so that the measured training is not "

@@ -36,7 +36,7 @@ def row_of(plan: AuditPlan) -> str:
     assert load is not None
     final, every = (
         f"{expected.epsilon:.3g} ({expected.low:.3g} – {expected.high:.3g})"
-        for expected in load.expected
+        for expected in load.forecasts
     )
     cells = (
         load.rounds,

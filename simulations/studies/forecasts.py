@@ -147,7 +147,7 @@ def forecasts(
     job = Job(task, config, Seeds.derive(seed), evaluate_every=own.rounds)
     record = simulate(job, workers=1)
     for predicted, answer in zip(
-        config.load.expected, answers(record), strict=True
+        config.load.forecasts, answers(record), strict=True
     ):
         estimate = answer.estimate
         assert estimate is not None

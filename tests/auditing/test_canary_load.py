@@ -11,6 +11,7 @@ from fl_epe.auditing import (
     ladder_fit,
     seen_by,
 )
+from fl_epe.auditing.recorder.canary_load import are_narrow
 from fl_epe.limit import limit_record
 from fl_epe.schedules import make_schedule, presence
 
@@ -39,15 +40,15 @@ def test_canaries_are_at_most_their_share_of_a_round(clients, share):
     )  # participations of canaries
     assert load.share <= share + 1e-9
     assert (load.share > 0) == (fit >= 2)
-    assert load.kept == 1 or load.places == 1
+    assert load.round_share == 1 or load.places == 1
 
 
 def test_no_more_canaries_than_narrow_intervals_need():
     load = load_of(100_000)
     assert load.places < 1000
-    assert all(found.narrow for found in load.expected)
+    assert are_narrow(load.forecasts)
     assert load_of(100_000, noise_multiplier=None).places == 1000
-    assert not all(found.narrow for found in load_of(120).expected)
+    assert not are_narrow(load_of(120).forecasts)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_no_more_canaries_than_narrow_intervals_need():
 )
 def test_canaries_of_secret_rounds_keep_their_law(clients, places):
     load = load_of(clients, secret=True)
-    assert (load.places, load.kept) == (places, 1.0)
+    assert (load.places, load.round_share) == (places, 1.0)
     here = presence(
         make_schedule("poisson", 60, 12), 5, np.random.default_rng(0)
     )
@@ -96,7 +97,7 @@ def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
         )
         for s in range(16)
     ]
-    for said in load.expected:
+    for said in load.forecasts:
         views = [seen_by(record, Adversary(said.sees)) for record in records]
         fits = [ladder_fit(view) for view in views]
         scales = np.mean(
@@ -116,7 +117,7 @@ def test_what_is_said_of_secret_rounds_with_little_noise_is_in_order(z):
     load = load_of(
         rounds=40, participations=10, noise_multiplier=z, secret=True
     )
-    for found in load.expected:
+    for found in load.forecasts:
         assert found.low < found.epsilon < found.high
 
 

@@ -8,7 +8,7 @@ import pytest
 from flower_clients import digits_app, digits_model
 from flwr.serverapp import strategy as flower
 
-from fl_epe.auditing import MOST_SHARE
+from fl_epe.auditing import MAX_CANARY_SHARE
 from fl_epe.flower import CanaryAudit, InProcessGrid
 from fl_epe.flower.plan import make_plan
 from fl_epe.flower.settings import CanaryAuditSettings
@@ -104,9 +104,9 @@ def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
 def test_the_share_of_few_clients_tells_epsilon(clients, rounds, room):
     plan = plan_of(fixed(clients, expected=clients + room), rounds, clients)
     assert plan.load is not None
-    every = plan.load.expected[-1]
+    every = plan.load.forecasts[-1]
     assert (every.high - every.low) / 2 <= 0.6 * every.epsilon
-    assert plan.load.share <= MOST_SHARE
+    assert plan.load.share <= MAX_CANARY_SHARE
     error = 1.96 / np.sqrt(plan.planned)
     assert every.low == pytest.approx(gaussian(rounds, 1 - error), rel=0.1)
 

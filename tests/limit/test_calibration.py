@@ -151,7 +151,7 @@ class TestNoise:
             target, rel=0.02
         )  # where κ is 1
         (said,) = (
-            each.epsilon for each in advice.load.expected if each.sees == sees
+            each.epsilon for each in advice.load.forecasts if each.sees == sees
         )
         if kind != "balls-in-bins":  # which is taken for coins before the run
             assert said == pytest.approx(target, rel=0.02)
@@ -404,7 +404,7 @@ class TestCanaries:
 
     def test_a_place_that_keeps_a_part_of_its_rounds(self):
         found = canary_advice(ShuffledEpochs(60, 30), 1.0, DELTA, 5, 0.1)
-        assert found.load.kept < 1
+        assert found.load.round_share < 1
         whole = median_client(expected_record(ShuffledEpochs(60, 30), 1.0, DELTA, 5, places=1),
             "all", 0.95)  # fmt: skip
         assert found.answers[1].high > whole.high

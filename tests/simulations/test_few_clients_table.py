@@ -17,5 +17,5 @@ def test_the_guide_has_the_table_that_the_script_prints(capsys):
 @pytest.mark.parametrize("clients", [3, 5, 10])
 @pytest.mark.parametrize("rounds", [60, 120])
 def test_every_rounds_epsilon_is_told_to_sixty_percent(clients, rounds):
-    every = few_clients.plan_of(clients, rounds).load.expected[-1]
+    every = few_clients.plan_of(clients, rounds).load.forecasts[-1]
     assert (every.high - every.low) / 2 <= 0.6 * every.epsilon

@@ -4,14 +4,18 @@ from fl_epe.auditing.recorder.canary_load import (
     REAL_UPDATES_LEFT_OUT,
     CanaryLoad,
 )
-from fl_epe.auditing.recorder.load_choice import MOST_SHARE, SHARE, canary_load
+from fl_epe.auditing.recorder.load_choice import (
+    CANARY_SHARE,
+    MAX_CANARY_SHARE,
+    canary_load,
+)
 from fl_epe.auditing.recorder.round_scores import RoundFacts
 from fl_epe.auditing.recorder.run_auditor import RunAuditor
 
 __all__ = [
-    "MOST_SHARE",
+    "CANARY_SHARE",
+    "MAX_CANARY_SHARE",
     "REAL_UPDATES_LEFT_OUT",
-    "SHARE",
     "CanaryLoad",
     "RoundFacts",
     "RunAuditor",

@@ -1,7 +1,8 @@
 """`CanaryLoad`: the canaries beside a run's clients, and the ε that they can show.
 
-A canary place follows a client's schedule, see `fl_epe.canaries.ladder`. P places beside m clients
-have the share P/(m + P) of a round, on average.
+A place for canaries has the rounds that the clients' schedule would give to one more client. One
+or several canaries share them, see `fl_epe.canaries.ladder`. P places beside m clients are the
+share P/(m + P) of a round, on average.
 
 Examples:
     >>> load = CanaryLoad(clients=120, rounds=60, participations=12, places=13)
@@ -25,20 +26,22 @@ REAL_UPDATES_LEFT_OUT = (
 )
 """The caveat of every ε that was computed before a run, from noise and schedule."""
 
-_RELATIVE = (
-    0.1  # half-width of an interval that is narrow enough, relative to ε
-)
-_ABSOLUTE = 0.5  # half-width of an interval that is narrow enough for any ε
+# An interval is narrow if its half-width is at most this part of ε, or this number.
+_NARROW_RELATIVE = 0.1
+_NARROW_ABSOLUTE = 0.5
+
 _ROUNDING = 1e-9  # error of a product that should be a whole number
 
 
 @dataclasses.dataclass(frozen=True)
-class Expected:
-    """The ε of one adversary that the canaries of a load show if theory is exact.
+class Forecast:
+    """The result for one adversary that is expected of a load's canaries.
+
+    It is that of the high-dimensional limit, with equal clip norms.
 
     Attributes:
         sees: "final" or "all", see `Adversary`.
-        epsilon: the client's ε, in the high-dimensional limit of equal clip norms.
+        epsilon: the client's ε.
         low: lower end of a typical 95% interval.
         high: upper end of a typical 95% interval.
     """
@@ -48,21 +51,15 @@ class Expected:
     low: float
     high: float
 
-    @property
-    def narrow(self) -> bool:
-        """Whether more canaries are not worth their cost."""
-        return self.is_within(_RELATIVE)
-
     def is_within(self, relative: float) -> bool:
         """Whether the half-width of the interval is at most this part of ε, or 0.5."""
-        return (self.high - self.low) / 2 <= max(
-            relative * self.epsilon, _ABSOLUTE
-        )
+        half_width = (self.high - self.low) / 2
+        return half_width <= max(relative * self.epsilon, _NARROW_ABSOLUTE)
 
 
-def all_narrow(expected: tuple[Expected, ...]) -> bool:
-    """Whether more canaries are not worth their cost for any adversary."""
-    return all(forecast.narrow for forecast in expected)
+def are_narrow(forecasts: tuple[Forecast, ...]) -> bool:
+    """Whether the intervals for all adversaries are so narrow that more canaries are not needed."""
+    return all(forecast.is_within(_NARROW_RELATIVE) for forecast in forecasts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +73,13 @@ class CanaryLoad:
         participations: participations of a client.
         places: number of places that follow a client's schedule; 0 if fewer than two canaries
             fit.
-        kept: share of its rounds in which the only place takes part; otherwise 1.
-        secret: whether the schedule hides the rounds, so that each place is one canary.
+        round_share: share of a place's rounds that its canaries have. It is below 1 if there is
+            one place, and its canaries would be too large a share of a round.
+        secret: whether the schedule hides the rounds, so that each place has one canary.
         momentum: momentum of the server's SGD, by which the last rounds have smaller weights in
             the final model.
-        expected: the expected results; empty if the noise is not known, or there is no noise.
+        forecasts: the expected results for an adversary who sees the final model, and for one who
+            sees every round's; empty if the noise is not known, or there is no noise.
         advice: changes that would make a measurement possible, if there are no places.
     """
 
@@ -88,45 +87,47 @@ class CanaryLoad:
     rounds: int
     participations: float
     places: int
-    kept: float = 1.0
+    round_share: float = 1.0
     secret: bool = False
     momentum: float = 0.0
-    expected: tuple[Expected, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()
     advice: str = ""
 
     @property
     def place_participations(self) -> float:
-        """Participations of a place: those of a client, and at least one if they are not secret."""
+        """Participations of a place: as many as a client's, but at least 1 unless secret."""
         if self.secret:
             return self.participations
         return max(self.participations, 1.0)
 
     @property
-    def taken(self) -> float:
+    def total_participations(self) -> float:
         """The expected participations of all canaries together."""
-        return self.places * self.kept * self.place_participations
+        return self.places * self.round_share * self.place_participations
 
     @property
     def canaries(self) -> int:
-        """The smallest possible number of canaries."""
+        """The number of canaries; the schedule may give some places, and so the run, more."""
         if self.secret:
             return self.places
         divided = divided_places(self.places)
-        return (
-            self.places - divided + divided * len(rungs(self._rounds_of_place))
-        )
+        canaries_per_divided_place = len(rungs(self._rounds_of_place))
+        return self.places - divided + divided * canaries_per_divided_place
 
     @property
     def _rounds_of_place(self) -> int:
-        """Whole number of rounds of a place."""
-        return math.floor(self.kept * self.place_participations + _ROUNDING)
+        """Whole number of rounds that the canaries of a place have."""
+        return math.floor(
+            self.round_share * self.place_participations + _ROUNDING
+        )
 
     @property
     def share(self) -> float:
         """The mean share of canaries among the replies of a round."""
-        if not self.taken:
+        total = self.total_participations
+        if not total:
             return 0.0
-        return self.taken / (self.clients * self.participations + self.taken)
+        return total / (self.clients * self.participations + total)
 
     def place_schedule(self, clients: Schedule) -> Schedule:
         """The schedule of the places, from that of the clients.
@@ -141,18 +142,18 @@ class CanaryLoad:
         """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``."""
         if self.secret:
             return places
-        if self.kept < 1:
-            thinned = np.zeros_like(places)
+        if self.round_share < 1:
+            chosen_rounds = np.zeros_like(places)
             for place in range(places.shape[1]):
                 rounds = np.flatnonzero(places[:, place])
                 count = min(self._rounds_of_place, len(rounds))
                 chosen = rng.choice(rounds, count, replace=False)
-                thinned[chosen, place] = True
-            places = thinned
+                chosen_rounds[chosen, place] = True
+            places = chosen_rounds
         return ladder(places, rng)
 
     def sentences(self) -> list[str]:
-        """The load, its expected results, and advice, in plain English."""
+        """The load, its forecasts, and advice, in plain English."""
         count = math.ceil(self.clients - _ROUNDING)
         beside = f"beside {counted(count, 'client')}"
         if not self.places:
@@ -160,23 +161,23 @@ class CanaryLoad:
             line = f"No two canaries fit {beside} in {rounds}, and ε needs two. {self.advice}"
             return [line.rstrip()]
         clients = counted(self.places, "more client")
-        if self.kept < 1:
-            clients += f" in {self.kept:.0%} of its rounds"
+        if self.round_share < 1:
+            clients += f" in {self.round_share:.0%} of its rounds"
         if self.place_participations > self.participations:
             clients += ", once each,"
         lines = [
             f"Canaries (synthetic clients) take part like {clients} {beside}: "
             f"{100 * self.share:.2g}% of a round."
         ]
-        if self.expected:
-            final, every = self.expected
+        if self.forecasts:
+            final, every = self.forecasts
             lines.append(
                 f"Forecast: ε is at most about {final.epsilon:.3g} from the final model and "
                 f"{every.epsilon:.3g} from every round's model; with its random error, the audit "
                 f"would show up to {final.high:.3g} and {every.high:.3g} (in 95% of runs). "
                 f"{REAL_UPDATES_LEFT_OUT}"
             )
-        if not self.expected or not all_narrow(self.expected):
+        if not self.forecasts or not are_narrow(self.forecasts):
             lines.append(
                 "Four times as many clients, or a larger share for canaries, would make an "
                 "interval half as wide."

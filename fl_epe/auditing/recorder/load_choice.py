@@ -1,15 +1,17 @@
-"""The number of canaries of an audit, and their precision, which are known before the run.
+"""`canary_load`: the number of canaries of an audit, chosen before the run, and its forecasts.
 
-The number of a `CanaryLoad`'s places is limited by a share of a round and by 1,000, and no more are
-taken than needed to estimate ε to ±10% or ±0.5. If not even one place fits, one place takes
-part in some of its rounds; if the noise is known and the share was not set, the number of these
-rounds grows until ε for an adversary who sees every round's model is estimated to ±55% or ±0.5.
-In a run in which clients take part less than once, each place takes part once, so that all of
-them are used. Neither is done if the schedule hides the rounds, as those canaries must follow
-its law. An ε needs two canaries; if they do not fit, there are none.
+The places of a `CanaryLoad` are at most a given share of a round, and at most 1,000. No more are
+chosen than needed to estimate ε to ±10% or ±0.5.
 
-For known rounds the standard error of κ is ``1/√(Σ expected score²)``, so that the error of a
-client's μ is about 1/√P, whatever the number of rounds and their noise.
+Beside few clients not even one place may fit. One place then takes part in some of its rounds. If
+the noise is known and the share was not set, the share grows until ε for an adversary who sees
+every round's model is estimated to ±55% or ±0.5. In a run in which clients take part less than
+once, each place takes part once, so that all places are used. Neither is done if the schedule
+hides the rounds, as canaries must then follow its law. An ε needs two canaries; if they do not
+fit, there are none.
+
+If rounds are known, the standard error of κ is ``1/√(Σ expected score²)``, so the error of a
+client's μ is about 1/√P with P places, for any number of rounds and any noise.
 
 Examples:
     >>> load = canary_load(120, rounds=60, participations=12, delta=1e-5, noise_multiplier=0.25)
@@ -33,30 +35,38 @@ from fl_epe.accounting import (
 from fl_epe.auditing.record import LEAST_CANARIES
 from fl_epe.auditing.recorder.canary_load import (
     CanaryLoad,
-    Expected,
-    all_narrow,
+    Forecast,
+    are_narrow,
 )
 from fl_epe.canaries import divided_places, rungs
 from fl_epe.checks import check_count, check_rate
 from fl_epe.mechanism import sgd_weights
 from fl_epe.wording import counted
 
-SHARE = 0.1
+CANARY_SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have by default."""
 
-MOST_SHARE = 1 / 6
+MAX_CANARY_SHARE = 1 / 6
 """The same beside fewer than ten clients, if it is needed to estimate ε.
 
 With a larger share the audited training would differ from training without canaries.
 """
 
-_MOST_PLACES = 1000
-_ROUGH = 0.55  # half-width of an interval relative to ε that is enough beside few clients
-_STEP = 0.005  # difference of the shares that are tried beside few clients
+_MAX_PLACES = 1000
+_MAX_HALF_WIDTH = (
+    0.55  # of an interval relative to ε, which is enough beside few clients
+)
+_SHARE_STEP = (
+    0.005  # difference of the shares that are tried beside few clients
+)
 _QUANTILE = 1.96  # half-width of a 95% interval in standard errors
-_AROUND = 1.25  # factor on the signal by which the slope of ε is computed
+_SIGNAL_RATIO = 1.25  # of the signals at which ε of secret rounds is tabulated
+_MIN_SCALE = (
+    1e-6  # the lower end of κ in a forecast; ε at a scale of 0 is not defined
+)
 _ROUNDING = 1e-9  # error of a product that should be a whole number
-_MOST_ROUNDS = 1000  # largest number of rounds that is tried for advice
+_MAX_ADVISED_ROUNDS = 1000
+_MAX_ADVISED_PERCENT = 50
 
 
 def canary_load(
@@ -68,7 +78,7 @@ def canary_load(
     noise_multiplier: float | None = None,
     secret: bool = False,
     momentum: float = 0.0,
-    share: float = SHARE,
+    share: float = CANARY_SHARE,
     share_of_few: float | None = None,
     replies: float = math.inf,
     share_name: str = "canary_share",
@@ -85,8 +95,8 @@ def canary_load(
         secret: whether the schedule hides the rounds (Poisson, fixed-size, balls-in-bins).
         momentum: momentum of the server's SGD.
         share: largest share of a round's replies that are canaries', below 1.
-        share_of_few: limit to which the share may grow if one place is too much and ε could not
-            be estimated; by default it does not grow.
+        share_of_few: a larger limit on the share, up to which it grows if one place is too much
+            and ε could not be estimated; by default it does not grow.
         replies: largest number of clients and canaries together, in the unit of ``clients``;
             above it a canary replaces a client.
         share_name: name of the argument that sets the share, for advice.
@@ -99,36 +109,43 @@ def canary_load(
     check_count("rounds", rounds)
     check_rate("share", share)
 
-    def without_places(length: int, share: float) -> CanaryLoad:
-        real_clients = min(clients, max(replies * (1 - share), _ROUNDING))
-        in_length = participations * (length / rounds)
+    def empty_load(length: int, share: float) -> CanaryLoad:
+        """The load without places in a run of ``length`` rounds."""
         return CanaryLoad(
-            real_clients, length, in_length, 0, secret=secret, momentum=momentum
+            clients=min(clients, max(replies * (1 - share), _ROUNDING)),
+            rounds=length,
+            participations=participations * (length / rounds),
+            places=0,
+            secret=secret,
+            momentum=momentum,
         )
 
     def load_in(length: int, share: float) -> CanaryLoad:
-        return _with_places(without_places(length, share), share)
+        return _with_places(empty_load(length, share), share)
 
     if places is not None:
-        load = dataclasses.replace(without_places(rounds, share), places=places)
+        load = dataclasses.replace(empty_load(rounds, share), places=places)
         if not places or not noise_multiplier:
             return load
-        expected = _expected(load, places, noise_multiplier, delta)
-        return dataclasses.replace(load, expected=expected)
-    largest = share
+        forecasts = _forecasts(load, places, noise_multiplier, delta)
+        return dataclasses.replace(load, forecasts=forecasts)
+    max_share = share
     if share_of_few is not None and noise_multiplier:
-        largest = share_of_few
-    steps = round((largest - share) / _STEP)
-    for tried_share in np.linspace(share, largest, steps + 1).tolist():
+        max_share = share_of_few
+    steps = round((max_share - share) / _SHARE_STEP)
+    for tried_share in np.linspace(share, max_share, steps + 1).tolist():
         load = load_in(rounds, tried_share)
         if load.places and noise_multiplier:
-            load = _with_expected(load, noise_multiplier, delta)
-        is_precise = not load.expected or load.expected[-1].is_within(_ROUGH)
-        if load.places and (load.kept == 1 or is_precise):
+            load = _with_forecasts(load, noise_multiplier, delta)
+        is_whole = load.round_share == 1
+        is_precise = not load.forecasts or load.forecasts[-1].is_within(
+            _MAX_HALF_WIDTH
+        )
+        if load.places and (is_whole or is_precise):
             break
     if load.places:
         return load
-    advice = _advice(load_in, rounds, largest, share_name)
+    advice = _advice(load_in, rounds, max_share, share_name)
     return dataclasses.replace(load, advice=advice)
 
 
@@ -140,11 +157,11 @@ def _advice(
 ) -> str:
     """Advice with the fewest rounds, or the least share, with which two canaries fit; or ""."""
     changes = []
-    for length in range(rounds + 1, _MOST_ROUNDS):
+    for length in range(rounds + 1, _MAX_ADVISED_ROUNDS):
         if load_in(length, share).places:
             changes.append(counted(length, "round"))
             break
-    for percent in range(1, 51):
+    for percent in range(1, _MAX_ADVISED_PERCENT + 1):
         if percent > 100 * share and load_in(rounds, percent / 100).places:
             changes.append(f"{share_name}={percent / 100:g}")
             break
@@ -155,70 +172,75 @@ def _advice(
 
 def _with_places(load: CanaryLoad, share: float) -> CanaryLoad:
     """The load with the places that fit into this share of a round; without if too few fit."""
-    limit = float(_MOST_PLACES)
+    max_places = float(_MAX_PLACES)
     if share < 1:
+        # The number of places that would have as many participations as the clients.
         client_places = (
             load.clients * load.participations / load.place_participations
         )
-        limit = min(client_places * share / (1 - share) + _ROUNDING, limit)
-    if limit < 1 and not load.secret:
-        rounds = math.floor(limit * load.place_participations)
-        share_of_place = rounds / load.place_participations
-        filled = dataclasses.replace(load, places=1, kept=share_of_place)
+        fitting = client_places * share / (1 - share) + _ROUNDING
+        max_places = min(fitting, max_places)
+    if max_places < 1 and not load.secret:
+        rounds = math.floor(max_places * load.place_participations)
+        round_share = rounds / load.place_participations
+        filled = dataclasses.replace(load, places=1, round_share=round_share)
     else:
-        filled = dataclasses.replace(load, places=math.floor(limit))
+        filled = dataclasses.replace(load, places=math.floor(max_places))
     if filled.canaries >= LEAST_CANARIES:
         return filled
     return load
 
 
-def _with_expected(
+def _with_forecasts(
     load: CanaryLoad, noise_multiplier: float, delta: float
 ) -> CanaryLoad:
-    """The load with its expected results, and the fewest places that have narrow intervals.
+    """The load with its forecasts, and the fewest places that have narrow intervals.
 
     The width of an interval falls with the number of places. If it is never narrow, all places
     stay.
     """
     high = load.places
     low = min(high, LEAST_CANARIES)
-    if (
-        not load.secret
-        and load.kept * load.place_participations >= LEAST_CANARIES
-    ):
+    rounds_of_place = load.round_share * load.place_participations
+    if not load.secret and rounds_of_place >= LEAST_CANARIES:
         # The ladder of a single place has several canaries.
         low = 1
     while low < high:
         middle = (low + high) // 2
-        if all_narrow(_expected(load, middle, noise_multiplier, delta)):
+        if are_narrow(_forecasts(load, middle, noise_multiplier, delta)):
             high = middle
         else:
             low = middle + 1
-    expected = _expected(load, low, noise_multiplier, delta)
-    return dataclasses.replace(load, places=low, expected=expected)
+    forecasts = _forecasts(load, low, noise_multiplier, delta)
+    return dataclasses.replace(load, places=low, forecasts=forecasts)
 
 
-def _expected(
+def _forecasts(
     load: CanaryLoad, places: int, noise: float, delta: float
-) -> tuple[Expected, ...]:
-    """The results for both adversaries; the error of κ is 1/√(sum of squared expected scores)."""
+) -> tuple[Forecast, ...]:
+    """The forecasts for both adversaries, if the load had this number of places.
+
+    Expected scores are 1/z times: for every round's model the root of the number of rounds, and
+    for the final model the number of rounds times ``√(equal rounds)/T``.
+    """
     rounds = load.rounds
     participations = load.place_participations
     rate = participations / rounds
     weights = sgd_weights(np.ones(rounds), load.momentum)
     # The number of rounds of equal weight that give the same error: T without momentum.
     equal_rounds = float(weights.sum() ** 2 / (weights @ weights))
+    # The sum of the canaries' squared numbers of rounds.
     if load.secret:
         squares = places * (participations**2 + participations * (1 - rate))
     else:
         divided = divided_places(places)
-        parts = rungs(max(1, round(load.kept * participations)))
+        parts = rungs(max(1, round(load.round_share * participations)))
         squares = (places - divided) * participations**2
         squares += divided * sum(part**2 for part in parts)
     final_scales = _scales(noise, squares * equal_rounds / rounds**2)
-    every_scales = _scales(noise, places * load.kept * participations)
+    every_scales = _scales(noise, places * load.round_share * participations)
     if load.secret:
-        # The score is the number of rounds, which coins decide.
+        # The number of a client's rounds is approximated by a binomial law.
         counts = np.arange(rounds + 1)
         shares = scipy.stats.binom.pmf(counts, rounds, rate)
         scores = counts * math.sqrt(equal_rounds) / (noise * rounds)
@@ -230,35 +252,45 @@ def _expected(
         ]
         every = _secret_epsilons_at(every_scales, noise, rate, rounds, delta)
     else:
-        final_size = rate * math.sqrt(equal_rounds)
-        every_size = math.sqrt(participations)
+        final_signal = rate * math.sqrt(equal_rounds)
+        every_signal = math.sqrt(participations)
         final = [
-            gaussian_epsilon(noise / (s * final_size), delta)
-            for s in final_scales
+            gaussian_epsilon(noise / (scale * final_signal), delta)
+            for scale in final_scales
         ]
         every = [
-            gaussian_epsilon(noise / (s * every_size), delta)
-            for s in every_scales
+            gaussian_epsilon(noise / (scale * every_signal), delta)
+            for scale in every_scales
         ]
-    return (Expected("final", *final), Expected("all", *every))
+    return (Forecast("final", *final), Forecast("all", *every))
 
 
 def _scales(noise: float, energy: float) -> list[float]:
-    """κ = 1, and the ends of its 95% interval."""
+    """κ = 1, and the ends of its 95% interval.
+
+    Args:
+        noise: the noise multiplier z.
+        energy: the sum of the canaries' squared expected scores, times z².
+    """
     error = _QUANTILE * noise / math.sqrt(energy)
-    return [1.0, max(1 - error, 1e-6), 1 + error]
+    return [1.0, max(1 - error, _MIN_SCALE), 1 + error]
 
 
 def _secret_epsilons_at(
     scales: list[float], noise: float, rate: float, rounds: int, delta: float
 ) -> list[float]:
-    """ε of hidden rounds for every round's model, at these scales of the signal, interpolated."""
+    """ε of secret rounds for every round's model, at κ and the ends of its interval.
+
+    ε takes too long for each number of places that is tried. So it is interpolated, and for a
+    large upper end extrapolated, from a table.
+    """
     low, middle, high = _secret_epsilons(noise, rate, rounds, delta)
-    known_scales = [0.0, 1 / _AROUND, 1.0, _AROUND]
+    table_scales = [0.0, 1 / _SIGNAL_RATIO, 1.0, _SIGNAL_RATIO]
     epsilons: list[float] = np.interp(
-        scales, known_scales, [0.0, low, middle, high]
+        scales, table_scales, [0.0, low, middle, high]
     ).tolist()
-    beyond_table = max(scales[2] - _AROUND, 0.0) / (_AROUND - 1)
+    _, _, upper_end = scales
+    beyond_table = max(upper_end - _SIGNAL_RATIO, 0.0) / (_SIGNAL_RATIO - 1)
     epsilons[2] += beyond_table * (high - middle)
     return epsilons
 
@@ -268,7 +300,7 @@ def _secret_epsilons(
     noise: float, rate: float, rounds: int, delta: float
 ) -> tuple[float, ...]:
     """ε by Poisson sampling at a smaller signal, at the signal itself, and at a larger one."""
-    scales = (1 / _AROUND, 1.0, _AROUND)
+    scales = (1 / _SIGNAL_RATIO, 1.0, _SIGNAL_RATIO)
     return tuple(
         poisson_epsilon(noise / scale, rate, rounds, delta) for scale in scales
     )

@@ -21,7 +21,7 @@ from fl_epe.auditing.record import (
     quotients,
 )
 from fl_epe.auditing.scoring import (
-    MIN_CANARY_SHARE,
+    MIN_PROJECTED_SHARE,
     measure_others,
     project_out,
     residual_norm,
@@ -136,7 +136,7 @@ def score_round(
     canary_energy = 0.0
     if in_mean and present:
         canary_energy = sum_dot**2 / float(present_weights @ present_weights)
-    min_energy = MIN_CANARY_SHARE * energy
+    min_energy = MIN_PROJECTED_SHARE * energy
     if score_absent and dim <= _FEW_PARAMETERS:
         min_energy = 0.0
     if canary_energy > 0 and canary_energy >= min_energy:

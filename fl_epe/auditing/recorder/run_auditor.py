@@ -23,6 +23,7 @@ import numpy as np
 from fl_epe.auditing.answer import AuditedClient, EpsilonSoFar, analytical
 from fl_epe.auditing.estimate import EpsilonEstimate, epsilon_metrics
 from fl_epe.auditing.record import (
+    LEAST_CANARIES,
     WINDOW,
     AuditRecord,
     ClientLog,
@@ -70,7 +71,7 @@ class RunAuditor:
         delta: target δ.
         server: the server's step on the mean of the updates: SGD with a learning rate and
             momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
-        planned: see `EpsilonSoFar`.
+        planned: planned participations of all canaries together, see `EpsilonSoFar`.
         client: the law of a client's participations, if it is known before the run, see
             `EpsilonSoFar`.
         kind: kind of the canaries, see `CanarySet`.
@@ -78,8 +79,8 @@ class RunAuditor:
             first is "mean", the released mean, or "others", that mean without the canaries.
             Next may come "residual", the mean without real clients, and last "delta", the
             update by an optimizer that is not linear.
-        follow: whether to estimate ε during the run. Independent canaries of a round are then
-            regenerated in it.
+        follow: whether to estimate ε during the run. Independent canaries are then regenerated
+            in each of their rounds.
         window: number of rounds over which correlations are followed: 1 if rounds are known to
             be independent, more than `WINDOW` if noise is known to be correlated over more.
             Independent canaries are scored as if rounds were independent.
@@ -110,8 +111,8 @@ class RunAuditor:
     ) -> None:
         if planned is not None:
             check_positive("planned", planned)
-        if num_canaries < 2:
-            raise_invalid("num_canaries", num_canaries, ">= 2")
+        if num_canaries < LEAST_CANARIES:
+            raise_invalid("num_canaries", num_canaries, f">= {LEAST_CANARIES}")
         check_not_negative("unobserved", unobserved)
         check_probability("delta", delta)
         check_count("window", window)
@@ -144,20 +145,12 @@ class RunAuditor:
         """
         return self._started().canaries
 
-    def learn_server(self, server: ServerSGD) -> None:
-        """Set the server's step, if it was not known before.
+    def set_plain_sgd(self) -> None:
+        """Set the server's step to SGD that adds the mean, if only a name was known before.
 
-        Raises:
-            ValueError: if the means of the previous rounds would change.
+        Means of the previous rounds do not change: for an unknown step they are the model updates.
         """
-        if isinstance(self._server, ServerSGD):
-            assumed = self._server
-        else:
-            assumed = ServerSGD()
-        # Means of previous rounds were computed by the assumed step.
-        if server != assumed:
-            raise_invalid("server", server, f"to be {assumed}")
-        self._server = server
+        self._server = ServerSGD()
 
     def begin(self, theta: Vector) -> None:
         """Start the audit with the initial model, shape ``(dim,)``.
@@ -177,16 +170,14 @@ class RunAuditor:
         count = self._count + self._unobserved
         canaries = CanarySet(dim, count, self._seed, self._kind)
         self._scorer = CanaryScorer(canaries)
-        if canaries.fast and self._follow:
-            self._whitener = Whitener(dim, self._window)
-        else:
-            self._whitener = Whitener(dim, window=1)
+        # To whiten scores, all canaries are scored in each round.
+        window = self._window if canaries.fast and self._follow else 1
+        self._whitener = Whitener(dim, window)
         self._so_far = EpsilonSoFar(
             dim, self._count, self._planned, self._whitener.window, self._client
         )
         self._rounds = SeenRounds(self._count)
-        # One velocity, 0, for all parameters.
-        self._velocity: Vector = np.zeros(1, np.float32)
+        self._velocity: Vector = np.zeros(1, np.float32)  # of all parameters
         self._start = self._last = theta
 
     def observe(
@@ -200,8 +191,9 @@ class RunAuditor:
         """Add a round.
 
         Args:
-            theta: the model after the round; ``None`` if it is not known, or if the round was lost
-                and the model did not change. In a lost round no canary counts as present.
+            theta: the model after the round; ``None`` if it is not known, but ``released`` is, or
+                if the round was lost and the model did not change. In a lost round no canary
+                counts as present.
             facts: the canaries that took part, and their contributions.
             vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are in memory;
                 otherwise they are regenerated.
@@ -215,10 +207,11 @@ class RunAuditor:
         names = self._series
         model = self._last if theta is None else theta
         if model.shape != self._last.shape:
-            raise ValueError(
-                f"Expected theta.shape={model.shape} to be {self._last.shape}."
+            raise_invalid(
+                "theta.shape", model.shape, f"to be {self._last.shape}"
             )
-        if theta is None and released is None:
+        is_lost = theta is None and released is None
+        if is_lost:
             facts = dataclasses.replace(
                 facts, present=(), contribution=0.0, weights=()
             )
@@ -258,7 +251,10 @@ class RunAuditor:
         self._velocity = velocity
 
     def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:
-        """The mean of a model update, if the server's step can be undone, and the next velocity."""
+        """The released vectors that follow from a model update, and the server's next velocity.
+
+        For an unknown step the update itself counts as the mean.
+        """
         if not isinstance(self._server, ServerSGD):
             return {"mean": update}, self._velocity
         velocity, mean = self._server.undo(self._velocity, update)
@@ -268,7 +264,7 @@ class RunAuditor:
 
     @property
     def _series(self) -> tuple[str, ...]:
-        """Names of the vectors that are scored; the released vector comes first."""
+        """Names of the vectors that are scored; the released mean comes first."""
         if self._given_series:
             return self._given_series
         if isinstance(self._server, ServerSGD) and self._server.momentum > 0:
@@ -276,7 +272,7 @@ class RunAuditor:
         return ("mean",)
 
     def _scorer_of_rounds(self) -> CanaryScorer:
-        """The scorer, without the vectors of a round whose `observe` raised an error."""
+        """The scorer, from which vectors of a round whose `observe` raised an error are removed."""
         scorer = self._started()
         if len(scorer.norms(self._series[0])) > self.rounds:
             scorer.restore(scorer.state(self._series), self.rounds)
@@ -362,7 +358,8 @@ class RunAuditor:
     ) -> None:
         """Continue from the first ``rounds`` rounds of a `state`; replaces `begin`.
 
-        The intervals of discarded rounds are not among those that hold together.
+        Intervals of ε so far hold together for all rounds; the intervals of discarded rounds are
+        not included in this.
 
         Args:
             state: the `state` of an auditor with the same arguments.
@@ -404,7 +401,7 @@ class RunAuditor:
         """The record of the run so far; every canary is scored against every round.
 
         A canary that has never taken part counts as unobserved. A record with fewer than two
-        observed canaries is valid, but has no ε: see `fl_epe.auditing.NotMeasured`.
+        observed canaries is valid, but has no ε, see `fl_epe.auditing.NotMeasured`.
 
         Args:
             observed: numbers of the observed canaries; by default those that took part.
@@ -417,7 +414,8 @@ class RunAuditor:
             ValueError: before `begin`.
         """
         scorer = self._scorer_of_rounds()
-        # After it, a second record of the same rounds is equal to the last bit.
+        # The last bits of scores depend on which vectors are scored together. If those of the
+        # rounds are scored now, a second record of the same rounds has the same bits.
         scorer.flush()
         rounds = self._rounds
         presence = rounds["presence"]

@@ -14,7 +14,7 @@ from fl_epe.auditing.scoring.assumptions import (
     wider_than_known,
 )
 from fl_epe.auditing.scoring.leave_one_out import (
-    MIN_CANARY_SHARE,
+    MIN_PROJECTED_SHARE,
     measure_others,
     others_share,
     project_out,
@@ -39,7 +39,7 @@ from fl_epe.auditing.scoring.view import View, seen_by
 
 __all__ = [
     "LEAST_FOR_NULL",
-    "MIN_CANARY_SHARE",
+    "MIN_PROJECTED_SHARE",
     "RATES",
     "STATISTICS",
     "UNKNOWN_ROUNDS",

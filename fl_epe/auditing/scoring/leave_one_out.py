@@ -31,7 +31,7 @@ from fl_epe.mechanism import norm
 
 # If the canaries have a smaller share of a vector's energy, they are not projected out of it. A
 # score then differs relatively by half of this share.
-MIN_CANARY_SHARE = 1e-3
+MIN_PROJECTED_SHARE = 1e-3
 
 # A residual below this part of a mean's norm is a rounding error.
 _MIN_RESIDUAL = 1e-6
@@ -125,7 +125,7 @@ def _contributions(record: AuditRecord) -> Floats:
 def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     """The record with the cosines that `leave_one_out` needs.
 
-    Rounds in which the canaries' share is below `MIN_CANARY_SHARE` are left out, unless the real
+    Rounds in which the canaries' share is below `MIN_PROJECTED_SHARE` are left out, unless the real
     clients' sums are known too. Independent canaries are regenerated: those of a round twice, and
     unobserved ones once for several rounds together. Rotated ones cost a few transforms a round.
 
@@ -163,7 +163,7 @@ def _round_sums(
     cosines = np.zeros((record.rounds, len(ids)))
     norms = np.zeros(record.rounds)
     energies = _canary_energies(record)
-    is_projected = energies >= MIN_CANARY_SHARE * record.norms.means**2
+    is_projected = energies >= MIN_PROJECTED_SHARE * record.norms.means**2
     is_projected &= energies > 0
     if record.norms.residuals is not None:
         # In the means without real clients, the other canaries are more than the noise.
@@ -195,7 +195,7 @@ def _final_sum(
     can_be_scored = np.max(np.abs(weights), initial=0.0) < _MAX_WEIGHT
     # The displacement may be NaN, whose energy is not > 0.
     if not (
-        can_be_scored and np.sum(weights**2) >= MIN_CANARY_SHARE * energy > 0
+        can_be_scored and np.sum(weights**2) >= MIN_PROJECTED_SHARE * energy > 0
     ):
         return np.zeros(len(ids)), 0.0
     numbers = ids[: len(weights)].tolist()
