@@ -1,12 +1,13 @@
 """Canaries, random directions that any process regenerates from a seed, and their scorer.
 
-`CanarySet` makes them; `CanaryScorer` keeps the cosine of each with every vector an adversary sees.
+`CanarySet` generates them; `CanaryScorer` keeps the cosine of each with every vector that an
+adversary sees.
 
 Examples:
     >>> import numpy as np
     >>> from fl_epe.canaries import CanarySet
     >>> canaries = CanarySet(dim=10_000, count=3, seed=1)
-    >>> model = 2.0 * canaries.vector(0)  # a model that remembers the first one alone
+    >>> model = 2.0 * canaries.vector(0)  # only the first canary took part
     >>> [bool(product > 1) for product in canaries.dot(model)]
     [True, False, False]
 """

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, assert_never
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,8 +40,10 @@ from fl_epe.mechanism import blocks, norm
 CanaryKind = Literal["rotation", "sphere"]
 """How the directions of a `CanarySet` are generated."""
 
-_LEAST_DIM = 64  # least dimension of a rotation
-_FEW = 8  # up to this number, rotated canaries are summed one by one
+_MIN_ROTATION_DIM = (
+    64  # in fewer dimensions sums of signs are not nearly normal
+)
+_MAX_ONE_BY_ONE = 8  # up to this number, rotated canaries are summed one by one, which is faster
 
 
 class CanarySet:
@@ -49,8 +51,7 @@ class CanarySet:
 
     Canary ``i`` depends on ``(seed, i)``, ``dim`` and ``kind`` only. So a set is not stored:
     every process that needs it computes the same bits. A canary's cosine with any independent
-    vector has mean 0 and variance ``1 / dim``, and its law is that of Andrew et al. (2024),
-    Theorem 3.1.
+    vector has mean 0 and variance ``1 / dim``; its law is in Andrew et al. (2024), Theorem 3.1.
 
     Args:
         dim: dimension of the model, at least 1.
@@ -59,8 +60,8 @@ class CanarySet:
         kind: "rotation" for rows of a random rotation, all of which are scored by two fast
             transforms, or "sphere" for independent normal draws as in the paper, each of which
             is regenerated for every score. "rotation" falls back to "sphere" in fewer than 64
-            dimensions, where sums of signs are too coarse, and for more canaries than a
-            rotation has rows (65,536 or more). See docs/notes/rotation.md.
+            dimensions, and for more canaries than a rotation has rows (at least 65,536). See
+            docs/notes/rotation.md.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -76,16 +77,12 @@ class CanarySet:
         self.count = int(count)
         self.seed = int(seed)
         self.kind: CanaryKind = checked_type("kind", kind, CanaryKind)
-        match kind:
-            case "sphere":
-                is_sphere = True
-            case "rotation":
-                is_sphere = self.dim < _LEAST_DIM or self.count > size_for(
-                    self.dim
-                )
-            case _:
-                assert_never(kind)
-        self._sphere = Sphere(self.dim, self.seed) if is_sphere else None
+        has_rotation = self.dim >= _MIN_ROTATION_DIM and self.count <= size_for(
+            self.dim
+        )
+        self._sphere: Sphere | None = None
+        if kind == "sphere" or not has_rotation:
+            self._sphere = Sphere(self.dim, self.seed)
 
     def __repr__(self) -> str:
         return f"CanarySet(dim={self.dim}, count={self.count}, seed=..., kind={self.kind!r})"
@@ -148,7 +145,7 @@ class CanarySet:
         if self._sphere is not None:
             return self._sphere.combine(weights, chosen)
         out = np.zeros((len(weights), self.dim), np.float32)
-        if len(chosen) <= _FEW:
+        if len(chosen) <= _MAX_ONE_BY_ONE:
             for column, i in zip(weights.T, chosen.tolist(), strict=True):
                 vector = self.vector(i)
                 for total, weight in zip(out, column, strict=True):
@@ -168,7 +165,6 @@ class CanarySet:
         x: ArrayLike,
         *,
         numbers: Sequence[int] | None = None,
-        less: Reals | None = None,
         threads: int | None = None,
     ) -> Floats:
         """Inner products of canaries with ``x``, without all canaries in memory.
@@ -176,7 +172,6 @@ class CanarySet:
         Args:
             x: a vector or vectors, shape ``(dim,)`` or ``(m, dim)``.
             numbers: numbers of the canaries; by default all.
-            less: a vector that is subtracted from each ``x``, shape ``(dim,)``.
             threads: number of threads; the result does not depend on it.
 
         Returns:
@@ -193,15 +188,13 @@ class CanarySet:
         chosen = self._chosen(numbers)
         vectors = np.atleast_2d(x)
         if self._sphere is not None:
-            if less is not None:
-                vectors = vectors - less
             out = self._sphere.dot(vectors, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
             rows, lengths = self._rows
             for dots, vector in zip(out, vectors, strict=True):
                 products = self._rotation.products(
-                    vector, rows[chosen], less=less, threads=threads
+                    vector, rows[chosen], threads
                 )
                 dots[:] = products / lengths[chosen]
         if x.ndim == 2:
@@ -238,8 +231,8 @@ SCORE_MEMORY = 384 << 20
 class CanaryScorer:
     """Scores named series of vectors of shape ``(dim,)`` against a `CanarySet`.
 
-    Rotated canaries are scored at once. Independent ones are expensive to regenerate, so vectors
-    wait until a block of them is scored together.
+    With rotated canaries each vector is scored at once. Independent canaries are expensive to
+    regenerate, so vectors wait until a block of them is scored together.
 
     Args:
         canaries: observed and unobserved canaries together.
@@ -258,10 +251,8 @@ class CanaryScorer:
         self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
-    def add(
-        self, series: str, vector: Reals, less: Reals | None = None
-    ) -> Floats | None:
-        """Append ``vector − less`` to a series; it is scored at once, or once enough vectors wait.
+    def add(self, series: str, vector: Reals) -> Floats | None:
+        """Append a vector to a series; it is scored at once, or as soon as enough vectors wait.
 
         Returns:
             The vector's inner product with every canary, shape ``(count,)``; ``None`` if it
@@ -273,19 +264,17 @@ class CanaryScorer:
         dim = self.canaries.dim
         if vector.shape != (dim,):
             raise_invalid(f"{series}.shape", vector.shape, f"to be ({dim},)")
-        length = norm(vector, less)
+        length = norm(vector)
         if not math.isfinite(length):
             raise ArgumentError(
                 f"Expected {series} to be finite, got {{norm}}.", norm=length
             )
         self._norms.setdefault(series, []).append(length)
         if self.canaries.fast:
-            dots = self.canaries.dot(vector, less=less)
+            dots = self.canaries.dot(vector)
             self._dots.setdefault(series, []).append(dots)
             return dots
-        self._waiting[len(self._names)] = (
-            vector if less is None else vector - less
-        )
+        self._waiting[len(self._names)] = vector
         self._names.append(series)
         if len(self._names) >= self._limit:
             self.flush()
@@ -316,10 +305,11 @@ class CanaryScorer:
     def state(
         self, series: Iterable[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Named arrays of all series and waiting vectors, from which `restore` continues.
+        """Named arrays from which `restore` continues.
 
         Args:
-            series: names of the series to include; if given, waiting vectors are scored first.
+            series: names of the series to include, whose waiting vectors are scored first. By
+                default all series are included, and waiting vectors as they are.
         """
         out: dict[str, np.ndarray] = {}
         if series is None:
@@ -343,7 +333,8 @@ class CanaryScorer:
 
         Args:
             state: named arrays; arrays that are not part of a `state` are ignored.
-            length: number of vectors of each series; later vectors are discarded.
+            length: number of vectors of each series; later vectors are discarded. By default all
+                are restored.
 
         Raises:
             ValueError: if the state has another dimension or number of canaries, or fewer vectors.
@@ -357,27 +348,17 @@ class CanaryScorer:
         self._names = [str(name) for name in state.get("waiting.names", ())]
         for key, value in state.items():
             kind, _, series = key.partition(".")
-            if kind == "norms":
-                rows = self._first_rows(key, value, length, ())
-                self._norms[series] = rows.tolist()
-            elif kind == "dots":
-                rows = self._first_rows(
-                    key, value, length, (self.canaries.count,)
+            if kind not in ("norms", "dots"):
+                continue
+            rows = np.asarray(value, np.float64)[:length]
+            shape: tuple[int, ...] = (length or len(rows),)
+            if kind == "dots":
+                shape = (*shape, self.canaries.count)
+            if rows.shape != shape:
+                raise_invalid(
+                    f"{key}.shape", value.shape, f"to be at least {shape}"
                 )
+            if kind == "norms":
+                self._norms[series] = rows.tolist()
+            else:
                 self._dots[series] = list(rows)
-
-    @staticmethod
-    def _first_rows(
-        key: str,
-        value: np.ndarray,
-        length: int | None,
-        columns: tuple[int, ...],
-    ) -> Floats:
-        """The first rows of a value of a state, of shape ``(length, *columns)``."""
-        rows = np.asarray(value, np.float64)[:length]
-        shape = (length or len(rows), *columns)
-        if rows.shape != shape:
-            raise_invalid(
-                f"{key}.shape", value.shape, f"to be at least {shape}"
-            )
-        return rows

@@ -1,9 +1,9 @@
-"""Canaries on a ladder of participations, each in the rounds of a place of the clients' schedule.
+"""The ladder: canaries that take part as often as a client, half as often, … down to once.
 
-The rounds of a place are those that the schedule gives to one more client. Most places have one
-canary, which takes part as a client does. Some are divided among several canaries, which take part
-half as often, a quarter as often, and so on down to once. So the ladder needs no additional
-participations, and its canaries follow any schedule of the clients.
+The clients' schedule gives rounds to places for canaries as it would to further clients. Most
+places have one canary, which takes part as a client does. Some are divided: several canaries share
+the rounds of the place, with half of them, a quarter, and so on down to one round. So the ladder
+needs no additional participations, and its canaries follow any schedule of the clients.
 
 Examples:
     >>> rungs(12), rungs(30)
@@ -16,12 +16,12 @@ import numpy as np
 
 from fl_epe.checks import Booleans
 
-_DIVIDED = 6  # one of so many places is divided
+_PLACES_PER_DIVIDED = 6  # one place of this number is divided
 
 
 def divided_places(places: int) -> int:
     """The number of places that are divided: one in six, and at least one."""
-    return min(places, max(1, places // _DIVIDED))
+    return min(places, max(1, places // _PLACES_PER_DIVIDED))
 
 
 def rungs(rounds: int) -> list[int]:
@@ -44,8 +44,9 @@ def ladder(places: Booleans, rng: np.random.Generator) -> Booleans:
     columns = list(places[:, :undivided].T)
     for place in places[:, undivided:].T:
         rounds = rng.permutation(np.flatnonzero(place))
-        for part in np.split(rounds, np.cumsum(rungs(len(rounds)))[:-1]):
+        ends = np.cumsum(rungs(len(rounds)))[:-1]
+        for canary_rounds in np.split(rounds, ends):
             column = np.zeros(len(place), bool)
-            column[part] = True
+            column[canary_rounds] = True
             columns.append(column)
     return np.array(columns, bool).T.reshape(len(places), -1)

@@ -191,7 +191,7 @@ def test_more_canaries_than_rows_are_independent_draws():
 
 def test_a_base_that_is_not_kept_makes_the_same_bits(monkeypatch):
     in_memory = Rotation(70_001, 5)
-    monkeypatch.setattr("fl_epe.canaries.directions._LARGEST_KEPT", 0)
+    monkeypatch.setattr("fl_epe.canaries.directions._MAX_STORED_BASE", 0)
     recomputed = Rotation(70_001, 5)
     rows = np.array([0, 1, 70_000, in_memory.size - 1])
     np.testing.assert_array_equal(
