@@ -198,7 +198,7 @@ def heights(error: float = 0.025) -> Iterator[tuple[float, float]]:
     for exponent in (0.0, 0.1, 0.2, 0.25, 0.3, 0.4):
 
         def excess(height: float, exponent: float = exponent) -> float:
-            return crossing_probability(height, shape=exponent) - error
+            return crossing_probability(height, exponent=exponent) - error
 
         yield (
             exponent,

@@ -20,9 +20,9 @@ def walked(height, steps, points=300):
 
     First at the grid's times alone, then below the chords of the boundary, which lie beneath it.
     """
-    start = min((8.0 / height) ** (1 / (module.SHAPE - 0.5)), 0.02)
+    start = min((8.0 / height) ** (1 / (module.EXPONENT - 0.5)), 0.02)
     times = np.geomspace(start, 1, steps + 1)
-    tops = height * times**module.SHAPE
+    tops = height * times**module.EXPONENT
     nodes, weights = np.polynomial.legendre.leggauss(points)
     out = []
     for chords in (False, True):
@@ -61,13 +61,13 @@ def test_the_integral_equation_is_solved_from_above(height):
     here = crossing_probability(height)
     fine = crossing_probability(height, 3200)
     assert fine <= here * (1 + 1e-6)
-    assert here - fine < 2 * module._INEXACT * here
+    assert here - fine < 2 * module._RELATIVE_ERROR * here
 
 
 def test_without_a_slope_the_probability_is_known():
     for height in (1.5, 2.2414, 3.0):
         known = 2 * scipy.special.ndtr(-height)
-        assert crossing_probability(height, shape=0.0) == pytest.approx(
+        assert crossing_probability(height, exponent=0.0) == pytest.approx(
             known, rel=2e-3
         )
 
@@ -75,7 +75,7 @@ def test_without_a_slope_the_probability_is_known():
 def test_the_height_is_that_of_its_error():
     for error in (0.4, 0.0225, 0.009, 1e-6):
         found = crossing_probability(boundary_height(error))
-        assert error * (1 - 2 * module._INEXACT) < found < error
+        assert error * (1 - 2 * module._RELATIVE_ERROR) < found < error
     for error in (0.0, 1e-10, 0.5, math.nan):
         with pytest.raises(ValueError, match="Expected error="):
             boundary_height(error)

@@ -1,6 +1,6 @@
-"""An ε against an adversary: what the adversary sees and knows, and the interval of the estimate.
+"""`Adversary`, what an attacker sees and knows, and `EpsilonEstimate`, an ε with its interval.
 
-All of `fl_epe.auditing` states an `Adversary` and returns an `EpsilonEstimate`.
+Every estimate of `fl_epe.auditing` from a record is an `EpsilonEstimate` for an `Adversary`.
 """
 
 from fl_epe.auditing.estimate.adversary import (

@@ -1,4 +1,4 @@
-"""`Adversary`: an attacker of a client of a run, with its view and its knowledge.
+"""`Adversary`: what an attacker of a client sees of a run, and knows.
 
 Examples:
     >>> FINAL_MODEL.sees_final, EVERY_ROUND.sees_final
@@ -21,8 +21,9 @@ class Adversary:
     Attributes:
         sees: "final", the final model and the initial one, or "all", every round's model.
         knows_rounds: whether the adversary knows the rounds in which the client takes part.
-        knows_others: whether the adversary knows all other clients' updates (the full knowledge
-            that differential privacy assumes), or only the directions of the other canaries.
+        knows_others: whether the adversary knows all other clients' updates, which is the full
+            knowledge that differential privacy assumes; otherwise only the directions of the
+            other canaries.
     """
 
     sees: Sees

@@ -1,10 +1,10 @@
 """Confidence sequences: intervals that hold after all rounds at once, for a stopping rule.
 
-A 95% interval that is computed after every round excludes the truth in some round far more often
-than in 5% of runs. A confidence sequence does so in at most 5% of runs, over all rounds together,
-so a run may be stopped by it. Scores must arrive one after the other and have variance 1; each
-has a conditional mean given the previous scores, so their sum minus its mean is a random walk.
-`boundary` bounds that walk. Derivation and cost: docs/notes/watching.md.
+If a 95% interval is computed after every round, some of these intervals excludes the truth in far
+more than 5% of runs. Of the intervals of a 95% confidence sequence, none does in at least 95% of
+runs, so a run may be stopped by it. Scores must arrive one after the other and have variance 1,
+and a mean that the previous scores determine. Their sum minus the sum of these means is then a
+random walk, which `boundary` bounds. Derivation and cost: docs/notes/watching.md.
 
 Examples:
     >>> round(widening(share=0.5, confidence=0.95), 2)  # of a run that ended halfway
@@ -25,41 +25,50 @@ from fl_epe.checks import (
     raise_invalid,
 )
 
-SHAPE = 0.2  # exponent Δ of the boundary c·t^Δ; 0 is tightest at the end, ½ is too wide
+# Exponent Δ of the boundary c·t^Δ. It is tightest at the end for 0; from ½ on no c is large enough.
+EXPONENT = 0.2
 
 # Factor on the planned information, as rounds differ a little in their information.
 PLAN_MARGIN = 1.1
 
-_AFTER_END = 0.04  # share of the error for the time after the planned end
+_ERROR_AFTER_END = 0.04  # share of the error for the time after the planned end
 _STEPS = 400  # steps of the integral equation for c
 
 # Relative error of the integral equation, which is subtracted from the requested error.
-_INEXACT = 1e-3
+_RELATIVE_ERROR = 1e-3
 
-# Standard deviations that a walk does not exceed before the first step.
-_NEVER = 9.0
+# At the first time of the grid, the boundary is at least this many standard deviations high.
+_MIN_FIRST_HEIGHT = 9.0
+_MAX_FIRST_TIME = 0.01
+
+# The range of errors for which c is computed, and an upper bound on that c.
+_MIN_ERROR = 1e-9
+_MAX_ERROR = 0.4
+_MAX_HEIGHT = 8.0
+_HEIGHT_TOLERANCE = 1e-6
 
 
 def crossing_probability(
-    height: float, steps: int = _STEPS, shape: float = SHAPE
+    height: float, steps: int = _STEPS, exponent: float = EXPONENT
 ) -> float:
     """The probability that a Brownian motion is ever above ``height · t^Δ`` for t in (0, 1].
 
     It is the solution of the integral equation of the first crossing's density (Buonocore,
     Nobile and Ricciardi 1987) on a grid of times. A test shows that its relative error is below
-    `_INEXACT`.
+    `_RELATIVE_ERROR`.
 
     Args:
         height: the height c of the boundary.
         steps: number of steps of the grid.
-        shape: the exponent Δ of the boundary, below ½.
+        exponent: the exponent Δ of the boundary, below ½.
     """
-    # Before this time there is no crossing.
-    first = min((_NEVER / height) ** (1 / (shape - 0.5)), 0.01)
+    # Crossings before this time are negligible.
+    first = (_MIN_FIRST_HEIGHT / height) ** (1 / (exponent - 0.5))
+    first = min(first, _MAX_FIRST_TIME)
     log_times, step = np.linspace(math.log(first), 0.0, steps + 1, retstep=True)
     times = np.exp(log_times)
-    heights = height * times**shape
-    slopes = shape * heights / times
+    heights = height * times**exponent
+    slopes = exponent * heights / times
     density = (heights / times - slopes) * _density(heights, times)
     for t in range(1, steps + 1):
         elapsed = times[t] - times[:t]
@@ -71,9 +80,8 @@ def crossing_probability(
 
 def _density(values: Floats, variances: Floats) -> Floats:
     """The density of N(0, variance) at each value."""
-    return np.exp(-(values**2) / (2 * variances)) / np.sqrt(
-        2 * math.pi * variances
-    )
+    exponentials = np.exp(-(values**2) / (2 * variances))
+    return exponentials / np.sqrt(2 * math.pi * variances)
 
 
 @functools.cache
@@ -83,15 +91,18 @@ def boundary_height(error: float) -> float:
     Raises:
         ValueError: if ``error`` is not in [1e-9, 0.4].
     """
-    if not 1e-9 <= error <= 0.4:
-        raise_invalid("error", error, "in [1e-9, 0.4]")
-    target = error * (1 - _INEXACT)
+    if not _MIN_ERROR <= error <= _MAX_ERROR:
+        raise_invalid("error", error, f"in [{_MIN_ERROR}, {_MAX_ERROR}]")
+    target = error * (1 - _RELATIVE_ERROR)
+    # At t = 1 alone, the walk exceeds its quantile with this probability.
     low = max(0.5, -float(scipy.special.ndtri(error)))
-    tolerance = 1e-6
     height = scipy.optimize.brentq(
-        lambda c: crossing_probability(c) - target, low, 8.0, xtol=tolerance
+        lambda c: crossing_probability(c) - target,
+        low,
+        _MAX_HEIGHT,
+        xtol=_HEIGHT_TOLERANCE,
     )
-    return float(height) + tolerance
+    return float(height) + _HEIGHT_TOLERANCE
 
 
 def boundary(
@@ -113,28 +124,32 @@ def boundary(
     """
     check_probability("error", error)
     check_positive("horizon", horizon)
-    seen_information = np.asarray(information, np.float64)
+    information = np.asarray(information, np.float64)
     if planned:
-        share = seen_information / horizon
-        height = boundary_height((1 - _AFTER_END) * error) * math.sqrt(horizon)
-        until_end = height * np.minimum(share, 1.0) ** SHAPE
-        after_end = _mixture(seen_information, _AFTER_END * error, horizon)
+        share = information / horizon
+        height = boundary_height((1 - _ERROR_AFTER_END) * error)
+        height *= math.sqrt(horizon)
+        until_end = height * np.minimum(share, 1.0) ** EXPONENT
+        after_end = _mixture(information, _ERROR_AFTER_END * error, horizon)
         bound = np.where(share <= 1, until_end, after_end)
     else:
-        bound = _mixture(seen_information, error, horizon)
-    return np.where(seen_information > 0, bound, np.inf)
+        bound = _mixture(information, error, horizon)
+    return np.where(information > 0, bound, np.inf)
 
 
 def _mixture(information: Floats, error: float, horizon: float) -> Floats:
-    """An upper bound on Robbins' mixture boundary with a half-normal law, valid without an end."""
-    log = 2 * math.log(1 / (2 * error))
-    rho = horizon / (log + math.log1p(log))
-    odds = np.sqrt((information + rho) / rho) / (2 * error)
-    return np.sqrt(2 * (information + rho) * np.log(odds + 0.5))
+    """An upper bound on Robbins' mixture boundary with a half-normal law, valid without an end.
+
+    The parameter ρ of the law is that with which the boundary is about tightest at ``horizon``.
+    """
+    log_odds = 2 * math.log(1 / (2 * error))
+    rho = horizon / (log_odds + math.log1p(log_odds))
+    ratios = np.sqrt((information + rho) / rho) / (2 * error)
+    return np.sqrt(2 * (information + rho) * np.log(ratios + 0.5))
 
 
 def widening(share: float, confidence: float) -> float:
-    """Width of an interval that holds after all rounds, over that of one for a single look.
+    """Width of an interval that holds after all rounds, divided by that for a single look.
 
     Args:
         share: share of the planned rounds that are done, in (0, 1].

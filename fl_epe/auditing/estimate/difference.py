@@ -47,17 +47,17 @@ def epsilon_difference(
 ) -> EpsilonDifference:
     """ε of ``first`` minus ε of ``second``, with an interval that shows whether it is chance.
 
-    For independent runs the distances from the estimates to the ends of their intervals are added
-    as squares (Zou and Donner 2008), which preserves the skewness of each. An interval that
-    ends at 0, as no ε is smaller, counts as extending at least as far below the estimate as
-    above. For runs that may depend on each other, the interval reaches from one run's lower end
-    to the other's upper end.
+    For independent runs the squared distances from the estimates to the ends of their intervals
+    are added (Zou and Donner 2008), which preserves the skewness of each. An interval that is cut
+    off at 0, as no ε is smaller, counts as extending at least as far below the estimate as above.
+    For runs that may depend on each other, the interval is from the least to the largest
+    difference of values in the two intervals.
 
     Args:
         first: the estimate of one run.
         second: the estimate of another run, at the same δ and confidence.
         independent: whether the runs share no randomness: canaries, noise and participation have
-            different seeds. If they do, the confidence of the result is lower: 90% from two 95%
+            different seeds. Otherwise the confidence of the result is lower: 90% from two 95%
             intervals.
 
     Raises:

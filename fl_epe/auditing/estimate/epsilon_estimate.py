@@ -1,4 +1,4 @@
-"""`EpsilonEstimate` against an `Adversary`, and the estimate between two fitted Gaussians.
+"""`EpsilonEstimate`, an ε with its interval, and the estimate between two fitted Gaussians.
 
 How the intervals of fitted Gaussians are built (Algorithm 3): docs/notes/estimates.md.
 
@@ -20,6 +20,11 @@ import scipy
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing.estimate.adversary import Adversary
 from fl_epe.checks import Floats
+
+# Points of the grid in a confidence set, along which ε is computed.
+_GRID_ANGLES = 49
+_GRID_RADII = 4
+_CHORD_POINTS = 17
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +51,7 @@ class EpsilonEstimate:
 
 
 def half_width(confidence: float) -> float:
-    """Half the width of a Gaussian estimate's two-sided interval, in standard errors."""
+    """Half the width of a two-sided interval of a normal estimate, in standard errors."""
     return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
@@ -103,7 +108,8 @@ def estimate_between(
     Raises:
         ValueError: for a ``delta`` or ``confidence`` outside (0, 1).
     """
-    # Larger scores mean "took part". If the observed scores are smaller, the attack failed.
+    # Observed scores should be larger. If they are smaller, the attack failed, and ε is that of
+    # equal means.
     mean = max(alt.mean, null.mean)
     epsilon = float(
         epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)
@@ -124,9 +130,9 @@ def estimate_between(
 def _plausible(
     null: FittedGaussian, alt: FittedGaussian, confidence: float
 ) -> tuple[Floats, Floats]:
-    """Means and standard deviations of the alternative, in units of the null, that fit well.
+    """Means and standard deviations of the alternative, in units of the null, in a confidence set.
 
-    They fill an ellipse of the large-sample distribution of (mean, ln deviation).
+    The set is an ellipse of the large-sample distribution of (mean, ln deviation), on a grid.
     """
     mean = (alt.mean - null.mean) / null.std
     log_std = math.log(alt.std / null.std)
@@ -138,13 +144,13 @@ def _plausible(
     covariance = np.array([[variance, mixed], [mixed, log_variance]])
     limit = _mixture_quantile(confidence)
     angles, radii = np.meshgrid(
-        np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4)
+        np.linspace(0, 2 * np.pi, _GRID_ANGLES),
+        np.linspace(1 / _GRID_RADII, 1, _GRID_RADII),
     )
-    circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
-    offsets = np.tensordot(
-        np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1
-    )
-    # ε has a kink where both deviations are equal.
+    circles = np.stack([np.cos(angles), np.sin(angles)]) * radii
+    to_ellipse = np.linalg.cholesky(covariance) * math.sqrt(limit)
+    offsets = np.tensordot(to_ellipse, circles, 1)
+    # ε has a kink where both deviations are equal, so the grid has points there too.
     means_of_equal = mean + _chord(covariance, limit, -log_std)
     means = np.append(mean + offsets[0].ravel(), means_of_equal)
     log_stds = np.append(
@@ -154,7 +160,10 @@ def _plausible(
 
 
 def _mixture_quantile(probability: float) -> float:
-    """The quantile of an equal mixture of χ² with one and with two degrees of freedom."""
+    """The quantile of an equal mixture of χ² with one and with two degrees of freedom.
+
+    It is the size of the ellipse, as near the kink the level sets of ε are cones, not planes.
+    """
 
     def excess(value: float) -> float:
         probabilities = scipy.special.chdtr([1, 2], value)
@@ -164,7 +173,7 @@ def _mixture_quantile(probability: float) -> float:
 
 
 def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
-    """Mean offsets in the ellipse at which both deviations are equal; empty if there are none."""
+    """Offsets of the mean in the ellipse at this offset of ln deviation; empty if none is in it."""
     slope = covariance[0, 1] / covariance[1, 1]
     remaining = limit - log_offset**2 / covariance[1, 1]
     if remaining < 0:
@@ -172,4 +181,5 @@ def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
     spread = math.sqrt(
         remaining * (covariance[0, 0] - slope * covariance[0, 1])
     )
-    return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))
+    points = np.linspace(-1, 1, _CHORD_POINTS)
+    return np.asarray(slope * log_offset + spread * points)

@@ -133,23 +133,29 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
         record: the record of a run.
         canaries: all canaries, in which the record's ids are numbers.
     """
-    ids = np.append(
-        np.asarray(record.observed.ids), np.asarray(record.unobserved.ids)
-    )
-    k = record.num_canaries
+    ids = _of_all_canaries(record, "ids")
     cosines, norms = _round_sums(record, canaries, ids)
-    values: dict[str, Any] = {
-        "observed.sums": cosines[:, :k],
-        "unobserved.sums": cosines[:, k:],
-        "norms.sums": norms,
-    }
+    values = _by_group(record, "sums", cosines) | {"norms.sums": norms}
     weights = _final_weights(record)
     if weights is not None:
         final_cosines, final_norm = _final_sum(record, canaries, weights, ids)
-        values["observed.part"] = final_cosines[:k]
-        values["unobserved.part"] = final_cosines[k:]
+        values |= _by_group(record, "part", final_cosines)
         values["norms.part"] = final_norm
     return record.with_values(**values)
+
+
+def _of_all_canaries(record: AuditRecord, name: str) -> np.ndarray:
+    """A value of `CanaryCosines` for observed and then unobserved canaries, in one array."""
+    groups = [getattr(record.observed, name), getattr(record.unobserved, name)]
+    return np.concatenate(groups, axis=-1)
+
+
+def _by_group(
+    record: AuditRecord, name: str, values: np.ndarray
+) -> dict[str, Any]:
+    """The inverse of `_of_all_canaries`, under the names in a record."""
+    observed, unobserved = np.split(values, [record.num_canaries], axis=-1)
+    return {f"observed.{name}": observed, f"unobserved.{name}": unobserved}
 
 
 def _round_sums(
@@ -236,22 +242,24 @@ def expected_others(record: AuditRecord) -> tuple[Floats, Floats]:
             record.mechanism.clip_norms,
             "to be known in every round",
         )
-    norms = record.norms.sums
-    observed = record.observed.sums
-    unobserved = record.unobserved.sums
-    if norms is None or observed is None or unobserved is None:
+    if record.norms.sums is None:
         raise_invalid(
-            "canary_sum_norms",
-            norms,
+            "norms.sums",
+            None,
             "to be known, for an adversary with full knowledge",
         )
-    lengths = norms[:, None]
-    added = _contributions(record)[:, None]
-    own_weights = np.where(lengths > 0, record.shares(), 0.0)
-    return (
-        added * (lengths * observed - own_weights),
-        added * (lengths * unobserved),
-    )
+    norms = record.norms.sums[:, None]
+    own_weights = np.where(norms > 0, _all_shares(record), 0.0)
+    dots_with_sum = norms * _of_all_canaries(record, "sums")
+    others = _contributions(record)[:, None] * (dots_with_sum - own_weights)
+    observed, unobserved = np.split(others, [record.num_canaries], axis=1)
+    return observed, unobserved
+
+
+def _all_shares(record: AuditRecord) -> Floats:
+    """`AuditRecord.shares` of all canaries, which are 0 for unobserved ones, ``(T, k + u)``."""
+    unobserved = np.zeros_like(record.unobserved.means)
+    return np.concatenate([record.shares(), unobserved], axis=1)
 
 
 def keep_all_canaries(record: AuditRecord) -> AuditRecord:
@@ -274,27 +282,19 @@ def keep_all_canaries(record: AuditRecord) -> AuditRecord:
 def _project_means(record: AuditRecord) -> AuditRecord:
     """The record with the other canaries projected out of the means."""
     norms = record.norms
-    observed = record.observed
-    unobserved = record.unobserved
-    if observed.sums is None or unobserved.sums is None or norms.sums is None:
-        return record
     rounds = np.flatnonzero(norms.sums)
     mean_norms = norms.means[rounds, None]
-    sum_norms = norms.sums[rounds, None]
-    shares = record.shares()
-    weights = np.concatenate([shares, np.zeros_like(unobserved.means)], axis=1)
+    sum_norms = np.asarray(norms.sums)[rounds, None]
     # The array is contiguous: the order of summation must not depend on a record's layout.
-    means = np.ascontiguousarray(
-        np.concatenate([observed.means, unobserved.means], axis=1)
-    )
-    sums = np.concatenate([observed.sums, unobserved.sums], axis=1)
-    along_sum = np.sum(shares[rounds] * observed.means[rounds], axis=1)[:, None]
+    means = np.ascontiguousarray(_of_all_canaries(record, "means"))
+    shares = record.shares()[rounds]
+    cosines_with_sum = np.sum(shares * record.observed.means[rounds], axis=1)
     own_dots, residual_norms, _ = project_out(
         means[rounds] * mean_norms,
-        sums[rounds] * sum_norms,
-        weights[rounds],
+        _of_all_canaries(record, "sums")[rounds] * sum_norms,
+        _all_shares(record)[rounds],
         mean_norms**2,
-        along_sum * mean_norms,
+        cosines_with_sum[:, None] * mean_norms,
         sum_norms**2,
     )
     scores = math.sqrt(record.dim) * own_dots / residual_norms
@@ -303,30 +303,20 @@ def _project_means(record: AuditRecord) -> AuditRecord:
     lengths[rounds] = np.hypot(
         residual_norms[:, 0], _contributions(record)[rounds]
     )
-    values = {
-        "observed.means": means[:, : record.num_canaries],
-        "unobserved.means": means[:, record.num_canaries :],
-        "norms.means": lengths,
-    }
-    return record.with_values(**values)
+    values = _by_group(record, "means", means)
+    return record.with_values(**values, **{"norms.means": lengths})
 
 
 def _project_displacement(record: AuditRecord) -> AuditRecord:
     """The record with the other canaries projected out of the displacement."""
     norms = record.norms
-    observed = record.observed
-    unobserved = record.unobserved
     weights = _final_weights(record)
-    if (
-        not norms.part
-        or weights is None
-        or observed.part is None
-        or unobserved.part is None
-    ):
+    if not norms.part or weights is None:
         return record
+    sum_cosines = _of_all_canaries(record, "part")
     # A canary's inner product with the sum is its own weight plus a random term: by the other
     # canaries, whose cosines with it have the variance 1/d. The squares add up to a χ² statistic.
-    differences = observed.part * norms.part - weights
+    differences = sum_cosines[: len(weights)] * norms.part - weights
     statistic = float(np.sum(differences**2)) * record.dim
     statistic /= float(weights @ weights)
     if statistic > scipy.special.chdtri(len(weights), _LEVEL):
@@ -335,13 +325,13 @@ def _project_displacement(record: AuditRecord) -> AuditRecord:
             "projected out of it; pass the changed values to RunAuditor.record"
         )
     length = norms.displacement
-    all_weights = np.append(weights, np.zeros(unobserved.count))
+    all_weights = np.append(weights, np.zeros(record.unobserved.count))
     own_dots, residual_norm, sum_weight = project_out(
-        np.append(observed.displacement, unobserved.displacement) * length,
-        np.append(observed.part, unobserved.part) * norms.part,
+        _of_all_canaries(record, "displacement") * length,
+        sum_cosines * norms.part,
         all_weights,
         length**2,
-        float(weights @ observed.displacement) * length,
+        float(weights @ record.observed.displacement) * length,
         norms.part**2,
     )
     own_parts = sum_weight * all_weights
@@ -349,9 +339,6 @@ def _project_displacement(record: AuditRecord) -> AuditRecord:
     energies = residual_norm**2 + 2 * own_parts * own_dots - own_parts**2
     cosines = own_dots / np.sqrt(energies)
     lengths = np.hypot(residual_norm, sum_weight * weights)
-    values = {
-        "observed.displacement": cosines[: len(weights)],
-        "unobserved.displacement": cosines[len(weights) :],
-        "norms.displacement": float(np.sqrt(np.mean(lengths**2))),
-    }
+    values = _by_group(record, "displacement", cosines)
+    values["norms.displacement"] = float(np.sqrt(np.mean(lengths**2)))
     return record.with_values(**values)
