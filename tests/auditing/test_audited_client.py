@@ -163,7 +163,7 @@ def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
 
 
 @pytest.mark.parametrize("sees", ["final", "all"])
-def test_sizes_are_the_expected_scores_and_sums_of_their_rounds(sees):
+def test_expected_scores_are_sums_of_their_rounds(sees):
     record = limit_record(
         ShuffledEpochs(20, 3),
         0.5,
@@ -173,18 +173,18 @@ def test_sizes_are_the_expected_scores_and_sums_of_their_rounds(sees):
         momentum=0.5,
     )
     view = seen_by(record, Adversary(sees))
-    sizes = view.expected_scores
-    assert sizes.known
+    scores = view.expected_scores
+    assert scores.scale_is_known
     np.testing.assert_allclose(
-        sizes.parts.sum(axis=0), sizes.observed, rtol=1e-9
+        scores.parts.sum(axis=0), scores.observed, rtol=1e-9
     )
     np.testing.assert_allclose(
-        sizes.of(record.presence), sizes.observed, rtol=1e-6
+        scores.of(record.presence), scores.observed, rtol=1e-6
     )
     unknown = seen_by(
         record.with_values(clip_norms=np.full(20, np.nan)), Adversary("all")
-    ).sizes
-    assert not unknown.known
+    ).expected_scores
+    assert not unknown.scale_is_known
     np.testing.assert_allclose(
         unknown.observed**2, record.presence.sum(axis=0), rtol=1e-9
     )

@@ -170,15 +170,16 @@ class RunAuditor:
         count = self._count + self._unobserved
         canaries = CanarySet(dim, count, self._seed, self._kind)
         self._scorer = CanaryScorer(canaries)
-        # To whiten scores, all canaries are scored in each round.
+        # Whitening needs the scores of all canaries in each round.
         window = self._window if canaries.fast and self._follow else 1
         self._whitener = Whitener(dim, window)
         self._so_far = EpsilonSoFar(
             dim, self._count, self._planned, self._whitener.window, self._client
         )
-        self._rounds = SeenRounds(self._count)
-        self._velocity: Vector = np.zeros(1, np.float32)  # of all parameters
-        self._start = self._last = theta
+        # The velocity of all parameters.
+        self._velocity: Vector = np.zeros(1, np.float32)
+        self._start = theta
+        self._last = theta
 
     def observe(
         self,
@@ -191,9 +192,9 @@ class RunAuditor:
         """Add a round.
 
         Args:
-            theta: the model after the round; ``None`` if it is not known, but ``released`` is, or
-                if the round was lost and the model did not change. In a lost round no canary
-                counts as present.
+            theta: the model after the round; ``None`` if only ``released`` is known. If neither is
+                given, the round was lost: the model did not change, and no canary counts as
+                present.
             facts: the canaries that took part, and their contributions.
             vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are in memory;
                 otherwise they are regenerated.
@@ -264,7 +265,7 @@ class RunAuditor:
 
     @property
     def _series(self) -> tuple[str, ...]:
-        """Names of the vectors that are scored; the released mean comes first."""
+        """Names of the vectors that are scored; the first is the released mean."""
         if self._given_series:
             return self._given_series
         if isinstance(self._server, ServerSGD) and self._server.momentum > 0:
@@ -406,9 +407,9 @@ class RunAuditor:
         Args:
             observed: numbers of the observed canaries; by default those that took part.
             final: the final model; by default the last one that was observed.
-            facts: fields of a record that cannot be computed from models, such as
-                ``noise_multiplier`` (see `AuditRecord.with_values`), or parts such as
-                ``mechanism``.
+            facts: values of the record that cannot be computed from models, such as
+                ``noise_multiplier``, or parts such as ``mechanism``; see
+                `AuditRecord.with_values`.
 
         Raises:
             ValueError: before `begin`.

@@ -6,8 +6,9 @@ for one of them subtracts the others; if they stay in, ε falls as canaries are 
 projects the canaries out. Derivation and measurements: docs/notes/other-canaries.md.
 
 Examples:
-    >>> dots, dots_with_sum = np.array([3.0]), np.array([1.0])  # of u with 3u + 3v + 2w and u + v
-    >>> project_out(dots, dots_with_sum, np.array([1.0]), 22.0, 6.0, 2.0)
+    >>> # The canaries u and v have the sum S = u + v, and the mean is m = 3u + 3v + 2w.
+    >>> dots, dots_with_sum, weights = np.array([3.0]), np.array([1.0]), np.array([1.0])  # of u
+    >>> project_out(dots, dots_with_sum, weights, energy=22.0, sum_dot=6.0, sum_energy=2.0)
     (array([3.]), np.float64(2.0), 3.0)
 """
 
@@ -172,7 +173,7 @@ def _round_sums(
     is_projected = energies >= MIN_PROJECTED_SHARE * record.norms.means**2
     is_projected &= energies > 0
     if record.norms.residuals is not None:
-        # In the means without real clients, the other canaries are more than the noise.
+        # These means have only noise beside the canaries, so that even small ones matter.
         is_projected |= record.presence.sum(axis=1) >= 2
     rounds = np.flatnonzero(is_projected)
     rounds_at_once = 1
@@ -211,7 +212,7 @@ def _final_sum(
 
 
 def leave_one_out(record: AuditRecord) -> AuditRecord:
-    """The record that each canary would have as the only one among real clients.
+    """The record with the cosines that each canary would have as the only one among real clients.
 
     The cosines and norms of the means and of the displacement are changed. Those of the final
     model and of the model updates, which the paper's statistics use, are not. A record without
@@ -314,8 +315,9 @@ def _project_displacement(record: AuditRecord) -> AuditRecord:
     if not norms.part or weights is None:
         return record
     sum_cosines = _of_all_canaries(record, "part")
-    # A canary's inner product with the sum is its own weight plus a random term: by the other
-    # canaries, whose cosines with it have the variance 1/d. The squares add up to a χ² statistic.
+    # A canary's inner product with the sum is its own weight plus a random term by the other
+    # canaries, whose cosines with it have the variance 1/d. So the sum of the squared differences
+    # is a χ² statistic.
     differences = sum_cosines[: len(weights)] * norms.part - weights
     statistic = float(np.sum(differences**2)) * record.dim
     statistic /= float(weights @ weights)

@@ -39,10 +39,10 @@ class Signals:
 
     @property
     def leave_one_out(self) -> AuditRecord:
-        """The record that each canary would have as the only one, see `leave_one_out`.
+        """The record with the other canaries projected out.
 
-        It is computed once for all adversaries, and stored in the record's ``__dict__``, so that
-        both are freed together.
+        See `fl_epe.auditing.scoring.leave_one_out`. It is computed once for all adversaries, and
+        stored in the record's ``__dict__``, so that both are freed together.
         """
         stored: dict[str, AuditRecord] = vars(self.record)
         if "_leave_one_out" not in stored:
@@ -70,10 +70,10 @@ class Signals:
         is_known = np.isfinite(added)
         if is_known.all():
             return added
-        measured = is_known & (norms > 0)
+        is_measured = is_known & (norms > 0)
         ratio = 0.0
-        if measured.any():
-            ratio = float(np.median(added[measured] / norms[measured]))
+        if is_measured.any():
+            ratio = float(np.median(added[is_measured] / norms[is_measured]))
         return np.where(is_known, added, ratio * norms)
 
     @functools.cached_property
@@ -128,9 +128,11 @@ class Signals:
                 signals = self.by_round[:, None] * shares
             if reaction is None:
                 return correlation.whiten(signals)
+            # The new part of a round has the whole contribution, see `reaction`.
             return signals / correlation.innovations[:, None]
         norms, _ = self._norms_and_contributions
         if of_clients:
+            # The residual without the client's own update, with at least half of its energy.
             norms = norms * math.sqrt(1 - min(self.client_share, 1 / 2))
         updates = self._moves(shares, reaction.rate).updates
         scores = np.sqrt(self.record.dim) * updates
@@ -161,9 +163,10 @@ class Signals:
         if self.reaction is not None and self.reaction.rate is not None:
             single_rounds = np.eye(self.record.rounds)
             added = self._moves(single_rounds, self.reaction.rate).positions
-        typical = np.sqrt(np.mean((added @ self.record.shares()) ** 2))
+        canary_norms = added @ self.record.shares()
+        typical_norm = np.sqrt(np.mean(canary_norms**2))
         displacement = self.leave_one_out.norms.displacement
-        return added, float(residual_norm(displacement, typical))
+        return added, float(residual_norm(displacement, typical_norm))
 
     def _moves(self, shares: Floats, rate: float | Floats) -> Moves:
         """The moves of the model by participations, ``(T, m)``, if clients react with rate ρ."""
