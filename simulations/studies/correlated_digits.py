@@ -146,7 +146,7 @@ def ratios(
         for r in (0 * real, np.diag(np.diag(real)), real)
     ]
     over = np.array(
-        [scores.unit * scores.shift(sizes=sizes) for sizes in expected]
+        [scores.unit * scores.shift(expected=sizes) for sizes in expected]
     )
     error = (fit.high - fit.low) / 3.92 / fit.scale * over[-1]
     true = known_expected_score_epsilon(expected[-1], record.delta)

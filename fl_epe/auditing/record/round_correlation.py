@@ -64,7 +64,7 @@ _UNIT_ROW = np.ones(1)
 
 
 def window_of(dim: int, rounds: int) -> int:
-    """The number of rounds, at most ``rounds``, whose correlation can be estimated in ``dim``."""
+    """The largest window, up to ``rounds``, that can be estimated in ``dim`` dimensions."""
     parts = _MIN_PARTS_PER_ROUND
     if rounds > WINDOW:
         parts = _MIN_PARTS_PER_CORRELATED_ROUND
@@ -249,9 +249,9 @@ class RoundCorrelation:
     def independent(self, dim: int) -> bool:
         """Whether the rounds are no more correlated than independent noise in ``dim`` dimensions.
 
-        They are not if all eigenvalues of G are in the range of a Wishart matrix: within the
-        edges of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001,
-        equation 1.3).
+        It is true if all eigenvalues of G are in the range of a Wishart matrix: within the edges
+        of Marchenko and Pastur (1967) and a margin of four scales of Johnstone (2001, equation
+        1.3).
         """
         if self.factor is None or self.window == 1:
             return True

@@ -140,6 +140,7 @@ def score_round(
     if score_absent and dim <= _FEW_PARAMETERS:
         min_energy = 0.0
     if canary_energy > 0 and canary_energy >= min_energy:
+        # The other canaries are projected out.
         if vectors is None:
             total = canaries.combine(present_weights[None], numbers=present)[0]
         else:
@@ -156,10 +157,12 @@ def score_round(
         length = float(projected_norm)
         scores[numbers] = root / length * own_dots
     elif in_mean:
+        # The other canaries are too small a part of the mean to affect a score.
         scores = shift_scores(round_dots / length, dim)
         if present:
             length = float(residual_norm(length, contribution))
     else:
+        # Each canary is added to the mean, which has no other canaries.
         added = weights * contribution
         dots_with_own = round_dots + added
         squares = energy + 2 * added * round_dots + added**2
@@ -170,7 +173,7 @@ def score_round(
 
 
 class SeenRounds:
-    """The facts and scores of all rounds so far.
+    """The facts and scores of all rounds so far, by name: see `add`.
 
     Args:
         count: number of canaries that may take part.

@@ -44,6 +44,9 @@ _MAX_STEPS = 100
 # A cosine may exceed 1 by this much, by rounding in float32.
 _ROUNDING = 1e-6
 
+# The least energy of a residual, as a share of the energy of its vector.
+_MIN_RESIDUAL_SHARE = 1e-12
+
 
 def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
     """The same scores, in a unit in which their squares neither overflow nor underflow.
@@ -160,16 +163,16 @@ class Scores:
             return self.observed - shift
         return normal_deviates(self.cosines, self.dim, shift)
 
-    def shift(self, mean: float = 0.0, sizes: float | Floats = 1.0) -> float:
+    def shift(self, mean: float = 0.0, expected: float | Floats = 1.0) -> float:
         """The shift at which the `deviates` have this mean, see `fitted_shift`.
 
         Args:
             mean: the mean of the deviates.
-            sizes: expected scores, shape (k,); if given, the result is the factor κ on them.
+            expected: expected scores, shape (k,); if given, the result is the factor κ on them.
         """
         if self.dim is not None and not self.linear:
-            return fitted_shift(self.cosines, self.dim, mean, sizes)
-        weights = np.broadcast_to(sizes, self.observed.shape)
+            return fitted_shift(self.cosines, self.dim, mean, expected)
+        weights = np.broadcast_to(expected, self.observed.shape)
         fitted = np.sum(self.observed * weights) / np.sum(weights**2)
         return float(fitted) - mean
 
@@ -244,9 +247,10 @@ def residual_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
 
     The result is at least 10⁻⁶ of ``norm``, even if the canary is the whole vector.
     """
-    square = np.square(norm)
-    residual = square - np.square(canary_norm)
-    return np.asarray(np.sqrt(np.maximum(residual, 1e-12 * square)))
+    energy = np.square(norm)
+    residual = energy - np.square(canary_norm)
+    least = _MIN_RESIDUAL_SHARE * energy
+    return np.asarray(np.sqrt(np.maximum(residual, least)))
 
 
 def normal_deviates(
@@ -263,33 +267,33 @@ def normal_deviates(
     mean = 1 - 1 / (4 * freedom) + 1 / (32 * freedom**2)
     variance = 1 / (2 * freedom) - 1 / (8 * freedom**2)
     third = 1 / (4 * freedom**2)
-    wide = np.sqrt(1 + t**2 * variance)
-    plain = (t * mean - shift) / wide
-    skew = (t / wide) ** 3 * third / 6
-    clipped = np.clip(plain, -_MAX_SKEWED, _MAX_SKEWED)
-    return np.asarray(plain + skew * (clipped**2 - 1))
+    scale = np.sqrt(1 + t**2 * variance)
+    deviates = (t * mean - shift) / scale
+    skewness = (t / scale) ** 3 * third / 6
+    clipped = np.clip(deviates, -_MAX_SKEWED, _MAX_SKEWED)
+    return np.asarray(deviates + skewness * (clipped**2 - 1))
 
 
 def fitted_shift(
-    cosines: Floats, dim: int, mean: float = 0.0, sizes: float | Floats = 1.0
+    cosines: Floats, dim: int, mean: float = 0.0, expected: float | Floats = 1.0
 ) -> float:
     """The μ at which the `normal_deviates` of all cosines have that mean.
 
     With a mean of 0 it is the estimate of μ. With ±z/√k it is an end of the interval of μ, as
-    the mean of k independent deviates is N(0, 1/k) at the true μ. With expected scores m as
-    ``sizes``, shape ``(k,)``, it is the factor κ for which the deviates at the shifts κ·m have
+    the mean of k independent deviates is N(0, 1/k) at the true μ. With expected scores m, shape
+    ``(k,)``, it is the factor κ for which the deviates at the shifts κ·m have
     ``Σ m·deviate / Σ m² = mean``.
     """
-    sizes = np.broadcast_to(sizes, np.shape(cosines))
-    energy = float(np.sum(sizes**2))
+    expected = np.broadcast_to(expected, np.shape(cosines))
+    energy = float(np.sum(expected**2))
     # Minus the derivative of the mean deviate by the shift, at a shift of 0.
-    slopes = sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2)
+    slopes = expected**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2)
     slope = float(np.sum(slopes)) / energy
     shift = 0.0
     # A few steps suffice, as the mean is nearly linear in μ.
     for _ in range(_MAX_STEPS):
-        deviates = normal_deviates(cosines, dim, shift * sizes)
-        step = (float(np.sum(sizes * deviates)) / energy - mean) / slope
+        deviates = normal_deviates(cosines, dim, shift * expected)
+        step = (float(np.sum(expected * deviates)) / energy - mean) / slope
         shift += step
         if abs(step) <= _TOLERANCE * (1 + abs(shift)):
             break

@@ -89,6 +89,7 @@ def _matched_filter(view: View) -> Scores:
     followed = None
     strategy = record.mechanism.strategy
     if is_measured and strategy is not None:
+        # Entries of the strategy for rounds that are farther apart than the window.
         beyond_window = np.tril(strategy, -correlation.window)
         followed = correlation.window if beyond_window.any() else None
     return Scores(
@@ -156,11 +157,12 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
     if coins:
         # All coins at once, as there may be one in each round.
         rates = np.minimum([event.chance for event in coins], _MAX_RATE)
-        present = rates[:, None].astype(terms.dtype)
-        absent = (1 - rates)[:, None].astype(terms.dtype)
+        present_chances = rates[:, None].astype(terms.dtype)
+        absent_chances = (1 - rates)[:, None].astype(terms.dtype)
         coin_terms = terms[[event.rounds[0] for event in coins]]
         ratios = np.exp(np.minimum(coin_terms, _MAX_EXPONENT))
-        logs = np.log(absent + present * ratios)
+        logs = np.log(absent_chances + present_chances * ratios)
+        # Beyond the largest exponent, the logarithm grows as the term does.
         logs += np.maximum(coin_terms - _MAX_EXPONENT, 0)
         total += np.sum(logs, axis=0, dtype=np.float64)
     for event in events.independent:
@@ -190,10 +192,11 @@ def _event_ratio(event: Event, scores: Vector, signal: Vector) -> Floats:
     terms = means * scores[is_likely] - means**2 / 2
     largest = np.max(terms, axis=0)
     ratio = largest + np.log(chances @ np.exp(terms - largest))
-    absent = 1 - float(event.chances.sum())
-    if event.chance == 1 or absent <= 0:
+    absent_chance = 1 - float(event.chances.sum())
+    is_certain = event.chance == 1 or absent_chance <= 0
+    if is_certain:
         return np.asarray(ratio)
-    return np.asarray(np.logaddexp(math.log(absent), ratio))
+    return np.asarray(np.logaddexp(math.log(absent_chance), ratio))
 
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {
@@ -231,7 +234,7 @@ def scores_of(view: View, statistic: str | None = None) -> Scores:
 
     Raises:
         ValueError: if the adversary cannot compute it, or the record lacks its data.
-        NotMeasured: a `ValueError`, if too few canaries took part, or there is no model.
+        NotMeasured: a `ValueError`, if too few canaries took part, or the model did not move.
     """
     statistic = checked_statistic(view.adversary, statistic)
     if statistic in view.computed_scores:
@@ -305,6 +308,6 @@ def _repeated_columns(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
 
 
 def _filter(weights: np.ndarray, scores: Floats) -> Floats:
-    """Weighted sums of scores over the rounds, scaled to variance 1."""
+    """Sums over rounds of each canary's weights times its scores, scaled to variance 1."""
     lengths = np.sqrt(np.sum(weights**2, axis=0))
     return quotients(np.sum(weights * scores, axis=0), lengths)
