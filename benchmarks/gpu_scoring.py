@@ -22,9 +22,11 @@ def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
     rows = family.rows(np.arange(canaries.count))
     y = x.new_zeros(size)
     y[: family.dim] = x / largest
-    y[: family.dim] *= x.new_tensor(signs(family._second, slice(0, family.dim)))
+    y[: family.dim] *= x.new_tensor(
+        signs(family.row_signs, slice(0, family.dim))
+    )
     y = butterflies(
-        butterflies(y) * x.new_tensor(signs(family._first, slice(0, size)))
+        butterflies(y) * x.new_tensor(signs(family.base_signs, slice(0, size)))
     )
     chosen = y[torch.as_tensor(rows, device=x.device)].cpu().numpy()
     return np.asarray(

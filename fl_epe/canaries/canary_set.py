@@ -98,13 +98,13 @@ class CanarySet:
         Raises:
             IndexError: if ``i`` is not in [0, count).
         """
-        self._chosen([i])
+        number = self._chosen([i])[0]
         if self._sphere is not None:
             out = np.empty(self.dim, np.float32)
-            self._sphere.fill(i, out)
+            self._sphere.fill(number, out)
             return out
-        family = self._rotation
-        return family.vector(int(family.rows(np.array(i))))
+        row = self._rotation.rows(number)
+        return self._rotation.vector(int(row))
 
     def vectors(self, numbers: Sequence[int]) -> Floats32:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
@@ -202,7 +202,7 @@ class CanarySet:
         return np.asarray(out[0])
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
-        """The numbers of canaries as an array; by default all."""
+        """These numbers, or by default all, as an array; raises if one is not in the set."""
         if numbers is None:
             return np.arange(self.count)
         chosen = np.asarray(numbers, np.int64)
@@ -215,6 +215,7 @@ class CanarySet:
 
     @property
     def _rotation(self) -> Rotation:
+        """The rotation of which the canaries are rows, from the process's cache."""
         return rotation(self.dim, self.seed)
 
     @functools.cached_property

@@ -37,7 +37,10 @@ LEAST_SIZE = 1 << 16
 # Largest number of entries of a base that is kept in memory; a larger one is recomputed.
 _MAX_STORED_BASE = 1 << 22
 
-_FIRST_BIT = 6  # sums of fewer than 2^6 squares are recomputed for each row
+# Squares of a base are summed once in blocks of at least 2^6 entries, and for each row in smaller
+# ones.
+_MIN_BLOCK_BITS = 6
+
 _STREAM = 1 << 61  # random stream, above the numbers of independent canaries
 
 # Length of a transform (2 ms) up to which threads save no time.
@@ -142,14 +145,19 @@ class Rotation:
     Args:
         dim: dimension d.
         seed: seed of the signs.
+
+    Attributes:
+        size: the size D of the matrix H.
+        base_signs: the signs s, as bits.
+        row_signs: the signs t, as bits.
     """
 
     def __init__(self, dim: int, seed: int) -> None:
         self.dim = dim
         self.size = size_for(dim)
         rng = generator(seed, _STREAM, 0)
-        self._first = np.frombuffer(rng.bytes(self.size // 8), np.uint8)
-        self._second = np.frombuffer(rng.bytes(self.size // 8), np.uint8)
+        self.base_signs = np.frombuffer(rng.bytes(self.size // 8), np.uint8)
+        self.row_signs = np.frombuffer(rng.bytes(self.size // 8), np.uint8)
         keys = rng.integers(self.size, size=(_SHUFFLE_ROUNDS, 2))
         # An odd factor is invertible modulo a power of two.
         self._keys = [
@@ -162,13 +170,13 @@ class Rotation:
     def _compute_base(self) -> Floats32:
         """The base ``g``, shape ``(D,)``; its whole numbers are exact on every machine."""
         return transform(
-            change_signs(np.ones(self.size, np.float32), self._first)
+            change_signs(np.ones(self.size, np.float32), self.base_signs)
         )
 
     def _mix(self, x: Floats32, threads: int | None = None) -> Floats32:
         """Computes ``H·diag(s)·H·x`` in place."""
         transform(x, threads=threads)
-        change_signs(x, self._first)
+        change_signs(x, self.base_signs)
         return transform(x, threads=threads)
 
     def rows(self, numbers: Rows) -> Rows:
@@ -191,12 +199,14 @@ class Rotation:
         if base is None:
             base = self._compute_base()
         # Sums of the squares in blocks of 2^bit entries of the base.
-        sums = np.empty(self.size >> _FIRST_BIT)
+        sums = np.empty(self.size >> _MIN_BLOCK_BITS)
         for block in blocks(self.size):
             squares = np.square(base[block], dtype=np.float64)
-            first = block.start >> _FIRST_BIT
-            last = block.stop >> _FIRST_BIT
-            sums[first:last] = squares.reshape(-1, 1 << _FIRST_BIT).sum(axis=1)
+            first = block.start >> _MIN_BLOCK_BITS
+            last = block.stop >> _MIN_BLOCK_BITS
+            sums[first:last] = squares.reshape(-1, 1 << _MIN_BLOCK_BITS).sum(
+                axis=1
+            )
         energies = np.zeros(len(rows))
         for bit in range(self.size.bit_length()):
             has_block = self.dim >> bit & 1
@@ -205,13 +215,13 @@ class Rotation:
                 start = self.dim >> (bit + 1) << (bit + 1)
                 # The number of each row's block in the base.
                 numbers = (start ^ rows) >> bit
-                if bit >= _FIRST_BIT:
+                if bit >= _MIN_BLOCK_BITS:
                     energies += sums[numbers]
                 else:
                     entries = (numbers << bit)[:, None] + np.arange(1 << bit)
                     squares = np.square(base[entries], dtype=np.float64)
                     energies += squares.sum(axis=1)
-            if bit >= _FIRST_BIT:
+            if bit >= _MIN_BLOCK_BITS:
                 sums = sums[::2] + sums[1::2]
         return np.asarray(np.sqrt(energies))
 
@@ -228,7 +238,7 @@ class Rotation:
                 first = (block.start ^ row) // BLOCK * BLOCK
                 base_block = self._base[first : first + BLOCK]
                 out[block] = base_block[order[: block.stop - block.start]]
-        out = change_signs(out[: self.dim], self._second)
+        out = change_signs(out[: self.dim], self.row_signs)
         # The norm of whole numbers is exact.
         out *= np.float32(1 / norm(out))
         return out
@@ -251,7 +261,7 @@ class Rotation:
         # Entries up to 1 do not overflow in float32.
         y = np.zeros(self.size, np.float32)
         np.multiply(x, 1 / largest, out=y[: self.dim], casting="same_kind")
-        change_signs(y[: self.dim], self._second)
+        change_signs(y[: self.dim], self.row_signs)
         return self._mix(y, threads)[rows] * np.float64(largest)
 
     def combine(self, weights: Floats, rows: Rows) -> Floats32:
@@ -261,7 +271,7 @@ class Rotation:
             return np.zeros(self.dim, np.float32)
         y = np.zeros(self.size, np.float32)
         y[rows] = weights / largest
-        out = change_signs(self._mix(y)[: self.dim], self._second)
+        out = change_signs(self._mix(y)[: self.dim], self.row_signs)
         out *= np.float32(largest)
         return out
 

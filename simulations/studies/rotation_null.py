@@ -111,7 +111,7 @@ def dependence(family: Rotation, x: Vector) -> tuple[float, float]:
     """Q, and the largest |ρ_h| of two canaries' scores of ``x``, before cutting."""
     padded = np.zeros(family.size, np.float32)
     padded[: family.dim] = x
-    change_signs(padded[: family.dim], family._second)
+    change_signs(padded[: family.dim], family.row_signs)
     energy = (transform(padded).astype(np.float64) ** 2) / family.size
     shares = energy / energy.sum()
     correlations = transform(shares.astype(np.float32))

@@ -180,7 +180,7 @@ class AuditRecord:
         return bool(np.all(np.isfinite(self.mechanism.added[has_canaries])))
 
     def round_weights(self) -> Floats:
-        """The weight of each round's mean in θ_T − θ_0, ``(T,)``.
+        """The weight of each round's mean in the displacement θ_T − θ_0, ``(T,)``.
 
         Raises:
             ValueError: for an optimizer other than SGD, as its model is no weighted sum of means.
@@ -193,13 +193,13 @@ class AuditRecord:
         return sgd_weights(server.learning_rates, server.momentum)
 
     def delta_cosines(self) -> tuple[Floats, Floats]:
-        """Cosines with the model deltas θ_t − θ_{t−1}, for observed and unobserved canaries.
+        """Cosines with the model updates θ_t − θ_{t−1}, for observed and unobserved canaries.
 
-        With server SGD they are computed from the means: each delta is a sum of past means,
-        discounted by the momentum.
+        With server SGD they are computed from the means: each update is a sum of the means so
+        far, discounted by the momentum.
 
         Raises:
-            ValueError: if the optimizer is not linear and the record holds no such cosines.
+            ValueError: for another optimizer, if the record holds no such cosines.
         """
         if (
             self.observed.deltas is not None
@@ -209,7 +209,9 @@ class AuditRecord:
         server = self.mechanism.server
         if not server.linear:
             raise_invalid(
-                "server", server.name, "to be sgd, or cosines with deltas"
+                "server",
+                server.name,
+                "to be sgd, or observed.deltas to be known",
             )
         learning_rates = np.asarray(server.learning_rates)[:, None]
         norms = self.norms.deltas[:, None]

@@ -76,7 +76,7 @@ def not_measured(
     if adversary.sees_final:
         return _no_final_model(record, statistic)
     moved_model = record.presence & (record.norms.means > 0)[:, None]
-    if _count(moved_model) < LEAST_CANARIES:
+    if _count_canaries(moved_model) < LEAST_CANARIES:
         rounds = counted(int(record.presence.any(axis=1).sum()), "round")
         return f"the model did not move in the {rounds} in which canaries took part"
     return record.findings.unbounded
@@ -85,7 +85,7 @@ def not_measured(
 def _no_canaries(record: AuditRecord) -> str | None:
     """Why too few canaries took part for an ε; ``None`` if enough did."""
     rounds = f"in {counted(record.rounds, 'round')}"
-    count = _count(record.presence)
+    count = _count_canaries(record.presence)
     if count < LEAST_CANARIES:
         # The findings may have a more precise reason.
         if record.findings.not_measured:
@@ -96,10 +96,10 @@ def _no_canaries(record: AuditRecord) -> str | None:
             return f"no canary took part {rounds}"
         return f"only 1 canary took part {rounds}; an ε needs at least {LEAST_CANARIES}"
     adds_nothing = record.mechanism.added == 0
-    adding = _count(record.presence & ~adds_nothing[:, None])
-    if adding >= LEAST_CANARIES:
+    num_adding = _count_canaries(record.presence & ~adds_nothing[:, None])
+    if num_adding >= LEAST_CANARIES:
         return None
-    canaries = f"only {adding}" if adding else "none"
+    canaries = f"only {num_adding}" if num_adding else "none"
     return f"{canaries} of the {count} canaries that took part {rounds} added anything to the model"
 
 
@@ -117,7 +117,7 @@ def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
     return f"the final model is equal to the initial one, after {counted(record.rounds, 'round')}"
 
 
-def _count(presence: Booleans) -> int:
+def _count_canaries(presence: Booleans) -> int:
     """The number of canaries that took part in any round."""
     return int(presence.any(axis=0).sum())
 

@@ -107,7 +107,7 @@ class CanaryLoad:
 
     @property
     def canaries(self) -> int:
-        """The number of canaries; the schedule may give some places, and so the run, more."""
+        """The least number of canaries; a divided place with more rounds than expected has more."""
         if self.secret:
             return self.places
         divided = divided_places(self.places)
