@@ -142,7 +142,7 @@ def exposure(
     record = expected_record(
         trace, noise_multiplier, delta, trace.population, momentum=momentum
     )
-    weights = seen_by(record, Adversary(sees)).weights
+    weights = seen_by(record, Adversary(sees)).expected_scores.by_round
 
     def expected_scores(round_ids: Integers, client_ids: Integers) -> Floats:
         sums = np.bincount(client_ids, weights[round_ids], trace.population)

@@ -283,9 +283,10 @@ def keep_all_canaries(record: AuditRecord) -> AuditRecord:
 def _project_means(record: AuditRecord) -> AuditRecord:
     """The record with the other canaries projected out of the means."""
     norms = record.norms
-    rounds = np.flatnonzero(norms.sums)
+    all_sum_norms = np.asarray(norms.sums)
+    rounds = np.flatnonzero(all_sum_norms)
     mean_norms = norms.means[rounds, None]
-    sum_norms = np.asarray(norms.sums)[rounds, None]
+    sum_norms = all_sum_norms[rounds, None]
     # The array is contiguous: the order of summation must not depend on a record's layout.
     means = np.ascontiguousarray(_of_all_canaries(record, "means"))
     shares = record.shares()[rounds]
