@@ -106,7 +106,8 @@ def weights_of(
     """Of each round, for the final model, and squared for every round's."""
     record = expected_record(schedule, z, delta, 100, momentum=momentum)
     return [
-        seen_by(record, Adversary(sees)).weights for sees in ("final", "all")
+        seen_by(record, Adversary(sees)).expected_scores.by_round
+        for sees in ("final", "all")
     ]
 
 

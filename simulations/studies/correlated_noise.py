@@ -54,7 +54,8 @@ def row(mechanism: str, rounds: int) -> tuple[float, float, float]:
         ShuffledEpochs(rounds, 1), NOISE, DELTA, rounds, strategy=strategy
     )
     final, every_round = (
-        seen_by(record, Adversary(sees)).weights for sees in ("final", "all")
+        seen_by(record, Adversary(sees)).expected_scores.by_round
+        for sees in ("final", "all")
     )
     shifts = np.array([np.sqrt(every_round[0]), final[0]])
     every, last = np.asarray(epsilon_two_gaussians(0, 1, shifts, 1, DELTA))

@@ -402,7 +402,7 @@ def show_theory() -> None:
             ).epsilon
             for seed in seeds
         ]
-        final = seen_by(make()).weights
+        final = seen_by(make()).expected_scores.by_round
         expected = _epsilon(
             float(final.mean() * schedule.participations()), delta
         )

@@ -216,7 +216,10 @@ class TestNoise:
         assert advice.answer.theory.knows_rounds
         assert advice.answer.theory.adjacency == "zero-out"
         record = expected_record(schedule, z[True], DELTA, 200)
-        weights, most = seen_by(record, Adversary(sees)).weights, []
+        weights, most = (
+            seen_by(record, Adversary(sees)).expected_scores.by_round,
+            [],
+        )
         for seed in range(60):
             rng = np.random.default_rng(seed)
             sums = weights @ (rng.random((T, 200)) < 0.3)

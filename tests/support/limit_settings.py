@@ -37,7 +37,8 @@ def limit_weights(
         schedule, noise_multiplier, DELTA, unobserved=0, **settings
     )
     final, every = (
-        seen_by(record, Adversary(sees)).weights for sees in ("final", "all")
+        seen_by(record, Adversary(sees)).expected_scores.by_round
+        for sees in ("final", "all")
     )
     return final, every
 
