@@ -40,9 +40,7 @@ from fl_epe.mechanism import blocks, norm
 CanaryKind = Literal["rotation", "sphere"]
 """How the directions of a `CanarySet` are generated."""
 
-_MIN_ROTATION_DIM = (
-    64  # in fewer dimensions sums of signs are not nearly normal
-)
+_MIN_ROTATION_DIM = 64  # in fewer dimensions, sums of signs are not normal
 _MAX_ONE_BY_ONE = 8  # up to this number, rotated canaries are summed one by one, which is faster
 
 

@@ -23,9 +23,9 @@ import numpy as np
 from fl_epe.archive import one_line
 from fl_epe.checks import NamedArrays
 
-_MAX_MESSAGES = (
-    100  # the first message of each kind is stored beyond this number
-)
+# Largest number of messages, beyond which only the first message of each kind is stored.
+_MAX_MESSAGES = 100
+
 _MAX_LENGTH = 400  # largest number of characters of a message
 
 

@@ -53,17 +53,16 @@ With a larger share the audited training would differ from training without cana
 """
 
 _MAX_PLACES = 1000
-_MAX_HALF_WIDTH = (
-    0.55  # of an interval relative to ε, which is enough beside few clients
-)
-_SHARE_STEP = (
-    0.005  # difference of the shares that are tried beside few clients
-)
+
+# Half-width of an interval, relative to ε, that is enough beside few clients.
+_MAX_HALF_WIDTH = 0.55
+
+# Difference of the shares that are tried beside few clients.
+_SHARE_STEP = 0.005
+
 _QUANTILE = 1.96  # half-width of a 95% interval in standard errors
 _SIGNAL_RATIO = 1.25  # of the signals at which ε of secret rounds is tabulated
-_MIN_SCALE = (
-    1e-6  # the lower end of κ in a forecast; ε at a scale of 0 is not defined
-)
+_MIN_SCALE = 1e-6  # least κ for which ε is forecast
 _ROUNDING = 1e-9  # error of a product that should be a whole number
 _MAX_ADVISED_ROUNDS = 1000
 _MAX_ADVISED_PERCENT = 50
@@ -137,11 +136,13 @@ def canary_load(
         load = load_in(rounds, tried_share)
         if load.places and noise_multiplier:
             load = _with_forecasts(load, noise_multiplier, delta)
-        is_whole = load.round_share == 1
-        is_precise = not load.forecasts or load.forecasts[-1].is_within(
-            _MAX_HALF_WIDTH
+        # The last forecast is for an adversary who sees every round's model.
+        is_precise = (
+            load.round_share == 1
+            or not load.forecasts
+            or load.forecasts[-1].is_within(_MAX_HALF_WIDTH)
         )
-        if load.places and (is_whole or is_precise):
+        if load.places and is_precise:
             break
     if load.places:
         return load

@@ -15,7 +15,7 @@ Examples:
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RunAuditor:
     """Scores canaries against the released vectors of every round, and collects an `AuditRecord`.
 
@@ -64,7 +65,7 @@ class RunAuditor:
     never do. Models are flat vectors of shape ``(dim,)``; the first one's length is the
     canaries' dimension.
 
-    Args:
+    Attributes:
         num_canaries: number of canaries that may take part, at least 2.
         unobserved: number of canaries that are only scored.
         seed: seed of the canaries.
@@ -84,52 +85,38 @@ class RunAuditor:
         window: number of rounds over which correlations are followed: 1 if rounds are known to
             be independent, more than `WINDOW` if noise is known to be correlated over more.
             Independent canaries are scored as if rounds were independent.
-        faults: the faults so far; by default none.
-
-    Attributes:
         faults: the book of the run's faults, which the record includes.
 
     Raises:
         ValueError: for an argument out of range.
     """
 
-    def __init__(
-        self,
-        num_canaries: int,
-        unobserved: int,
-        *,
-        seed: int,
-        delta: float,
-        server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
-        planned: float | None = None,
-        client: ParticipationLaw | None = None,
-        kind: CanaryKind = "rotation",
-        series: Sequence[str] = (),
-        follow: bool = True,
-        window: int = WINDOW,
-        faults: FaultBook | None = None,
-    ) -> None:
-        if planned is not None:
-            check_positive("planned", planned)
-        if num_canaries < LEAST_CANARIES:
-            raise_invalid("num_canaries", num_canaries, f">= {LEAST_CANARIES}")
-        check_not_negative("unobserved", unobserved)
-        check_probability("delta", delta)
-        check_count("window", window)
-        self.delta = delta
-        self.faults = faults or FaultBook()
-        self._count = num_canaries
-        self._unobserved = unobserved
-        self._seed = seed
-        self._kind = kind
-        self._server = server
-        self._given_series = tuple(series)
-        self._planned = planned
-        self._client = client
-        self._follow = follow
-        self._window = window
+    num_canaries: int
+    unobserved: int
+    _: dataclasses.KW_ONLY
+    seed: int
+    delta: float
+    server: ServerSGD | str = dataclasses.field(default_factory=ServerSGD)
+    planned: float | None = None
+    client: ParticipationLaw | None = None
+    kind: CanaryKind = "rotation"
+    series: tuple[str, ...] = ()
+    follow: bool = True
+    window: int = WINDOW
+    faults: FaultBook = dataclasses.field(default_factory=FaultBook)
+
+    def __post_init__(self) -> None:
+        if self.planned is not None:
+            check_positive("planned", self.planned)
+        if self.num_canaries < LEAST_CANARIES:
+            raise_invalid(
+                "num_canaries", self.num_canaries, f">= {LEAST_CANARIES}"
+            )
+        check_not_negative("unobserved", self.unobserved)
+        check_probability("delta", self.delta)
+        check_count("window", self.window)
         self._scorer: CanaryScorer | None = None
-        self._rounds = SeenRounds(num_canaries)
+        self._rounds = SeenRounds(self.num_canaries)
 
     @property
     def rounds(self) -> int:
@@ -150,7 +137,7 @@ class RunAuditor:
 
         Means of the previous rounds do not change: for an unknown step they are the model updates.
         """
-        self._server = ServerSGD()
+        self.server = ServerSGD()
 
     def begin(self, theta: Vector) -> None:
         """Start the audit with the initial model, shape ``(dim,)``.
@@ -167,14 +154,18 @@ class RunAuditor:
                 f"Expected theta.shape={theta.shape} to be (dim,), and finite."
             )
         dim = len(theta)
-        count = self._count + self._unobserved
-        canaries = CanarySet(dim, count, self._seed, self._kind)
+        count = self.num_canaries + self.unobserved
+        canaries = CanarySet(dim, count, self.seed, self.kind)
         self._scorer = CanaryScorer(canaries)
         # Whitening needs the scores of all canaries in each round.
-        window = self._window if canaries.fast and self._follow else 1
+        window = self.window if canaries.fast and self.follow else 1
         self._whitener = Whitener(dim, window)
         self._so_far = EpsilonSoFar(
-            dim, self._count, self._planned, self._whitener.window, self._client
+            dim,
+            self.num_canaries,
+            self.planned,
+            self._whitener.window,
+            self.client,
         )
         # The velocity of all parameters.
         self._velocity: Vector = np.zeros(1, np.float32)
@@ -205,7 +196,7 @@ class RunAuditor:
             IndexError: if a canary id is not in the set.
         """
         scorer = self._scorer_of_rounds()
-        names = self._series
+        names = self._scored_series
         model = self._last if theta is None else theta
         if model.shape != self._last.shape:
             raise_invalid(
@@ -218,9 +209,9 @@ class RunAuditor:
             )
             released = dict.fromkeys(names, np.zeros_like(self._last))
         for canary in facts.present:
-            if not 0 <= canary < self._count:
+            if not 0 <= canary < self.num_canaries:
                 raise IndexError(
-                    f"Expected present={canary} in [0, num_canaries={self._count})."
+                    f"Expected present={canary} in [0, num_canaries={self.num_canaries})."
                 )
         velocity = self._velocity
         if released is None:
@@ -228,13 +219,13 @@ class RunAuditor:
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
-        scores = np.zeros(self._count)
-        signals = np.zeros(self._count)
+        scores = np.zeros(self.num_canaries)
+        signals = np.zeros(self.num_canaries)
         residual = None
-        if self._follow:
+        if self.follow:
             scores, signals, residual = score_round(
                 scorer.canaries,
-                self._count,
+                self.num_canaries,
                 released[names[0]],
                 facts,
                 dots=dots[0],
@@ -256,27 +247,27 @@ class RunAuditor:
 
         For an unknown step the update itself counts as the mean.
         """
-        if not isinstance(self._server, ServerSGD):
+        if not isinstance(self.server, ServerSGD):
             return {"mean": update}, self._velocity
-        velocity, mean = self._server.undo(self._velocity, update)
-        if self._server.momentum > 0:
+        velocity, mean = self.server.undo(self._velocity, update)
+        if self.server.momentum > 0:
             return {"mean": mean, "delta": update}, velocity
         return {"mean": mean}, self._velocity
 
     @property
-    def _series(self) -> tuple[str, ...]:
+    def _scored_series(self) -> tuple[str, ...]:
         """Names of the vectors that are scored; the first is the released mean."""
-        if self._given_series:
-            return self._given_series
-        if isinstance(self._server, ServerSGD) and self._server.momentum > 0:
+        if self.series:
+            return self.series
+        if isinstance(self.server, ServerSGD) and self.server.momentum > 0:
             return ("mean", "delta")
         return ("mean",)
 
     def _scorer_of_rounds(self) -> CanaryScorer:
         """The scorer, from which vectors of a round whose `observe` raised an error are removed."""
         scorer = self._started()
-        if len(scorer.norms(self._series[0])) > self.rounds:
-            scorer.restore(scorer.state(self._series), self.rounds)
+        if len(scorer.norms(self._scored_series[0])) > self.rounds:
+            scorer.restore(scorer.state(self._scored_series), self.rounds)
         return scorer
 
     def epsilon_so_far(self) -> EpsilonEstimate | None:
@@ -310,11 +301,11 @@ class RunAuditor:
             noise_is_for: see `Mechanism`.
         """
         theory: float | None = None
-        is_hidden = self._client is not None and self._client.hidden
+        is_hidden = self.client is not None and self.client.hidden
         if self.canaries_seen and z is not None and not is_hidden:
             mechanism = dataclasses.replace(
                 self._rounds.mechanism(
-                    self._server, np.arange(self._count), self._client
+                    self.server, np.arange(self.num_canaries), self.client
                 ),
                 noise_multiplier=z,
                 noise_is_for=noise_is_for,
@@ -340,7 +331,7 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        series = None if keep_waiting else self._series
+        series = None if keep_waiting else self._scored_series
         return {
             **self._rounds.state(),
             **self._started().state(series),
@@ -372,7 +363,7 @@ class RunAuditor:
         Raises:
             ValueError: if the audit has begun already, or the state does not fit.
         """
-        restored = SeenRounds(self._count)
+        restored = SeenRounds(self.num_canaries)
         restored.restore(state, rounds)
         self.begin(start)
         self._rounds = restored
@@ -424,32 +415,32 @@ class RunAuditor:
         if ids is None:
             ids = np.flatnonzero(presence.any(axis=0))
         running = RunningScores()
-        if self._follow:
+        if self.follow:
             running = RunningScores(
                 rounds["scores"].take(ids, axis=1),
                 rounds["signals"].take(ids, axis=1),
-                self._planned,
-                of_law=self._client is not None,
+                self.planned,
+                of_law=self.client is not None,
             )
         if final is None:
             final = self._last
-        is_sgd = isinstance(self._server, ServerSGD)
+        is_sgd = isinstance(self.server, ServerSGD)
         return record_from_scorer(
             scorer,
             ids,
             start=self._start,
             final=final,
             delta_norms=rounds["update_norms"],
-            delta_series="delta" if is_sgd else self._series[-1],
-            released=self._series[0],
+            delta_series="delta" if is_sgd else self._scored_series[-1],
+            released=self._scored_series[0],
             values=facts,
             presence=presence[:, ids],
             delta=self.delta,
-            mechanism=rounds.mechanism(self._server, ids, self._client),
+            mechanism=rounds.mechanism(self.server, ids, self.client),
             clients=ClientLog(absent=rounds["absent"].astype(np.int64)),
             provenance=Provenance(
-                {"canary": self._seed},
-                self._kind,
+                {"canary": self.seed},
+                self.kind,
                 installed_versions(),
                 **self.faults.values(),
             ),

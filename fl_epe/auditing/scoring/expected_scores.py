@@ -9,17 +9,16 @@ from fl_epe.auditing.scoring.signals import Signals
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
 
-_DRAWS = (
-    10  # random choices of a client's rounds over which its energy is averaged
-)
+# Random choices of a client's rounds over which its squared expected score is averaged.
+_DRAWS = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExpectedScores:
     """Expected scores of canaries and clients, for κ = 1.
 
-    For the final model an expected score is a sum over the client's rounds; for every round's
-    model it is the root of the sum of its squared whitened signals, which is called its energy.
+    For the final model an expected score is a sum over the client's rounds. For every round's
+    model it is the root of the sum of the squared whitened signals, which is called the energy.
 
     Attributes:
         observed: expected scores of the canaries that have scores, ``(k',)``.
