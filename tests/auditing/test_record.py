@@ -147,7 +147,9 @@ def test_refuses_what_does_not_fit(changes, message):
 
 
 def test_delta_cosines_need_a_linear_optimizer():
-    with pytest.raises(ValueError, match="server='adam' to be sgd, or observed"):
+    with pytest.raises(
+        ValueError, match="server='adam' to be sgd, or observed"
+    ):
         make_record(server=ServerStep("adam")).delta_cosines()
 
 

@@ -228,12 +228,15 @@ def test_pairs_of_rounds_lose_what_they_share():
         [np.pad(row[t::-1], (0, 7 - t)) for t, row in enumerate(half)]
     )
     correlation = RoundCorrelation(factor)
-    assert correlation.loss_by_pairs(np.full(8, 3.0), 10**9) == pytest.approx(
-        7 / 8
-    )
-    assert correlation.loss_by_pairs(np.zeros(8), 10**9) == 0
+    assert correlation.error_of_independence(
+        np.full(8, 3.0), 10**9
+    ) == pytest.approx(7 / 8)
+    assert correlation.error_of_independence(np.zeros(8), 10**9) == 0
     assert (
-        RoundCorrelation(np.ones((8, 1))).loss_by_pairs(np.ones(8), 10**9) == 0
+        RoundCorrelation(np.ones((8, 1))).error_of_independence(
+            np.ones(8), 10**9
+        )
+        == 0
     )
 
 

@@ -160,7 +160,7 @@ class AuditedClient:
                     record.delta, len(uncertain), uncertain.mean()
                 )
             )
-        loss = record.correlation.loss_by_pairs(
+        loss = record.correlation.error_of_independence(
             view.expected_scores.weights, record.dim
         )
         return rounds / record.rounds * loss / 2

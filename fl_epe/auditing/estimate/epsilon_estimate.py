@@ -118,7 +118,7 @@ def estimate_between(
         low = 0.0
         high = epsilon
     else:
-        means, stds = _plausible(null, alt, confidence)
+        means, stds = _confidence_set(null, alt, confidence)
         values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
         low = min(epsilon, float(values.min()))
         high = max(epsilon, float(values.max()))
@@ -127,7 +127,7 @@ def estimate_between(
     )
 
 
-def _plausible(
+def _confidence_set(
     null: FittedGaussian, alt: FittedGaussian, confidence: float
 ) -> tuple[Floats, Floats]:
     """Means and standard deviations of the alternative, in units of the null, in a confidence set.
@@ -140,8 +140,9 @@ def _plausible(
     log_variance = 0.5 / (alt.count - 1) + null_log_variance
     variance = math.exp(2 * log_std) / alt.count + 1 / null.count
     variance += mean**2 * null_log_variance
-    mixed = mean * null_log_variance
-    covariance = np.array([[variance, mixed], [mixed, log_variance]])
+    # Both estimates depend on the deviation of the null.
+    shared = mean * null_log_variance
+    covariance = np.array([[variance, shared], [shared, log_variance]])
     limit = _mixture_quantile(confidence)
     angles, radii = np.meshgrid(
         np.linspace(0, 2 * np.pi, _GRID_ANGLES),

@@ -258,24 +258,25 @@ class RoundCorrelation:
         rounds = len(self.factor)
         lower = Banded(self.factor).matrix()
         eigenvalues = np.linalg.eigvalsh(lower @ lower.T)
+        # Roots of the Wishart matrix's numbers of samples and of rows.
         root = math.sqrt(min(self.parts or dim, dim))
-        reach = math.sqrt(min(reach_of(rounds, self.window), rounds))
-        above = root + reach
-        below = root - reach
-        upper_scale = above * (1 / root + 1 / reach) ** (1 / 3)
-        lower_scale = below * abs(1 / root - 1 / reach) ** (1 / 3)
-        largest = above**2 + _EDGE_MARGIN * upper_scale
-        smallest = below**2 - _EDGE_MARGIN * lower_scale
+        root_rows = math.sqrt(min(reach_of(rounds, self.window), rounds))
+        root_upper_edge = root + root_rows
+        root_lower_edge = root - root_rows
+        upper_scale = root_upper_edge * (1 / root + 1 / root_rows) ** (1 / 3)
+        lower_scale = root_lower_edge * abs(1 / root - 1 / root_rows) ** (1 / 3)
+        largest = root_upper_edge**2 + _EDGE_MARGIN * upper_scale
+        smallest = root_lower_edge**2 - _EDGE_MARGIN * lower_scale
         return bool(
             eigenvalues[0] > smallest / root**2
             and eigenvalues[-1] < largest / root**2
         )
 
-    def loss_by_pairs(self, signal: Floats, dim: int) -> float:
-        """Relative difference of ``fᵀG⁻¹f``, of a client in all rounds, from ``Σ_t f_t²(G⁻¹)_tt``.
+    def error_of_independence(self, signal: Floats, dim: int) -> float:
+        """Relative error of ``fᵀG⁻¹f`` for a client in all rounds, if pairs of rounds are ignored.
 
-        It is 0 if rounds are independent. For a client in a random share p of the rounds it is p
-        times as large.
+        It is the difference from ``Σ_t f_t²(G⁻¹)_tt``, and 0 if rounds are independent. For a
+        client in a random share p of the rounds it is p times as large.
 
         Args:
             signal: expected score f_t of each round, ``(T,)``.
@@ -361,10 +362,10 @@ class Precision:
         """
         if energy <= 0:
             return 0.0
-        square = pairs
+        squared_derivatives = pairs
         if self.sketched:
-            square += by_round
-        return math.sqrt(square / (2 * self.parts)) / energy
+            squared_derivatives += by_round
+        return math.sqrt(squared_derivatives / (2 * self.parts)) / energy
 
 
 def _score_std(samples: float, reach: float) -> float:

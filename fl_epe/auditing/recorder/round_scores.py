@@ -263,8 +263,8 @@ class SeenRounds:
             client: the law of a client's participations, if it is known.
         """
         if isinstance(server, ServerSGD):
-            rates = np.full(len(self), server.learning_rate)
-            step = ServerStep("sgd", rates, server.momentum)
+            learning_rates = np.full(len(self), server.learning_rate)
+            step = ServerStep("sgd", learning_rates, server.momentum)
         else:
             step = ServerStep(server)
         replies = self["replies"]
