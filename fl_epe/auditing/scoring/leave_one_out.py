@@ -27,7 +27,7 @@ from fl_epe.auditing.record import (
 )
 from fl_epe.auditing.scoring.scores import cosines_of
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
-from fl_epe.checks import Floats, Integers, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, Integers, raise_invalid
 from fl_epe.mechanism import norm
 
 # If the canaries have a smaller share of a vector's energy, they are not projected out of it. A
@@ -148,6 +148,10 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
 def _of_all_canaries(record: AuditRecord, name: str) -> np.ndarray:
     """A value of `CanaryCosines` for observed and then unobserved canaries, in one array."""
     groups = [getattr(record.observed, name), getattr(record.unobserved, name)]
+    if any(group is None for group in groups):
+        raise ArgumentError(
+            f"Expected observed.{name} and unobserved.{name} to be known."
+        )
     return np.concatenate(groups, axis=-1)
 
 
@@ -285,6 +289,8 @@ def _project_means(record: AuditRecord) -> AuditRecord:
     norms = record.norms
     all_sum_norms = np.asarray(norms.sums)
     rounds = np.flatnonzero(all_sum_norms)
+    if not len(rounds):
+        return record
     mean_norms = norms.means[rounds, None]
     sum_norms = all_sum_norms[rounds, None]
     # The array is contiguous: the order of summation must not depend on a record's layout.
