@@ -72,7 +72,8 @@ def epsilon_difference(
             )
     value = _difference(first.epsilon, second.epsilon, math.nan)
     ends = (first.low, first.high, second.low, second.high)
-    if independent and math.isfinite(value) and all(map(math.isfinite, ends)):
+    is_finite = math.isfinite(value) and all(map(math.isfinite, ends))
+    if independent and is_finite:
         low = value - math.hypot(
             _extent_below(first), second.high - second.epsilon
         )

@@ -63,7 +63,8 @@ class RoundFacts:
         clip_norm: clip norm of the round; NaN if updates are not clipped.
         replies: number of updates in the mean, canaries included.
         absent: number of clients and canaries whose update was lost.
-        weights: each canary's contribution over ``contribution``; empty if all are 1.
+        weights: the contribution of each canary in ``present``, divided by ``contribution``;
+            empty if all are 1.
     """
 
     present: Collection[int] = ()

@@ -256,8 +256,12 @@ def expected_others(record: AuditRecord) -> tuple[Floats, Floats]:
     norms = record.norms.sums[:, None]
     own_weights = np.where(norms > 0, _all_shares(record), 0.0)
     dots_with_sum = norms * _of_all_canaries(record, "sums")
-    others = _contributions(record)[:, None] * (dots_with_sum - own_weights)
-    observed, unobserved = np.split(others, [record.num_canaries], axis=1)
+    contributions = _contributions(record)[:, None]
+    observed, unobserved = np.split(
+        contributions * (dots_with_sum - own_weights),
+        [record.num_canaries],
+        axis=1,
+    )
     return observed, unobserved
 
 
