@@ -105,10 +105,11 @@ def build_part(
     for field in dataclasses.fields(part_class):
         name = f"{prefix}{field.name}"
         hint = hints[field.name]
-        inner_classes = filter(dataclasses.is_dataclass, parts_of(hint))
-        inner_class = next(inner_classes, None)
-        # A missing part, such as `Findings.stopped`, is stored as one value, which is None.
-        if inner_class is not None and name not in values:
+        kinds = parts_of(hint)
+        inner_class = next(filter(dataclasses.is_dataclass, kinds), None)
+        # An optional part, such as `Findings.stopped`, is stored as one value if it is None.
+        is_none = types.NoneType in kinds and values.get(name, ...) is None
+        if inner_class is not None and not is_none:
             arguments[field.name] = build_part(inner_class, values, f"{name}.")
         elif name in values:
             arguments[field.name] = _checked(name, values[name], hint)
