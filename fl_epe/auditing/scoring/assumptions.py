@@ -132,7 +132,7 @@ def null_misfit(scores: Scores) -> str | None:
     width = float(np.sqrt(np.mean(null**2)))
     p_wider = scipy.stats.chi2.sf(count * width**2, count)
     p_shifted = 2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count))
-    p = 2 * min(p_wider, p_shifted)
+    p = 2 * min(p_wider, p_shifted)  # Bonferroni's correction for two tests
     if p >= _LEVEL:
         return None
     return (
