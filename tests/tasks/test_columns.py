@@ -10,7 +10,7 @@ import pytest
 from own_data import rows
 
 from fl_epe.tasks import classes_to_predict, read_tables, sort_columns
-from fl_epe.tasks.tables import read_column
+from fl_epe.tasks.tensors import read_column
 
 ROWS = 60
 DAYS = [
