@@ -246,9 +246,9 @@ def test_a_request_is_listened_to_while_rounds_are_done():
     request = StopRequest()
     assert not request.ask()
     assert request.asked
-    request.listens = True
+    request.is_checked = True
     assert request.ask()
-    request.waits_in = threading.get_ident()
+    request.waiting_thread = threading.get_ident()
     assert not request.ask()
 
 
