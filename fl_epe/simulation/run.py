@@ -213,7 +213,9 @@ class _Session:
             write_checkpoint(path, self.job.to_dict(), state)
         except OSError as error:
             text = f"the checkpoint could not be written: {error}"
-            self.strategy.log.fault(FaultKind.CHECKPOINT_NOT_WRITTEN, text, t)
+            self.strategy.log.add_fault(
+                FaultKind.CHECKPOINT_NOT_WRITTEN, text, t
+            )
             return False
         self._saved_rounds = t
         return True

@@ -157,7 +157,7 @@ class DPFedAvg(Strategy):
         else:
             # At least one client must be reachable, so that no round releases only noise.
             for fault in self._nodes.refresh_until(grid, 1):
-                self.log.fault(*fault)
+                self.log.add_fault(*fault)
         t = self.rounds_done
         group = str(t + 1)
         model = share(theta=theta)
@@ -198,7 +198,7 @@ class DPFedAvg(Strategy):
         t = self._state.rounds_done
         clip_norm = self._state.clip_norm
         parts = collect(
-            replies, self._instructions, self._sent, t + 1, self.log.fault
+            replies, self._instructions, self._sent, t + 1, self.log.add_fault
         )
         total = add_up(
             parts.values(), len(self._start), separate=config.full_knowledge

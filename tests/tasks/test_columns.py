@@ -19,7 +19,7 @@ DAYS = [
 
 
 def _sorted(values, name="column"):
-    found = sort_columns(pandas.DataFrame({name: values}), but=[])
+    found = sort_columns(pandas.DataFrame({name: values}), excluded=[])
     if name in found.left_out:
         return found.left_out[name]
     kinds = {

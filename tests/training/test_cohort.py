@@ -129,7 +129,7 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     parts = torch.arange(15, dtype=torch.float64).reshape(5, 3)
     for here in (slice(0, 3), slice(3, 5)):
         part = rows[here]
-        there.add(list(range(5))[here], part, there.lengths(part), parts[here])
+        there.add(list(range(5))[here], part, there.norms(part), parts[here])
     there.finish()
     assert (answers.count(True), answers.count(None)) == (2, 1)
     assert (there.counts.clients, there.counts.unclipped) == (4, 2)
@@ -155,13 +155,13 @@ def test_batches_are_padded_with_examples_of_the_same_client(
     member = Member(data, local, generator(0))
     seen = torch.zeros(examples)
     for _ in range(member.steps):
-        size, places = member.batch([], [])
+        size, places = member.draw_batch([], [])
         assert len(places) == rows
         assert set(places[size:].tolist()) <= {int(places[0])}
         seen[places[:size]] += 1
     assert seen.tolist() == [2.0] * examples
     with pytest.raises(StopIteration):
-        member.batch([], [])
+        member.draw_batch([], [])
 
 
 # One after another, all at once, in chunks.
