@@ -19,7 +19,6 @@ from fl_epe.mechanism import norm
 from fl_epe.messages import error_kind, read_only, records_of, share
 from fl_epe.simulation.dp_fedavg import ClippedSums
 
-
 _SEEDS = ("canary_seed", "local_seed")
 # The fields of a `PartialAggregate` that are arrays, and those that are numbers.
 _SUMS = ("total", "clients_total")

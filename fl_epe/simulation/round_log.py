@@ -77,7 +77,7 @@ class RoundLog:
 
     def close_round(
         self,
-        answered: Collection[TrainInstruction],
+        followed: Collection[TrainInstruction],
         total: PartialAggregate,
         clip_norm: float,
     ) -> None:
@@ -86,12 +86,13 @@ class RoundLog:
         A client whose update a node lost counts as present, and is among the faults.
 
         Args:
-            answered: the instructions of the nodes that replied; all other clients were absent.
+            followed: the instructions of the nodes that replied; all other clients were absent.
             total: the sum of the replies.
             clip_norm: the clip norm of the round.
         """
         t = self.rounds_done
         scheduled = len(self.cohorts[t]) + len(self.canary_ids(t))
+        # Without examples, the means are not known.
         examples = total.examples or np.nan
         row = {
             "clip_norm": clip_norm,
@@ -105,7 +106,7 @@ class RoundLog:
             self.history[name].append(value)
         clients: list[int] = []
         canaries: list[int] = []
-        for instruction in answered:
+        for instruction in followed:
             clients += instruction.clients
             canaries += instruction.canary_ids
         self.cohorts[t] = np.sort(np.array(clients, np.int64))

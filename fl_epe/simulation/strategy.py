@@ -77,7 +77,8 @@ class DPFedAvg(Strategy):
         self._sent: list[Metadata] = []
         self._state: dp_fedavg.ServerState | None = None
         self._start: Floats32 = np.empty(0, np.float32)
-        self._noise = NoiseHealth(level=RUN_LEVEL)
+        self._noise_health = NoiseHealth(level=RUN_LEVEL)
+        # The participation law of the client whose ε is reported.
         self._law = config.client_schedule().law(config.clients)
         # With hidden rounds, ε is that of a client that takes part like a canary.
         if self._law.hidden:
@@ -89,20 +90,23 @@ class DPFedAvg(Strategy):
     def _new_auditor(self) -> auditing.RunAuditor:
         config = self.config
         log = self.log
+        # With coins, any canary may be observed.
         observed = log.canaries if config.by_coin else len(log.observed_ids)
         observed = max(observed, 2)
-        server = config.optimizer()
-        noise = config.strategy()
-        reach = 0 if noise is None else noise.reach
+        server: ServerSGD | str = config.server_optimizer
+        optimizer = config.optimizer()
+        if isinstance(optimizer, ServerSGD):
+            server = optimizer
+        strategy = config.strategy()
+        reach = 0 if strategy is None else strategy.reach
+        # Scores of rotated canaries take little time, so they are computed in every round.
         is_cheap = config.canary_kind == "rotation"
         return auditing.RunAuditor(
             observed,
             self._canaries - observed,
             seed=self.seeds.canary,
             delta=config.target_delta,
-            server=server
-            if isinstance(server, ServerSGD)
-            else config.server_optimizer,
+            server=server,
             planned=float(log.presence.sum()) or None,
             client=self._law,
             kind=config.canary_kind,
@@ -205,10 +209,10 @@ class DPFedAvg(Strategy):
         )
         # No variable refers to the previous state, so that its memory is freed.
         self._state, released = dp_fedavg.next_round(
-            config, self.seeds, self._state, total.take(), self._noise
+            config, self.seeds, self._state, total.take(), self._noise_health
         )
-        answered = [self._instructions[node] for node in parts]
-        self.log.close_round(answered, total, clip_norm)
+        followed = [self._instructions[node] for node in parts]
+        self.log.close_round(followed, total, clip_norm)
         # The instructions refer to the previous model.
         self._instructions = {}
         facts = auditing.RoundFacts(
@@ -218,8 +222,8 @@ class DPFedAvg(Strategy):
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
-        history = self.log.history.items()
-        metrics = MetricRecord({name: values[-1] for name, values in history})
+        series = self.log.history.items()
+        metrics = MetricRecord({name: values[-1] for name, values in series})
         return self.model(), metrics
 
     def configure_evaluate(
@@ -255,14 +259,14 @@ class DPFedAvg(Strategy):
             raise ValueError("Expected a record after at least one round.")
         config = self.config
         observed = self.log.observed_ids
-        is_early = (
+        ended_early = (
             config.stop_when is not None and self.rounds_done < config.rounds
         )
-        if is_early and not self._law.hidden:
+        if ended_early and not self._law.hidden:
             # A canary whose first round was not reached is unobserved.
             observed = observed[self.log.canaries_seen()]
         settings = dataclasses.asdict(config) | {"num_canaries": len(observed)}
-        noise, faults = self._noise.findings()
+        noise, faults = self._noise_health.findings()
         plan = tuple(config.canary_plan())
         series = {name: self.log.series(name) for name in METRICS}
         return self.auditor.record(
@@ -282,10 +286,12 @@ class DPFedAvg(Strategy):
         config = self.config
         rounds = self.rounds_done
         strategy = config.strategy()
-        if strategy is None:
-            matrix = None
-        else:
+        matrix = None
+        if strategy is not None:
             matrix = strategy.matrix()[:rounds, :rounds]
+        momentum = 0.0
+        if config.server_optimizer == "sgd":
+            momentum = config.server_momentum
         return auditing.Mechanism(
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
@@ -295,9 +301,7 @@ class DPFedAvg(Strategy):
             server=auditing.ServerStep(
                 config.server_optimizer,
                 np.full(rounds, config.server_learning_rate),
-                config.server_momentum
-                if config.server_optimizer == "sgd"
-                else 0.0,
+                momentum,
             ),
             clip_norms=self.log.series("clip_norm"),
             inclusion=config.inclusion,
@@ -331,13 +335,13 @@ class DPFedAvg(Strategy):
             **self.log.state(),
             **put_under("optimizer.", self._state.optimizer),
             **put_under("auditor.", self.auditor.state(keep_waiting=True)),
-            **put_under("health.", self._noise.state()),
+            **put_under("health.", self._noise_health.state()),
         }
 
     def restore(self, state: NamedArrays) -> None:
         """The inverse of `state`; `Strategy.start` then runs the remaining rounds."""
         self.log.restore(state)
-        self._noise.restore(under(state, "health."))
+        self._noise_health.restore(under(state, "health."))
         theta = state["theta"]
         self._start = state["start"]
         self._state = dp_fedavg.ServerState(

@@ -15,10 +15,10 @@ from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
-# A canary's update has so many times the clip norm, so that the audited clipping scales it down.
+# The norm of a canary's update, as a multiple of the clip norm: it is clipped like a client's.
 _CANARY_FACTOR = 1e3
 
-_thread = threading.local()
+_thread = threading.local()  # has the trainers of each thread
 
 
 def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
