@@ -129,8 +129,8 @@ def _ladder_presence(config: RunConfig, rng: np.random.Generator) -> Booleans:
     schedule = load.place_schedule(config.client_schedule())
     if not load.places:
         return np.zeros((config.rounds, 0), bool)
-    # If rounds are secret, the places are drawn together with the clients. In cohorts of a fixed size,
-    # places alone would depend on each other, which would leak information about the rounds.
+    # If rounds are secret, the places are drawn together with the clients. In cohorts of a fixed
+    # size, places alone would depend on each other, which would leak information about the rounds.
     clients = config.clients if load.secret else 0
     places = schedules.presence(
         schedule, load.places + clients, rng, load.places

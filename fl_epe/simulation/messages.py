@@ -174,9 +174,15 @@ class PartialAggregate(ClippedSums):
             RefusedError: for a wrong shape or type, or for a sum that is not finite or whose
                 norm is larger than its number of clipped updates allows.
         """
-        self._check_count("clients", len(instruction.clients))
-        self._check_count("canaries", len(instruction.canary_ids))
-        self._check_count("unclipped", self.clients)
+        limits = {
+            "clients": len(instruction.clients),
+            "canaries": len(instruction.canary_ids),
+            "unclipped": self.clients,
+        }
+        for name, limit in limits.items():
+            count = getattr(self, name)
+            if not 0 <= count <= limit:
+                raise RefusedError(f"Expected {name}={count} in [0, {limit}].")
         if self.clients_total is not None and not instruction.separate:
             raise RefusedError(
                 "Expected no clients_total, as the instruction did not ask for it."
@@ -184,11 +190,6 @@ class PartialAggregate(ClippedSums):
         self._check_sum("total", self.clients + self.canaries, instruction)
         if instruction.separate:
             self._check_sum("clients_total", self.clients, instruction)
-
-    def _check_count(self, name: str, limit: int) -> None:
-        count = getattr(self, name)
-        if not 0 <= count <= limit:
-            raise RefusedError(f"Expected {name}={count} in [0, {limit}].")
 
     def _check_sum(
         self, name: str, count: int, instruction: TrainInstruction
@@ -236,7 +237,7 @@ def collect(
         add_fault: called once for each fault.
     """
     parts: dict[int, PartialAggregate] = {}
-    # With an in-process grid, only copies of the messages have ids.
+    # With an in-process grid, only copies of the messages have ids, and no node dies.
     node_of = {
         metadata.message_id: metadata.dst_node_id
         for metadata in sent
@@ -244,8 +245,8 @@ def collect(
     }
     replied: set[int] = set()
     for reply in replies:
-        # For a node that died, the SuperLink replies with its own node id.
         metadata = reply.metadata
+        # If a node died, the SuperLink replies instead, with its own node id.
         node = node_of.get(metadata.reply_to_message_id, metadata.src_node_id)
         round_text = metadata.group_id
         if round_text and round_text != str(round_number):
@@ -259,7 +260,7 @@ def collect(
             continue
         try:
             if node not in instructions:
-                raise RefusedError("nobody asked it")
+                raise RefusedError("it was not asked")
             content = content_of(reply)
             part = PartialAggregate.decode(content)
             # Otherwise the message would refer to the sums after the part is freed.

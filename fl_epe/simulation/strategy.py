@@ -99,8 +99,8 @@ class DPFedAvg(Strategy):
             server = optimizer
         strategy = config.strategy()
         reach = 0 if strategy is None else strategy.reach
-        # Scores of rotated canaries take little time, so they are computed in every round.
-        is_cheap = config.canary_kind == "rotation"
+        # Canaries of other kinds would have to be generated again in each round.
+        is_fast = config.canary_kind == "rotation"
         return auditing.RunAuditor(
             observed,
             self._canaries - observed,
@@ -111,7 +111,7 @@ class DPFedAvg(Strategy):
             client=self._law,
             kind=config.canary_kind,
             series=dp_fedavg.released_series(config),
-            follow=is_cheap or config.stop_when is not None,
+            follow=is_fast or config.stop_when is not None,
             window=max(auditing.WINDOW, reach),
             faults=log.faults,
         )
@@ -123,10 +123,11 @@ class DPFedAvg(Strategy):
 
     def metrics_so_far(self) -> dict[str, float]:
         """The metrics so far, see `RunAuditor.metrics_so_far`."""
-        independent = self.config.mechanism == "independent"
-        return self.auditor.metrics_so_far(
-            self.config.noise_multiplier if independent else None
-        )
+        noise_multiplier = None
+        # The analytical ε of correlated noise is computed only after the run.
+        if self.config.mechanism == "independent":
+            noise_multiplier = self.config.noise_multiplier
+        return self.auditor.metrics_so_far(noise_multiplier)
 
     def model(self) -> ArrayRecord:
         """The model after the rounds done.
@@ -161,14 +162,13 @@ class DPFedAvg(Strategy):
         else:
             # At least one client must be reachable, so that no round releases only noise.
             for fault in self._nodes.refresh_until(grid, 1):
-                self.log.add_fault(*fault)
+                self.log.add_fault(fault.kind, fault.text)
         t = self.rounds_done
-        group = str(t + 1)
         model = share(theta=theta)
         self._instructions = {}
         messages = []
-        parts = self._nodes.share(self.log.cohorts[t], self.log.canary_ids(t))
-        for node, clients, canary_ids in parts:
+        shares = self._nodes.share(self.log.cohorts[t], self.log.canary_ids(t))
+        for node, clients, canary_ids in shares:
             instruction = TrainInstruction(
                 theta=theta,
                 round_number=t + 1,
@@ -186,9 +186,11 @@ class DPFedAvg(Strategy):
             )
             self._instructions[node] = instruction
             content = instruction.encode(model)
-            messages.append(
-                Message(content, node, MessageType.TRAIN, group_id=group)
+            # A reply has the group of its message, which shows its round.
+            message = Message(
+                content, node, MessageType.TRAIN, group_id=str(t + 1)
             )
+            messages.append(message)
         self._sent = [message.metadata for message in messages]
         return messages
 
@@ -233,13 +235,13 @@ class DPFedAvg(Strategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Nothing: the model is evaluated on the server."""
+        """No messages, as the model is evaluated on the server."""
         return []
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Nothing: the model is evaluated on the server."""
+        """No metrics, as the model is evaluated on the server."""
         return None
 
     def record(

@@ -59,7 +59,6 @@ def from_datasets(
     held_out: str | float | Dataset | None = None,
     loss: Loss | None = None,
     metric: Loss | None = None,
-    unit: str | None = None,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> DatasetTask:
     """A task from your model and your data, to train and audit.
@@ -96,13 +95,11 @@ def from_datasets(
             real ones.
         metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's
             name. By default accuracy for integer targets, and none for real ones.
-        unit: a word for one client in reports, such as "hospital". By default the name of the
-            column of clients' ids, without "_id" at its end, else "client".
         defaults: settings of `RunConfig` that suit this task.
 
     Raises:
-        ValueError: for an invalid ``partition``, ``held_out`` or ``model``. A column or value that
-            the data lack is reported when they are read.
+        ValueError: for an invalid ``partition``, ``held_out`` or ``model``. A column or value
+            that the data lack is reported when they are read.
     """
     arguments = types.SimpleNamespace(**locals())
     # A mapping proxy, the default, cannot be pickled.
@@ -120,7 +117,11 @@ def from_datasets(
 
 
 class DatasetTask(Task):
-    """The task that `from_datasets` makes of its arguments."""
+    """The task that `from_datasets` makes of its arguments.
+
+    Attributes:
+        arguments: the arguments by their names; some are also names of the task's methods.
+    """
 
     def __init__(self, arguments: types.SimpleNamespace) -> None:
         self.arguments = arguments
@@ -152,24 +153,27 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def unit(self) -> str:  # type: ignore[override]
-        """See `Task.unit`."""
+        """The name of the column of clients' ids, without "_id" at its end, else "client"."""
         column = partitions.owner_column(self.arguments.partition)
-        return self.arguments.unit or _unit_of(column)
+        name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
+        return name.replace("_", " ").strip() or "client"
 
     @functools.cached_property
     def _datasets(self) -> tuple[Dataset, Dataset]:
         """The clients' rows, and the held-out rows."""
         arguments = self.arguments
         column = partitions.owner_column(arguments.partition)
-        both = tables.open_source(arguments.dataset, arguments.held_out, column)
-        for rows in both:
+        parts = tables.open_source(
+            arguments.dataset, arguments.held_out, column
+        )
+        for rows in parts:
             tensors.check_columns(rows, "inputs", arguments.inputs)
             tensors.check_columns(rows, "targets", arguments.targets)
-        return both
+        return parts
 
     @functools.cached_property
     def _row_numbers(self) -> list[np.ndarray]:
-        """The numbers of each client's rows among all clients' rows."""
+        """For each client the indices of its rows among the clients' rows."""
         arguments = self.arguments
         clients_rows, _ = self._datasets
         return partitions.client_rows(
@@ -282,8 +286,9 @@ class DatasetTask(Task):
             correct = float(mean) * int(count)
         elif mean_loss is not None and self.metric:
             # The user's loss, with the default metric.
-            parts = losses.default_by_example(outputs.detach(), targets)
-            _, correct_by_example, _ = parts
+            _, correct_by_example, _ = losses.default_by_example(
+                outputs.detach(), targets
+            )
             correct = correct_by_example.sum()
         return losses.LossSum(loss, correct, count)
 
@@ -315,6 +320,7 @@ def _one_tensor(
 
 
 def _one_number(name: str, value: torch.Tensor) -> torch.Tensor:
+    """The value of a user's loss or metric: a tensor without axes, or a plain number as it is."""
     shape = tuple(getattr(value, "shape", ()))
     if shape not in ((), (1,)):
         raise ValueError(
@@ -323,12 +329,6 @@ def _one_number(name: str, value: torch.Tensor) -> torch.Tensor:
     if shape:
         return value.reshape(())
     return value
-
-
-def _unit_of(column: str) -> str:
-    """A word for the values of a column, such as "hospital" for "hospital_id"."""
-    name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
-    return name.replace("_", " ").strip() or "client"
 
 
 def _words(value: Any) -> str | float | None:

@@ -121,6 +121,7 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
 
 
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
+    """The examples as tensors; pixels that are bytes become numbers in [0, 1]."""
     if images.dtype == np.uint8:
         images = images.astype(np.float32) / np.float32(255)
     return ClientData(

@@ -50,28 +50,29 @@ class Counts:
     correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
-    def lose(self, client: int, error: Exception) -> None:
+    def add_failed(self, client: int, error: Exception) -> None:
         """Record a client that could not be trained."""
         text = f"client {client}: {error_text(error)}"
         self.faults.append(Fault(FaultKind.CLIENT_FAILED, text))
 
     def add(
-        self, client: int, unclipped: bool | None, sums: list[float]
+        self, client: int, is_unclipped: bool | None, sums: list[float]
     ) -> None:
         """Count a client.
 
         Args:
             client: the id of the client.
-            unclipped: the result of `ClippedSum.add`.
+            is_unclipped: whether its update had at most the clip norm; ``None`` if the update
+                was not finite.
             sums: the sums of loss, metric and number of predictions.
         """
-        if unclipped is None:
+        if is_unclipped is None:
             text = f"client {client}: its update was not finite"
             self.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
             return
         loss, correct, examples = sums
         self.clients += 1
-        self.unclipped += unclipped
+        self.unclipped += is_unclipped
         self.loss_sum += loss
         self.correct += correct
         self.examples += int(examples)
@@ -148,8 +149,10 @@ class _Round:
             sums: `LossSum.sums` of each client, shape (clients, 3).
         """
         if norms is None or self._multiples is None:
-            unclipped = [self._total.add(update.numpy()) for update in updates]
-            self._count(clients, unclipped, sums.tolist())
+            rows = zip(clients, updates, sums.tolist(), strict=True)
+            for client, update, client_sums in rows:
+                is_unclipped = self._total.add(update.numpy())
+                self.counts.add(client, is_unclipped, client_sums)
             return
         self._clients += clients
         self._measured.append(torch.cat([norms, sums], 1))
@@ -159,27 +162,18 @@ class _Round:
         for update, scale in zip(updates, scales, strict=True):
             self._multiples += self._scratch.copy_(update).mul_(scale).trunc_()
 
-    def _count(
-        self,
-        clients: Sequence[int],
-        unclipped: Sequence[bool | None],
-        sums: list[list[float]],
-    ) -> None:
-        for client in zip(clients, unclipped, sums, strict=True):
-            self.counts.add(*client)
-
     def finish(self) -> None:
         """Copy the sum and the counts from the GPU, if there is one."""
         if self._multiples is None or not self._measured:
             return
         self._total.add_multiples(self._multiples.cpu().numpy())
-        unclipped: list[bool | None] = []
-        sums = []
-        for norm, *client_sums in torch.cat(self._measured).tolist():
-            is_unclipped = norm <= self._total.clip_norm
-            unclipped.append(is_unclipped if math.isfinite(norm) else None)
-            sums.append(client_sums)
-        self._count(self._clients, unclipped, sums)
+        rows = torch.cat(self._measured).tolist()
+        for client, row in zip(self._clients, rows, strict=True):
+            norm, *client_sums = row
+            is_unclipped = None
+            if math.isfinite(norm):
+                is_unclipped = norm <= self._total.clip_norm
+            self.counts.add(client, is_unclipped, client_sums)
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
@@ -307,7 +301,7 @@ class CohortTrainer:
             )
             norms = work.norms(update[None])
         except Exception as error:  # noqa: BLE001 (anything a task may do: the others train on)
-            work.counts.lose(client, error)
+            work.counts.add_failed(client, error)
             return False
         work.add([client], update[None], norms, sums[None])
         return True
@@ -319,7 +313,7 @@ class CohortTrainer:
             try:
                 loaded.append((client, self._task.client(client)))
             except Exception as error:  # noqa: BLE001 (as above)
-                work.counts.lose(client, error)
+                work.counts.add_failed(client, error)
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
     def _chunks(

@@ -352,7 +352,6 @@ def test_options_say_the_arguments_by_their_names():
         "held_out": None,
         "loss": None,
         "metric": "_no_metric",
-        "unit": None,
     }
 
 
@@ -368,7 +367,6 @@ def test_options_say_the_arguments_by_their_names():
             {"partition": "by:home town"}, "home town", id="two-words"
         ),
         pytest.param({"partition": "iid:5"}, "client", id="no-column"),
-        pytest.param({"unit": "school"}, "school", id="named"),
     ],
 )
 def test_a_client_is_called_what_the_data_call_it(arguments: Any, unit: str):
