@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def read_file(path: Path, by: str) -> pyarrow.Table:
     """
     read_csv = functools.partial(_read_csv, by=by)
     read_json = functools.partial(_read_json, by=by)
-    readers = {
+    readers: dict[str, Callable[[Path], pyarrow.Table]] = {
         ".csv": read_csv,
         ".tsv": read_csv,
         ".jsonl": read_json,
