@@ -80,6 +80,7 @@ class Job:
             "seeds": dataclasses.asdict(self.seeds),
             "evaluate_every": self.evaluate_every,
         }
+        # Values that were read from JSON have lists instead of tuples.
         return dict(json.loads(json.dumps(values)))
 
     def differences(self, values: Mapping[str, Any]) -> list[str]:
@@ -124,12 +125,13 @@ def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
     texts.append(flat.get("config.mechanism"))
     names: list[str] = []
     for text in texts:
-        if not isinstance(text, str):
+        # A text without a separator or an ending is a name, such as that of a column.
+        if not isinstance(text, str) or not (
+            os.sep in text or Path(text).suffix
+        ):
             continue
-        # Other texts are the names of things such as columns.
-        may_be_path = os.sep in text or Path(text).suffix != ""
         path = Path(text).expanduser()
-        if may_be_path and path.exists() and not _is_in(path, folder):
+        if path.exists() and not _is_in(path, folder):
             names.append(text)
     if not names:
         return []
@@ -165,7 +167,7 @@ def load_job(
     def read_job(file: Path) -> Job:
         values, _ = read_checkpoint(inside(path.parent, file))
         _check_task(values, path.parent, task)
-        with values_of(file):
+        with checkpoint_errors(file):
             names = files_named(values, path.parent)
         for name in names:
             read_path = Path(name).expanduser()
@@ -175,7 +177,7 @@ def load_job(
                     "reads this path, which is outside of that folder.",
                     reads=name,
                 )
-        with values_of(file):
+        with checkpoint_errors(file):
             return Job.from_dict(values)
 
     # `run_on_grid` reads the checkpoint again, and warns then if the newest one is damaged.
@@ -208,7 +210,7 @@ def write_checkpoint(
     Args:
         path: the path of the file; its folder is created if it is missing.
         job: the job, as JSON values by name.
-        state: the state, as named arrays; none before the first checkpoint with a model.
+        state: the state, as named arrays; empty before the first round.
     """
     write_archive(
         path,
@@ -294,7 +296,7 @@ def from_newest(
 
 
 @contextlib.contextmanager
-def values_of(path: Path) -> Iterator[None]:
+def checkpoint_errors(path: Path) -> Iterator[None]:
     """Turn errors about the values in a checkpoint into an `UnreadableFileError`."""
     try:
         yield

@@ -33,10 +33,10 @@ from fl_epe.messages import share
 from fl_epe.simulation import grids
 from fl_epe.simulation.checkpoint import (
     Job,
+    checkpoint_errors,
     from_newest,
     has_checkpoint,
     read_checkpoint,
-    values_of,
     write_checkpoint,
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -133,7 +133,7 @@ class _Session:
             return initial
         # A damaged checkpoint may have been restored in part, so the strategy is a new one.
         self.strategy = self._new_strategy()
-        with values_of(path):
+        with checkpoint_errors(path):
             self.strategy.restore(state)
             self._series = {
                 name: state[f"series.{name}"].tolist()

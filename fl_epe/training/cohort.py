@@ -18,7 +18,7 @@ from fl_epe.models import one_thread
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task
 from fl_epe.training.local import Execution, LocalTraining, Trainer
-from fl_epe.training.vectorized import Member, Together, padded_size
+from fl_epe.training.vectorized import ChunkTrainer, Member, padded_size
 
 logger = logging.getLogger(__name__)
 
@@ -223,8 +223,8 @@ class CohortTrainer:
             self._train_one_by_one(obstacle)
 
     @functools.cached_property
-    def _together(self) -> Together:
-        return Together(self._task, self._execution)
+    def _chunk_trainer(self) -> ChunkTrainer:
+        return ChunkTrainer(self._task, self._execution)
 
     def _obstacle(self) -> str:
         """The reason why clients cannot be trained at once; "" if they can."""
@@ -343,7 +343,7 @@ class CohortTrainer:
             members = [work.member(client, data) for client, data in chunk]
             randoms = [member.random for member in members]
             with one_thread(), self._trainer.own_randomness(*randoms):
-                updates, sums = self._together.train(
+                updates, sums = self._chunk_trainer.train(
                     work.theta, members, work.local.learning_rate
                 )
             norms = work.norms(updates)
@@ -358,7 +358,7 @@ class CohortTrainer:
         self, work: _Round, chunk: LoadedClients, error: Exception
     ) -> None:
         """Train the halves of a chunk that failed; the client of a chunk of one by itself."""
-        half = -(-len(chunk) // 2)
+        half = math.ceil(len(chunk) / 2)
         if half < len(chunk):
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 self.chunk = min(self.chunk, half)
@@ -418,7 +418,7 @@ class CohortTrainer:
             # A chunk draws other random numbers, and updates must repeat only on a CPU.
             return not update.is_cpu
         try:
-            rows, _ = self._together.train(
+            rows, _ = self._chunk_trainer.train(
                 work.theta, [member], work.local.learning_rate
             )
         except Exception:  # noqa: BLE001 (torch cannot vectorise the model)

@@ -51,8 +51,6 @@ class Member:
         random: the client's random stream, in the state that `Trainer.train` would get.
 
     Attributes:
-        data: see the arguments.
-        random: see the arguments.
         steps: number of batches of all epochs.
         rows: number of rows of each batch, with padding.
     """
@@ -65,7 +63,7 @@ class Member:
     ) -> None:
         self.data = data
         self.random = random
-        self.steps = -(-len(data) // local.batch_size) * local.epochs
+        self.steps = math.ceil(len(data) / local.batch_size) * local.epochs
         self.rows = padded_size(len(data), local.batch_size)
         self._batches = batches(len(data), local, random)
 
@@ -97,8 +95,8 @@ DropoutCall = tuple[SeededDropout, tuple[int, ...]]
 """A dropout layer that is called in a forward pass, and the shape of an example there."""
 
 
-class Together:
-    """Trains clients at once, each with its own model.
+class ChunkTrainer:
+    """Trains the clients of a chunk at once, each with its own model.
 
     Each client needs memory for parameters and gradients in float32, and for the intermediate
     results of a forward pass. A model may have parameters, `SeededDropout`, random numbers and
@@ -180,18 +178,19 @@ class Together:
             for part, shape in zip(parts, self._shapes.values(), strict=True)
         ]
         calls = self._calls or []
-        grid = (len(members), members[0].rows)
+        count = len(members)
+        rows = members[0].rows
         host_masks = [
-            staging((*grid, *shape), torch.bool, self._device)
+            staging((count, rows, *shape), torch.bool, self._device)
             for _, shape in calls
         ]
         sizes = []
         positions = []
         for i, member in enumerate(members):
             masks_of_member = [mask[i] for mask in host_masks]
-            size, rows = member.draw_batch(calls, masks_of_member)
+            size, member_positions = member.draw_batch(calls, masks_of_member)
             sizes.append(size)
-            positions.append(rows)
+            positions.append(member_positions)
         batch = _gather(
             [member.data for member in members], positions, self._device
         )
@@ -232,14 +231,14 @@ class Together:
             return means.sum(), torch.stack(sums)
         rows = targets.shape[1]
         # Loss, metric and number of predictions of each row, shape (members, rows, 3).
-        grid = torch.stack(
+        by_row = torch.stack(
             [part.view(-1, rows).to(outputs.dtype) for part in parts], 2
         )
         if min(sizes) < rows:
             is_example = np.arange(rows) < np.array(sizes)[:, np.newaxis]
             mask = torch.from_numpy(is_example[:, :, np.newaxis])
-            grid = grid * sent(mask, self._device)
-        totals = grid.sum(1)
+            by_row = by_row * sent(mask, self._device)
+        totals = by_row.sum(1)
         means = totals[:, 0] / totals[:, 2].detach().clamp(min=1)
         return means.sum(), totals.detach().double()
 

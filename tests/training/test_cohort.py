@@ -25,7 +25,7 @@ from fl_epe.tasks.by_name import BUILT_IN
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 from fl_epe.training.cohort import Counts, _Round
-from fl_epe.training.vectorized import Member, Together
+from fl_epe.training.vectorized import Member, ChunkTrainer
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
 
@@ -184,7 +184,7 @@ def test_one_at_a_time_chunks_and_all_at_once_give_the_same_updates(
         _assert_same(again, counts)
 
 
-def test_together_the_cnn_takes_autograds_steps():
+def test_chunk_trainer_the_cnn_takes_autograds_steps():
     class Images(_Smooth):
         def model(self) -> nn.Module:
             return Cnn().double()
@@ -199,7 +199,7 @@ def test_together_the_cnn_takes_autograds_steps():
     task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
     theta = task.initial(0).astype(np.float64)
     members = [Member(task.client(i), local, generator(1, i)) for i in range(2)]
-    deltas, _ = Together(task, CPU).train(
+    deltas, _ = ChunkTrainer(task, CPU).train(
         torch.tensor(theta), members, local.learning_rate
     )
     for i, delta in enumerate(deltas):
@@ -262,17 +262,20 @@ def test_a_model_that_cannot_be_vectorised_is_trained_one_after_another(
 
 
 def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
-    sizes, train = [], Together.train
+    sizes, train = [], ChunkTrainer.train
 
     def small(
-        self: Together, theta: np.ndarray, members: list[Member], rate: float
+        self: ChunkTrainer,
+        theta: np.ndarray,
+        members: list[Member],
+        rate: float,
     ):
         sizes.append(len(members))
         if len(members) > 2:
             raise torch.cuda.OutOfMemoryError("no memory left")
         return train(self, theta, members, rate)
 
-    monkeypatch.setattr(Together, "train", small)
+    monkeypatch.setattr(ChunkTrainer, "train", small)
     expected, counts = _train(_Smooth(num_clients=12), CPU)
     total, again = _train(_Smooth(num_clients=12), Execution("cpu", chunk=5))
     assert sizes[:3] == [5, 3, 2]  # later ones are small at once
