@@ -202,7 +202,7 @@ def next_round(
 
     optimizer = config.optimizer()
     if not isinstance(optimizer, ServerSGD):
-        # The model's updates do not follow from the means.
+        # The model's update does not follow from the mean, so `advance` writes it here.
         released["delta"] = np.empty(len(state.theta))
     moments, theta = advance(
         optimizer, state.optimizer, state.theta, mean, t, released.get("delta")

@@ -18,6 +18,7 @@ from fl_epe.auditing import FaultKind
 from fl_epe.mechanism import ClippedSum
 from fl_epe.models import Cnn, Lstm, SeededDropout, bind_parameters
 from fl_epe.seeding import generator
+from fl_epe.simulation import worker
 from fl_epe.simulation.messages import TrainInstruction
 from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, from_datasets, load_task
@@ -25,7 +26,7 @@ from fl_epe.tasks.by_name import BUILT_IN
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 from fl_epe.training.cohort import Counts, _Round
-from fl_epe.training.vectorized import Member, ChunkTrainer
+from fl_epe.training.vectorized import ChunkTrainer, Member
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
 
@@ -284,7 +285,7 @@ def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
     _assert_same(again, counts)
 
 
-def test_a_worker_trains_in_chunks_too():
+def test_a_worker_trains_in_chunks_too(monkeypatch: pytest.MonkeyPatch):
     task = _Smooth()
     order = TrainInstruction(
         theta=task.initial(0),
@@ -301,11 +302,13 @@ def test_a_worker_trains_in_chunks_too():
         local_learning_rate=0.1,
         separate=False,
     )
-    alone, chunked = (
-        execute(task, order, CPU),
-        execute(task, order, Execution("cpu", chunk=2)),
-    )
-    apart = execute(task, dataclasses.replace(order, separate=True), CPU)
+    monkeypatch.setenv("FL_EPE_DEVICE", "cpu")
+    monkeypatch.setenv("FL_EPE_CHUNK", "1")
+    alone = execute(task, order)
+    apart = execute(task, dataclasses.replace(order, separate=True))
+    monkeypatch.setenv("FL_EPE_CHUNK", "2")
+    monkeypatch.setattr(worker, "_trainers", worker._Trainers())
+    chunked = execute(task, order)
     np.testing.assert_allclose(chunked.total, alone.total, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(apart.total, alone.total)
     for sums in (alone, chunked, apart):
