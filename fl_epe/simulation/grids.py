@@ -263,8 +263,9 @@ class StopRequest:
         """Ask the run to stop.
 
         Returns:
-            Whether the run will notice the request soon. If not, a signal handler should raise
-            an exception: it runs in the thread that waits, or nothing checks the request.
+            Whether the run will notice the request. It does not if the calling thread, as that
+            of a signal handler, is the one that waits for replies. Then the caller may raise an
+            exception, which ends the waiting.
         """
         self.asked = True
         return self.is_checked and self.waiting_thread != threading.get_ident()

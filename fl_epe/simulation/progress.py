@@ -17,10 +17,10 @@ class Progress:
         clip_norm: clip norm of the round.
         canaries_seen: number of observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
-        epsilons: by their names in metrics, ε of a client so far against an adversary who sees
-            every round's model, its interval, which holds for all rounds at once, and the
-            analytical ε. After the last round, these are the final result. A value is NaN if it
-            is not known.
+        epsilons: estimates of ε so far, by their names in metrics: ε of a client against an
+            adversary who sees every round's model, its interval, which holds for all rounds at
+            once, and the analytical ε. After the last round, they are those of the final
+            result. A value is NaN if it is not known.
         metric: name of the task's metric, see `fl_epe.tasks.Task.metric`.
         eval_loss: loss of the last evaluation, on held-out data.
         faults: the first messages about faults.

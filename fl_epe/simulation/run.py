@@ -300,7 +300,7 @@ def run_on_grid(
 ) -> AuditRecord:
     """Train ``job`` on the nodes of a grid that run `worker_app`, and audit it.
 
-    Only the job changes the result.
+    The result depends only on the job.
 
     Args:
         grid: the grid: in process, of Ray or of a SuperLink.

@@ -85,6 +85,7 @@ def from_datasets(
             of a column, which has text or integers), "iid:CLIENTS", "dirichlet:ALPHA" (clients
             of equal size whose shares of the targets are drawn from a Dirichlet distribution,
             as by Hsu et al. 2019), or a partitioner of flwr-datasets that has no data yet.
+            Random partitions always have the same seed.
         num_clients: number of clients, only for "dirichlet".
         held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn
             from all rows, or a data set. By default the split "test" or "validation", or a

@@ -106,7 +106,7 @@ class SplitImages(Classes, Task, abc.ABC):
 
 @functools.lru_cache(maxsize=4)
 def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
-    """The training examples, the held-out ones, and each client's rows of the former."""
+    """The training examples, the held-out ones, and the training examples of each client."""
     random = generator(task.data_seed)
     training, held_out = task._examples(random)
     _, labels = training
@@ -326,8 +326,8 @@ def _draw_counts(
 ) -> np.ndarray:
     """The number of examples of each label, ``size`` together.
 
-    They are drawn from a multinomial distribution. If a label does not have as many, the
-    missing examples are drawn again from the labels that have some left.
+    They are drawn from a multinomial distribution. If a label has fewer examples than were
+    drawn, the missing ones are drawn again, from the labels that have some left.
     """
     counts = np.zeros(len(available), np.int64)
     while counts.sum() < size:

@@ -58,12 +58,10 @@ def check_partition(
         raise_invalid("partition", partition, _VALID_PARTITIONS)
     if kind == "dirichlet" and (num_clients is None or num_clients < 1):
         raise_invalid(
-            "num_clients", num_clients, f">= 1 beside partition={partition!r}"
+            "num_clients", num_clients, f">= 1 with partition={partition!r}"
         )
     if kind != "dirichlet" and num_clients is not None:
-        raise_invalid(
-            "num_clients", num_clients, "only beside 'dirichlet:ALPHA'"
-        )
+        raise_invalid("num_clients", num_clients, "only with 'dirichlet:ALPHA'")
 
 
 def _is_positive(text: str) -> bool:

@@ -104,7 +104,7 @@ def read_tables(source: Source, by: str = "") -> dict[str, pandas.DataFrame]:
             try:
                 table[by] = client_ids(arrow_column(rows, by)).to_pandas()
             except ValueError as error:
-                raise_invalid("by", by, f"to say whose a row is: {error}")
+                raise_invalid("by", by, f"to have clients' ids: {error}")
         tables[name] = table
     return tables
 
@@ -169,7 +169,7 @@ def _read_folder(path: Path, by: str) -> Any:
     for split, files in (builder.config.data_files or {}).items():
         splits[str(split)] = [Path(file) for file in files]
         for file in splits[str(split)]:
-            # The README.md of the folder may name files outside of it.
+            # The README.md of a folder may name files outside the folder.
             in_source(path, file)
     if builder.name in ("csv", "json"):
         return {

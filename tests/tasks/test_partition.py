@@ -187,7 +187,7 @@ def test_numbers_as_classes_may_have_gaps_and_text_may_be_classes():
         pytest.param(
             "iid:3",
             3,
-            "num_clients=3 only beside 'dirichlet:ALPHA'",
+            "num_clients=3 only with 'dirichlet:ALPHA'",
             id="iid-twice",
         ),
         pytest.param(
@@ -203,7 +203,7 @@ def test_numbers_as_classes_may_have_gaps_and_text_may_be_classes():
             "dirichlet:x", 3, "(ALPHA > 0) with num_clients", id="alpha-text"
         ),
         pytest.param(7, None, "partition=7 to be 'by:COLUMN'", id="a-number"),
-        pytest.param(LinearPartitioner(2), 2, "only beside", id="object-twice"),
+        pytest.param(LinearPartitioner(2), 2, "only with", id="object-twice"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
