@@ -138,12 +138,12 @@ def _date_format(texts: Any) -> str | None:
 def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
     """The number of classes of a column of targets; ``None`` if it has real numbers.
 
-    In a column with missing values, integers are stored as floats, so floats without decimals
-    count as integers there.
+    Integers with many distinct values count as real numbers. In a column with missing values,
+    integers are stored as floats, so floats without decimals count as integers there.
 
     Raises:
-        ValueError: if all values are equal, or if they are neither numbers nor text that
-            repeats.
+        ValueError: if all values are equal, a text is blank, or the values are neither numbers
+            nor text that repeats.
     """
     from pandas.api.types import infer_dtype
 
@@ -167,9 +167,8 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
         distinct > CLEAR_CLASSES or (values % 1 != 0).any()
     ):
         return None
-    if distinct > CLEAR_CLASSES and distinct > _MAX_DISTINCT_TEXTS * len(
-        values
-    ):
+    hardly_repeat = distinct > _MAX_DISTINCT_TEXTS * len(values)
+    if distinct > CLEAR_CLASSES and hardly_repeat:
         counts = f"found {distinct:,} different ones in {len(values):,} rows"
         raise_invalid(
             "targets", targets.name, f"to have classes that repeat, {counts}"

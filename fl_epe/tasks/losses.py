@@ -220,6 +220,7 @@ def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     shape = tuple(outputs.shape)
     target_shape = tuple(targets.shape)
+    # Whether the second axis fits, and whether the last one does.
     is_second = len(shape) > 2 and shape[:1] + shape[2:] == target_shape
     if is_second and shape[:-1] == target_shape:
         raise ValueError(
@@ -241,6 +242,7 @@ def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
+    """The shape without axes of length 1, which models may add or leave out."""
     return [length for length in shape if length != 1]
 
 
