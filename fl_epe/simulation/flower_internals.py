@@ -46,17 +46,21 @@ def with_own_records(
         # The constructor of ArrayRecord would copy the arrays, so the record starts empty.
         records[name] = type(item)()
         for key, value in item.items():
-            is_encoded = isinstance(value, Array) and not isinstance(
-                value, DecodedArray
-            )
-            if is_encoded and value.stype == NUMPY:
-                if id(value) not in decoded:
-                    decoded[id(value)] = DecodedArray(value)
-                value = decoded[id(value)]
+            if isinstance(value, Array):
+                value = _decoded(value, decoded)
             records[name][key] = value
     make: Any = Message
     copy: Message = make(RecordDict(records), metadata=message.metadata)
     return copy
+
+
+def _decoded(array: Array, decoded: dict[int, DecodedArray]) -> Array:
+    """The array in decoded form; it is not decoded twice."""
+    if isinstance(array, DecodedArray) or array.stype != NUMPY:
+        return array
+    if id(array) not in decoded:
+        decoded[id(array)] = DecodedArray(array)
+    return decoded[id(array)]
 
 
 def quiet_flower() -> None:

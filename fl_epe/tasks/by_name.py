@@ -168,14 +168,14 @@ def find_task(reference: str) -> FoundTask:
         _refuse(reference, f"to be one of {names}, or {_REFERENCE_FORM}{hint}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
     make = _attribute(_import(module, reference), name, reference)
+    missing = ", ".join(sorted(getattr(make, "__abstractmethods__", ())))
+    if missing:
+        _refuse(reference, f"to define {missing}: see fl_epe.tasks.Task")
     settings = make
     if inspect.isfunction(make):
         settings = _settings_of(make, reference)
     elif not inspect.isclass(make):
         settings = dataclasses.make_dataclass("_NoOptions", [])
-    elif inspect.isabstract(make):
-        missing = ", ".join(sorted(make.__abstractmethods__))
-        _refuse(reference, f"to define {missing}: see fl_epe.tasks.Task")
     return FoundTask(reference, make, settings)
 
 
