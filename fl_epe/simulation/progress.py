@@ -1,7 +1,6 @@
 """`Progress`: the state of a run after a round, to show or to log."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 
@@ -34,11 +33,11 @@ class Progress:
     clip_norm: float
     canaries_seen: int
     seconds_left: float
-    metric: str = "accuracy"
-    epsilons: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    eval_loss: float = math.nan
-    faults: Sequence[str] = ()
-    fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    metric: str
+    epsilons: Mapping[str, float]
+    eval_loss: float
+    faults: Sequence[str]
+    fault_counts: Mapping[str, int]
 
     def metrics(self) -> dict[str, float]:
         """The metrics for loggers, under the names of the record's metrics; NaN if unknown."""

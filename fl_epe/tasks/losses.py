@@ -87,9 +87,7 @@ class LossSum:
 
     def mean(self) -> torch.Tensor:
         """The mean loss of a prediction, differentiable; 0 if there is no prediction."""
-        if isinstance(self.examples, torch.Tensor):
-            return self.loss / self.examples.clamp(min=1)
-        return self.loss / max(1, self.examples)
+        return self.loss / torch.as_tensor(self.examples).clamp(min=1)
 
     def sums(self, device: torch.device) -> torch.Tensor:
         """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
