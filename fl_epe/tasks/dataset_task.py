@@ -32,8 +32,7 @@ import torch
 from fl_epe.checks import raise_invalid
 from fl_epe.data import absolute
 from fl_epe.models import call_model, prepared
-from fl_epe.tasks import losses, tables, tensors
-from fl_epe.tasks import partition as partitions
+from fl_epe.tasks import losses, partitions, tables, tensors
 from fl_epe.tasks.contract import Task
 
 if TYPE_CHECKING:

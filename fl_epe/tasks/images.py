@@ -38,6 +38,7 @@ _FILES = (
     "t10k-labels-idx1-ubyte",
 )
 _CLASSES = 10
+_HELD_OUT_SHARE_OF_DIGITS = 0.2
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _IDX_OF_UNSIGNED_BYTES = b"\0\0\x08"
@@ -150,13 +151,16 @@ class Digits(SplitImages):
         self, random: np.random.Generator
     ) -> tuple[Examples, Examples]:
         bunch = load_digits()
+        # Pixels are 0 … 16.
         small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
         scaled = functional.interpolate(
             small, size=(28, 28), mode="bilinear", align_corners=False
         )
         images = scaled.numpy()
         labels = bunch.target
-        training, held_out = stratified_split(labels, 0.2, random)
+        training, held_out = stratified_split(
+            labels, _HELD_OUT_SHARE_OF_DIGITS, random
+        )
         training_examples = images[training], labels[training]
         return training_examples, (images[held_out], labels[held_out])
 
@@ -308,7 +312,13 @@ def _shuffled_by_label(
 def stratified_split(
     labels: np.ndarray, share: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of a training and a held-out part, with ``share`` of every label held out."""
+    """The indices of the training and the held-out examples, with a share of each label held out.
+
+    Args:
+        labels: int of shape (examples,).
+        share: the share, which is rounded to a whole number of examples of each label.
+        random: the source of all randomness.
+    """
     held_out_by_label = [
         rows[: round(share * len(rows))]
         for rows in _shuffled_by_label(labels, random)

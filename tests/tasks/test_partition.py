@@ -15,7 +15,7 @@ from flwr_datasets.partitioner import (
 from own_data import net, rows
 
 from fl_epe.tasks import from_datasets
-from fl_epe.tasks.partition import check_partition, client_rows
+from fl_epe.tasks.partitions import check_partition, client_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:Partition sizes do not match")
 
