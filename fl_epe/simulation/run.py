@@ -220,12 +220,11 @@ class _Session:
         self._saved_rounds = t
         return True
 
-    def stop_error(self) -> grids.RunStoppedError:
-        """Write a checkpoint; returns the error with which the run stops."""
+    def stop_error(self, saved: bool) -> grids.RunStoppedError:
+        """The error with which the run stops; ``saved`` is the result of `save_checkpoint`."""
+        rounds = self.job.config.rounds
         return grids.RunStoppedError(
-            self.strategy.rounds_done,
-            self.job.config.rounds,
-            saved=self.save_checkpoint(),
+            self.strategy.rounds_done, rounds, saved=saved
         )
 
     def _progress(self, final_model: ArrayRecord | None) -> Progress:
@@ -353,12 +352,13 @@ def _train(grid: Grid, session: _Session, timeout: float) -> None:
         )
     except grids.EndedError as end:
         if session.deciding_estimate() is None:
-            raise session.stop_error() from end
+            saved = session.save_checkpoint()
+            raise session.stop_error(saved) from end
     except BaseException as error:
         if stop.waiting_thread is not None:
-            session.save_checkpoint()
+            saved = session.save_checkpoint()
             if stop.asked and isinstance(error, KeyboardInterrupt):
-                raise session.stop_error() from error
+                raise session.stop_error(saved) from error
         raise
     finally:
         stop.is_checked = False
