@@ -168,8 +168,7 @@ def test_real_numbers_are_refused(
     ]
     assert main(words) == 2
     assert (
-        f"--by='user' to say whose a row is: {REMEDY}"
-        in capsys.readouterr().err
+        f"--by='user' to have clients' ids: {REMEDY}" in capsys.readouterr().err
     )
 
 

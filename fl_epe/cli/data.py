@@ -101,7 +101,7 @@ class New:
         needed = self._needed_columns(data, names)
         table = tables[train].dropna(subset=needed)
         classes = classes_to_predict(tables[train][self.targets])
-        kinds = sort_columns(table, but=needed)
+        kinds = sort_columns(table, excluded=needed)
         if not (kinds.numbers or kinds.categories or kinds.dates):
             raise_invalid(
                 "data",

@@ -222,11 +222,11 @@ class _Machine:
             log.note(
                 "stopped",
                 round=end.rounds_done,
-                kept=end.kept,
+                kept=end.saved,
                 exit_status=status,
             )
             loggers.close({"status": "stopped"})
-            lost = "" if end.kept else ", which could not be kept"
+            lost = "" if end.saved else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
             console.print_whole("", f"Stopped {where}. Go on with: {resume}")
             return status

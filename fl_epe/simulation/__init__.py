@@ -1,8 +1,8 @@
-"""DP-FedAvg with canaries on Flower: the strategy, the worker app, and ways to run them here.
+"""DP-FedAvg with canaries on Flower: the strategy, the worker app, and functions that run them.
 
-Run a `Job` with `simulate` on this machine, or with `run_on_grid` on any Flower grid. Training
-needs PyTorch, which is imported when such a name is first used. Only `flower_internals.py` touches
-what Flower does not publish.
+`simulate` runs a `Job` on this machine, and `run_on_grid` runs it on any Flower grid. PyTorch is
+imported when a name that needs it is first used. Only `flower_internals.py` uses private parts of
+Flower.
 
 Examples:
     >>> from flwr.clientapp import ClientApp

@@ -3,9 +3,9 @@
 A checkpoint has the job, as JSON text, and the state, as named arrays. It is an archive with
 checksums (`fl_epe.archive`) that only its owner can read, because the job has the canary seed.
 
-There are two files: ``checkpoint.npz``, and the checkpoint before it,
-``checkpoint-previous.npz``. At every moment one of them is complete, and if the first is
-damaged, the second is used.
+There are two files: the newest checkpoint, ``checkpoint.npz``, and the previous one,
+``checkpoint-previous.npz``. At every moment one of them is complete. If the newest is damaged,
+the previous one is used.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ class Job:
             "seeds": dataclasses.asdict(self.seeds),
             "evaluate_every": self.evaluate_every,
         }
+        # Values that were read from JSON have lists instead of tuples.
         return dict(json.loads(json.dumps(values)))
 
     def differences(self, values: Mapping[str, Any]) -> list[str]:
         """Names of the values in which this job differs from another job's `to_dict`."""
-        second = _flat(values)
-        first = _flat(self.to_dict())
+        second = _flattened(values)
+        first = _flattened(self.to_dict())
         names = sorted(first | second)
         return [name for name in names if first.get(name) != second.get(name)]
 
@@ -100,10 +101,11 @@ class Job:
         )
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+def _flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with those of nested mappings under names such as ``config.rounds``."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
+        # An empty mapping keeps its name.
         if value and isinstance(value, dict):
             flat |= {f"{name}.{key}": entry for key, entry in value.items()}
         else:
@@ -118,23 +120,24 @@ def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
         values: the job, as from `Job.to_dict`.
         folder: the folder of the run.
     """
-    flat = _flat(values)
-    options = [flat[name] for name in flat if name.startswith("options.")]
-    names = []
-    for text in [*options, flat.get("config.mechanism")]:
+    flat = _flattened(values)
+    texts = [flat[name] for name in flat if name.startswith("options.")]
+    texts.append(flat.get("config.mechanism"))
+    names: list[str] = []
+    for text in texts:
+        # A text without a separator or an ending is a name, such as that of a column.
         if not isinstance(text, str) or not (
-            Path(text).suffix or os.sep in text
+            os.sep in text or Path(text).suffix
         ):
             continue
         path = Path(text).expanduser()
-        is_outside = path.exists() and not _is_in(path, folder)
-        if is_outside and text not in names:
+        if path.exists() and not _is_in(path, folder):
             names.append(text)
     if not names:
         return []
     fields = dataclasses.fields(find_task(values["task"]).settings)
     defaults = [field.default for field in fields]
-    return [name for name in names if name not in defaults]
+    return [name for name in dict.fromkeys(names) if name not in defaults]
 
 
 def _is_in(path: Path, folder: Path) -> bool:
@@ -146,27 +149,45 @@ def load_job(
 ) -> Job:
     """The job of an unfinished run, from the newest checkpoint that is not damaged.
 
+    The folder may come from somebody else. So its checkpoint must choose neither the module
+    that is imported, whose code would run, nor files elsewhere that are read: the user names
+    both again.
+
     Args:
         path: the path of the newest checkpoint.
-        task: the reference of the job's task, which the user must name if it is "module:name":
-            importing a module runs its code, so a file must not choose the module.
-        reads: files and folders elsewhere that the job may read, which a file must not choose
-            either.
+        task: the reference of the job's task, required if it is "module:name".
+        reads: files and folders outside of the folder of ``path`` that the job may read.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; or if
-            its task is not ``task``.
+        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; if its
+            task is not ``task``; or if the job reads other files outside of the folder.
     """
+
+    def read_job(file: Path) -> Job:
+        values, _ = read_checkpoint(inside(path.parent, file))
+        _check_task(values, path.parent, task)
+        with checkpoint_errors(file):
+            names = files_named(values, path.parent)
+        for name in names:
+            read_path = Path(name).expanduser()
+            if not any(_is_in(read_path, allowed) for allowed in reads):
+                raise ArgumentError(
+                    f"Expected {{reads}} to be named again: the checkpoint in {path.parent} "
+                    "reads this path, which is outside of that folder.",
+                    reads=name,
+                )
+        with checkpoint_errors(file):
+            return Job.from_dict(values)
+
     # `run_on_grid` reads the checkpoint again, and warns then if the newest one is damaged.
-    return from_newest(
-        path, lambda place: _job_in(place, task, reads), go_on=False
-    )
+    return from_newest(path, read_job, go_on=False)
 
 
-def _job_in(path: Path, task: str | None, reads: Collection[Path]) -> Job:
-    folder = path.parent
-    values, _ = read_checkpoint(inside(folder, path))
+def _check_task(
+    values: Mapping[str, Any], folder: Path, task: str | None
+) -> None:
+    """Refuse the task of a job unless the user named it, or named none and it is built in."""
     stored_task = str(values.get("task", ""))
     if task is None and ":" in stored_task:
         raise ArgumentError(
@@ -179,18 +200,6 @@ def _job_in(path: Path, task: str | None, reads: Collection[Path]) -> Job:
             f"Expected task={task!r} to be {stored_task!r:.400}, the task of the checkpoint in "
             f"{folder}."
         )
-    with values_of(path):
-        names = files_named(values, folder)
-    for name in names:
-        file = Path(name).expanduser()
-        if not any(_is_in(file, allowed) for allowed in reads):
-            raise ArgumentError(
-                f"Expected {{reads}} to be named again: the checkpoint in {folder} has this read, "
-                "which is outside of that folder.",
-                reads=name,
-            )
-    with values_of(path):
-        return Job.from_dict(values)
 
 
 def write_checkpoint(
@@ -201,7 +210,7 @@ def write_checkpoint(
     Args:
         path: the path of the file; its folder is created if it is missing.
         job: the job, as JSON values by name.
-        state: the state, as named arrays; none before the first checkpoint with a model.
+        state: the state, as named arrays; empty before the first round.
     """
     write_archive(
         path,
@@ -229,7 +238,8 @@ def previous_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}-previous{path.suffix}")
 
 
-def _damaged(path: Path) -> Path:
+def damaged_of(path: Path) -> Path:
+    """The path to which a damaged checkpoint at ``path`` is renamed."""
     return path.with_name(f"{path.stem}-damaged{path.suffix}")
 
 
@@ -240,7 +250,7 @@ def has_checkpoint(path: Path) -> bool:
 
 def remove_checkpoint(path: Path) -> None:
     """Remove the checkpoints of a finished run."""
-    for file in (_damaged(path), previous_of(path), path):
+    for file in (damaged_of(path), previous_of(path), path):
         file.unlink(missing_ok=True)
 
 
@@ -253,22 +263,22 @@ def from_newest(
         path: the path of the newest checkpoint.
         read: a function of a path that raises an `UnreadableFileError` if the file is not
             usable.
-        go_on: whether the run goes on. If the previous checkpoint is used then, a warning names
-            both, and the damaged one is renamed, so that the next checkpoint does not make it
-            the previous one.
+        go_on: whether the run goes on from this checkpoint. If it is the previous one, a
+            warning names both, and the damaged one is renamed: the next checkpoint would
+            otherwise make it the previous one.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
         UnreadableFileError: if no checkpoint is usable; the message names the newest.
     """
-    older = previous_of(path)
+    previous = previous_of(path)
     try:
         return read(path)
     except (FileNotFoundError, UnreadableFileError) as error:
-        if not older.exists():
+        if not previous.exists():
             raise
         try:
-            result = read(older)
+            result = read(previous)
         except UnreadableFileError as second:
             raise UnreadableFileError(
                 f"{error} The one before it cannot be used either: {second}"
@@ -277,16 +287,16 @@ def from_newest(
             logger.warning(
                 "%s The run goes on from the checkpoint before it, %s.",
                 error,
-                older,
+                previous,
             )
             # The newest file may be missing, or the folder may not be writable.
             with contextlib.suppress(OSError):
-                path.replace(_damaged(path))
+                path.replace(damaged_of(path))
         return result
 
 
 @contextlib.contextmanager
-def values_of(path: Path) -> Iterator[None]:
+def checkpoint_errors(path: Path) -> Iterator[None]:
     """Turn errors about the values in a checkpoint into an `UnreadableFileError`."""
     try:
         yield

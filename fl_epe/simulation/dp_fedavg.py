@@ -90,17 +90,20 @@ class ClippedSums:
     canaries: int = 0
 
     def take(self) -> Self:
-        """Move the sums into a copy, so that the memory of the total is freed with the copy."""
+        """Move the sums into a copy, so that the memory of the total is freed with the copy.
+
+        The counts stay in this object, too.
+        """
         sums = copy.copy(self)
         self.total = np.empty(0)
         return sums
 
 
 def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
-    """Choose the cohorts and the canaries of all rounds, before the first one."""
-    client_rng, canary_rng, coin_rng = (
-        generator(seeds.participation, stream) for stream in range(3)
-    )
+    """Draw the cohorts and the canaries of all rounds, before the first one."""
+    client_rng = generator(seeds.participation, 0)
+    canary_rng = generator(seeds.participation, 1)
+    coin_rng = generator(seeds.participation, 2)
     cohorts = list(config.client_schedule().cohorts(config.clients, client_rng))
     unobserved = config.unobserved or 0
     if config.on_ladder:
@@ -110,6 +113,7 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
     count = config.num_canaries or 0
     observed = np.arange(count)
     if config.by_coin:
+        # A fair coin for each canary decides whether it takes part.
         observed = np.flatnonzero(coin_rng.random(count + unobserved) < 0.5)
     schedule = config.canary_schedule()
     presence = schedules.presence(schedule, len(observed), canary_rng)
@@ -117,13 +121,16 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
 
 
 def _ladder_presence(config: RunConfig, rng: np.random.Generator) -> Booleans:
-    """The rounds of canaries at places that the clients' schedule has for further clients."""
+    """Whether each canary on the ladder takes part in each round, ``(T, k)``.
+
+    Canaries share places, each of which takes part in the rounds of a further client.
+    """
     load = config.load
     schedule = load.place_schedule(config.client_schedule())
     if not load.places:
         return np.zeros((config.rounds, 0), bool)
-    # Places that share cohorts of a fixed size with no clients would depend on each other, which
-    # would leak something about secret rounds.
+    # If rounds are secret, the places are drawn together with the clients. In cohorts of a fixed
+    # size, places alone would depend on each other, which would leak information about the rounds.
     clients = config.clients if load.secret else 0
     places = schedules.presence(
         schedule, load.places + clients, rng, load.places
@@ -161,37 +168,31 @@ def next_round(
 ) -> tuple[ServerState, dict[str, Floats]]:
     """Add noise, divide by the *expected* cohort size, step, and update the clip norm.
 
-    ``health`` gets the noise before it is correlated. No vector of the state or the sums is
-    changed: the same state and sums give the same next state.
+    No vector of the state or the sums is changed: the same state and sums give the same next
+    state.
+
+    Args:
+        config: the settings of the run.
+        seeds: the seeds of the random streams.
+        state: the state after the previous round.
+        sums: the sums of this round.
+        health: gets the noise before it is correlated, to check its distribution.
 
     Returns:
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
     """
     t = state.rounds_done
     n = config.cohort_size
-    dim = len(state.theta)
-    strategy = config.strategy()
-    noise_state = state.noise
-    deviation = config.sum_noise_multiplier()
-    if strategy is None:
-        deviation *= state.clip_norm
-    rng = noise_generator(seeds.noise, t, 0, kind=config.noise_generator)
-    mean = gaussian_noise(rng, dim, deviation)
-    if health is not None:
-        health.add(mean, deviation)
-    if strategy is not None:
-        for block in blocks(dim):
-            earlier = tuple(vector[block] for vector in state.noise)
-            mean[block] = strategy.correlate(t, earlier, mean[block])
-        noise_state = strategy.keep(state.noise, mean)
-        mean *= state.clip_norm
+    mean, noise_state = _sum_noise(config, seeds, state, health)
     mean += sums.total
     mean /= n
     released = {"mean": mean}
     if sums.clients_total is not None:
         released["residual"] = mean - sums.clients_total / n
 
-    voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
+    voters = sums.clients
+    if config.canaries_vote:
+        voters += sums.canaries
     rng = noise_generator(seeds.noise, t, 1, kind=config.noise_generator)
     clip_norm = config.clip_rule().update(
         state.clip_norm, sums.unclipped, voters, rng
@@ -201,12 +202,40 @@ def next_round(
 
     optimizer = config.optimizer()
     if not isinstance(optimizer, ServerSGD):
-        # The model's updates do not follow from the means.
-        released["delta"] = np.empty(dim)
+        # The model's update does not follow from the mean, so `advance` writes it here.
+        released["delta"] = np.empty(len(state.theta))
     moments, theta = advance(
         optimizer, state.optimizer, state.theta, mean, t, released.get("delta")
     )
     return ServerState(theta, clip_norm, moments, noise_state, t + 1), released
+
+
+def _sum_noise(
+    config: RunConfig,
+    seeds: Seeds,
+    state: ServerState,
+    health: NoiseHealth | None,
+) -> tuple[Floats, tuple[Floats32, ...]]:
+    """The noise of a round's sum, and the next state of correlated noise."""
+    t = state.rounds_done
+    dim = len(state.theta)
+    rng = noise_generator(seeds.noise, t, 0, kind=config.noise_generator)
+    deviation = config.sum_noise_multiplier()
+    strategy = config.strategy()
+    if strategy is None:
+        deviation *= state.clip_norm
+    noise = gaussian_noise(rng, dim, deviation)
+    if health is not None:
+        health.add(noise, deviation)
+    if strategy is None:
+        return noise, state.noise
+    # Noise in units of the clip norm is correlated over rounds.
+    for block in blocks(dim):
+        earlier = tuple(vector[block] for vector in state.noise)
+        noise[block] = strategy.correlate(t, earlier, noise[block])
+    noise_state = strategy.keep(state.noise, noise)
+    noise *= state.clip_norm
+    return noise, noise_state
 
 
 def released_series(config: RunConfig) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from flwr.app import Array, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fl_epe.messages import DecodedArray
+from fl_epe.messages import NUMPY, DecodedArray
 
 CLIENT_RAISED = 2
 """Flower's error code for a client app that raised an exception."""
@@ -46,17 +46,21 @@ def with_own_records(
         # The constructor of ArrayRecord would copy the arrays, so the record starts empty.
         records[name] = type(item)()
         for key, value in item.items():
-            if isinstance(value, Array) and value.stype == "numpy.ndarray":
-                if (
-                    not isinstance(value, DecodedArray)
-                    and id(value) not in decoded
-                ):
-                    decoded[id(value)] = DecodedArray(value)
-                value = decoded.get(id(value), value)
+            if isinstance(value, Array):
+                value = _decoded(value, decoded)
             records[name][key] = value
     make: Any = Message
     copy: Message = make(RecordDict(records), metadata=message.metadata)
     return copy
+
+
+def _decoded(array: Array, decoded: dict[int, DecodedArray]) -> Array:
+    """The array in decoded form; it is not decoded twice."""
+    if isinstance(array, DecodedArray) or array.stype != NUMPY:
+        return array
+    if id(array) not in decoded:
+        decoded[id(array)] = DecodedArray(array)
+    return decoded[id(array)]
 
 
 def quiet_flower() -> None:

@@ -31,6 +31,7 @@ from fl_epe.wording import NODE_THREAD
 
 _SERVER = 0  # node id of the server
 _M_ARENA_MAX = -8  # from malloc.h
+_POLL_SECONDS = 0.1  # between checks for replies and for a request to stop
 
 
 class InProcessGrid(Grid):
@@ -39,8 +40,8 @@ class InProcessGrid(Grid):
     Each node gets copies of the records, as if they were sent, but the arrays in them are not
     copied. If a client app raises an exception, the reply is an error message, as on a real
     node. If it does not reply within the timeout of `send_and_receive`, only that reply is
-    lost, and its node goes on in a new thread. With glibc, the process creates no more heaps
-    for threads from then on. Use the grid as a context manager, or call `close`.
+    lost, and its node goes on in a new thread. With glibc, all threads that the process starts
+    later share one heap (`share_one_heap`). Use the grid as a context manager, or call `close`.
 
     Args:
         client_app: the app that replies to the messages.
@@ -67,7 +68,7 @@ class InProcessGrid(Grid):
         self._threads = {
             node: _NodeThread(self._answer) for node in self._contexts
         }
-        self._numbers = itertools.count(1)
+        self._message_numbers = itertools.count(1)
         self._replies: dict[str, Future[Message]] = {}
 
     def __enter__(self) -> InProcessGrid:
@@ -115,12 +116,12 @@ class InProcessGrid(Grid):
         # The list keeps every array alive, so that no two have the same `id`.
         messages = list(messages)
         for original in messages:
-            number = str(next(self._numbers))
+            message_id = str(next(self._message_numbers))
             message = flower_internals.with_own_records(original, decoded)
-            flower_internals.set_message_id(message, number)
+            flower_internals.set_message_id(message, message_id)
             thread = self._threads[message.metadata.dst_node_id]
-            self._replies[number] = thread.submit(message)
-            ids.append(number)
+            self._replies[message_id] = thread.submit(message)
+            ids.append(message_id)
         return ids
 
     def pull_messages(
@@ -128,10 +129,10 @@ class InProcessGrid(Grid):
     ) -> Iterable[Message]:
         """The replies that are ready, each once; arguments of newer versions are ignored."""
         replies = []
-        for number in message_ids:
-            reply = self._replies.get(number)
+        for message_id in message_ids:
+            reply = self._replies.get(message_id)
             if reply is not None and reply.done():
-                del self._replies[number]
+                del self._replies[message_id]
                 replies.append(reply.result())
         return replies
 
@@ -145,10 +146,10 @@ class InProcessGrid(Grid):
         """Send, wait at most ``timeout`` seconds, and return the replies that are ready."""
         messages = list(messages)
         ids = list(self.push_messages(messages))
-        wait([self._replies[number] for number in ids], timeout)
+        wait([self._replies[message_id] for message_id in ids], timeout)
         replies = self.pull_messages(ids)
-        for message, number in zip(messages, ids, strict=True):
-            is_late = self._replies.pop(number, None) is not None
+        for message, message_id in zip(messages, ids, strict=True):
+            is_late = self._replies.pop(message_id, None) is not None
             if is_late:
                 node = message.metadata.dst_node_id
                 self._threads[node].end()
@@ -165,9 +166,9 @@ class InProcessGrid(Grid):
 
 
 def share_one_heap() -> None:
-    """Let all new threads use the first heap of glibc, instead of a heap each.
+    """Let all new threads use the first heap of glibc, instead of a heap of their own.
 
-    With a heap each, the server cannot use the memory that a node's thread frees after a round.
+    Otherwise the server could not use the memory that a node's thread frees after a round.
     Heaps of earlier threads stay. Without glibc this does nothing.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
@@ -178,12 +179,13 @@ class _NodeThread:
     """Replies to the messages of a node, one after the other.
 
     The thread is a daemon, so a client that hangs forever does not keep the process from
-    ending. The objects that it refers to are freed when it ends. Otherwise the garbage
-    collector would run Python code when it frees the thread, and CPython 3.11 fails if that
-    happens while NumPy reads a header in another thread.
+    ending. The function ``answer`` is only an argument of the thread, so that it is freed when
+    the thread ends. Otherwise the garbage collector would free it later by running Python code,
+    and CPython 3.11 fails if that happens while NumPy reads a header in another thread.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
+        # Messages with the futures of their replies; `None` ends the thread.
         self._work: queue.SimpleQueue[
             tuple[Message, Future[Message]] | None
         ] = queue.SimpleQueue()
@@ -211,12 +213,8 @@ class _NodeThread:
                 reply.set_result(answer(message))
             except BaseException as error:  # noqa: BLE001 - as an executor: `result` raises it
                 reply.set_exception(error)
-            # These are large, and the next task may come much later.
+            # Free these large objects; the next task may come much later.
             del task, message, reply
-
-
-# Seconds between checks for replies and for a request to stop.
-_PULL = 0.1
 
 
 class EndedError(Exception):
@@ -229,17 +227,17 @@ class RunStoppedError(Exception):
     Attributes:
         rounds_done: number of complete rounds.
         rounds: number of all rounds.
-        kept: whether a checkpoint of the complete rounds was written.
+        saved: whether a checkpoint of the complete rounds was written.
     """
 
-    def __init__(self, rounds_done: int, rounds: int, *, kept: bool) -> None:
-        how = "kept in the checkpoint" if kept else "not kept: see the warning"
+    def __init__(self, rounds_done: int, rounds: int, *, saved: bool) -> None:
+        how = "kept in the checkpoint" if saved else "not kept: see the warning"
         super().__init__(
             f"stopped after round {rounds_done} of {rounds}, {how}"
         )
         self.rounds_done = rounds_done
         self.rounds = rounds
-        self.kept = kept
+        self.saved = saved
 
 
 class StopRequest:
@@ -250,24 +248,27 @@ class StopRequest:
 
     Attributes:
         asked: whether the run was asked to stop.
-        listens: whether a run checks the request, which it does from its first round to its
+        is_checked: whether a run checks the request, which it does from its first round to its
             last.
-        waits_in: the thread in which that run waits for replies; ``None`` if it is not waiting.
+        waiting_thread: the id of the thread in which that run waits for replies; ``None`` if it
+            is not waiting.
     """
 
     def __init__(self) -> None:
-        self.asked = self.listens = False
-        self.waits_in: int | None = None
+        self.asked = False
+        self.is_checked = False
+        self.waiting_thread: int | None = None
 
     def ask(self) -> bool:
         """Ask the run to stop.
 
         Returns:
-            Whether the run will notice the request. If it is ``False``, a signal handler may
-            raise an exception, which ends the waiting in its thread at once.
+            Whether the run will notice the request. It does not if the calling thread, as that
+            of a signal handler, is the one that waits for replies. Then the caller may raise an
+            exception, which ends the waiting.
         """
         self.asked = True
-        return self.listens and self.waits_in != threading.get_ident()
+        return self.is_checked and self.waiting_thread != threading.get_ident()
 
     def raise_if_asked(self) -> None:
         """Raise an `EndedError` if the run was asked to stop."""
@@ -299,26 +300,27 @@ class WatchedGrid:
     ) -> Iterable[Message]:
         """Send, and wait for all replies, the end of the timeout or a request to stop.
 
-        ``request.waits_in`` stays set if this raises an exception. Arguments of newer Flower
-        versions are passed to the grid.
+        ``request.waiting_thread`` stays set if this raises an exception. Arguments of newer
+        Flower versions are passed to the grid.
         """
         messages = list(messages)
         # Flower also calls this for an evaluation by clients, which has no messages and comes
         # in the middle of a round.
         if not messages:
             return []
-        self._request.waits_in = threading.get_ident()
+        self._request.waiting_thread = threading.get_ident()
         self._request.raise_if_asked()
-        # A signal handler can raise in the main thread only; other threads poll the request.
-        main = threading.current_thread() is threading.main_thread()
-        if main or newer or isinstance(self._grid, InProcessGrid):
+        # A signal handler can interrupt only the main thread; other threads poll the request. An
+        # `InProcessGrid` cannot be polled, as it replaces the threads that are late.
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main or newer or isinstance(self._grid, InProcessGrid):
             replies = list(
                 self._grid.send_and_receive(messages, timeout=timeout, **newer)
             )
         else:
             limit = math.inf if timeout is None else timeout
             replies = self._poll(messages, limit)
-        self._request.waits_in = None
+        self._request.waiting_thread = None
         return replies
 
     def _poll(self, messages: Iterable[Message], limit: float) -> list[Message]:
@@ -332,5 +334,5 @@ class WatchedGrid:
                 pending.discard(reply.metadata.reply_to_message_id)
             self._request.raise_if_asked()
             if pending:
-                time.sleep(_PULL)
+                time.sleep(_POLL_SECONDS)
         return replies

@@ -11,13 +11,27 @@ import numpy as np
 import pydantic
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 
-from fl_epe.archive import UNREADABLE, one_line
+from fl_epe.archive import UNREADABLE, error_text, one_line
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import Floats32
 from fl_epe.mechanism import norm
 from fl_epe.messages import error_kind, read_only, records_of, share
 from fl_epe.simulation.dp_fedavg import ClippedSums
+
+_SEEDS = ("canary_seed", "local_seed")
+# The fields of a `PartialAggregate` that are arrays, and those that are numbers.
+_SUMS = ("total", "clients_total")
+_NUMBERS = (
+    "clients",
+    "canaries",
+    "unclipped",
+    "examples",
+    "loss_sum",
+    "correct",
+)
+# A sum of clipped updates may exceed its largest norm by rounding, relative to that norm.
+_ROUNDING = 1e-6
 
 
 class RefusedError(ValueError):
@@ -46,6 +60,7 @@ class TrainInstruction:
     """A worker's instruction for a round: its clients, its canaries and the settings.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
+    With ``separate``, it also replies with the sum over its clients without canaries.
     """
 
     theta: Floats32
@@ -141,8 +156,6 @@ class PartialAggregate(ClippedSums):
             values["faults"] = list(zip(kinds, values["faults"], strict=True))
             values |= {name: read_only(array) for name, array in sums.items()}
             return _AGGREGATE.validate_python(values)
-        except KeyError as error:
-            raise RefusedError(f"Expected {error} in the reply.") from error
         except pydantic.ValidationError as error:
             detail = error.errors()[0]
             value = f"{detail['loc'][0]}={detail['input']!r:.40}"
@@ -151,7 +164,7 @@ class PartialAggregate(ClippedSums):
             ) from error
         except UNREADABLE as error:
             raise RefusedError(
-                f"Expected a readable reply: {one_line(error)}."
+                f"Expected a readable reply: {one_line(error_text(error))}."
             ) from error
 
     def check(self, instruction: TrainInstruction) -> None:
@@ -161,23 +174,22 @@ class PartialAggregate(ClippedSums):
             RefusedError: for a wrong shape or type, or for a sum that is not finite or whose
                 norm is larger than its number of clipped updates allows.
         """
-        self._check_count("clients", len(instruction.clients))
-        self._check_count("canaries", len(instruction.canary_ids))
-        self._check_count("unclipped", self.clients)
+        limits = {
+            "clients": len(instruction.clients),
+            "canaries": len(instruction.canary_ids),
+            "unclipped": self.clients,
+        }
+        for name, limit in limits.items():
+            count = getattr(self, name)
+            if not 0 <= count <= limit:
+                raise RefusedError(f"Expected {name}={count} in [0, {limit}].")
         if self.clients_total is not None and not instruction.separate:
             raise RefusedError(
-                "Expected no sum of clients apart, as none was asked for."
+                "Expected no clients_total, as the instruction did not ask for it."
             )
         self._check_sum("total", self.clients + self.canaries, instruction)
         if instruction.separate:
             self._check_sum("clients_total", self.clients, instruction)
-
-    def _check_count(self, name: str, largest: int) -> None:
-        count = getattr(self, name)
-        if not 0 <= count <= largest:
-            raise RefusedError(
-                f"Expected {name}={count} >= 0 and <= {largest}."
-            )
 
     def _check_sum(
         self, name: str, count: int, instruction: TrainInstruction
@@ -191,31 +203,20 @@ class PartialAggregate(ClippedSums):
                 f"Expected {name} to be {expected}, got {actual}.",
                 FaultKind.ANSWER_OF_WRONG_SHAPE,
             )
-        length = norm(total)
+        total_norm = norm(total)
         clip_norm = instruction.clip_norm
-        # The small factor allows for rounding.
-        if length <= count * clip_norm * (1 + 1e-6):
+        if total_norm <= count * clip_norm * (1 + _ROUNDING):
             return
         kind = FaultKind.ANSWER_REFUSED
-        if not math.isfinite(length):
+        if not math.isfinite(total_norm):
             kind = FaultKind.ANSWER_NOT_FINITE
         raise RefusedError(
-            f"Expected the norm={length} of {name}, a sum of {count}, to be at most "
+            f"Expected the norm={total_norm} of {name}, a sum of {count}, to be at most "
             f"{count} times clip_norm={clip_norm}.",
             kind,
         )
 
 
-_SEEDS = ("canary_seed", "local_seed")
-_SUMS = ("total", "clients_total")
-_NUMBERS = (
-    "clients",
-    "canaries",
-    "unclipped",
-    "examples",
-    "loss_sum",
-    "correct",
-)
 _AGGREGATE = pydantic.TypeAdapter(PartialAggregate)
 
 
@@ -224,7 +225,7 @@ def collect(
     instructions: Mapping[int, TrainInstruction],
     sent: Iterable[Metadata],
     round_number: int,
-    fault: Callable[[FaultKind, str], None],
+    add_fault: Callable[[FaultKind, str], None],
 ) -> dict[int, PartialAggregate]:
     """The valid replies by node, in the order of the instructions.
 
@@ -233,10 +234,10 @@ def collect(
         instructions: the instruction of each node.
         sent: the metadata of the messages.
         round_number: number of the round, from 1.
-        fault: called once for each fault.
+        add_fault: called once for each fault.
     """
     parts: dict[int, PartialAggregate] = {}
-    # With an in-process grid, only copies of the messages have ids.
+    # With an in-process grid, only copies of the messages have ids, and no node dies.
     node_of = {
         metadata.message_id: metadata.dst_node_id
         for metadata in sent
@@ -244,36 +245,35 @@ def collect(
     }
     replied: set[int] = set()
     for reply in replies:
-        # For a node that died, the SuperLink replies with its own node id.
         metadata = reply.metadata
+        # If a node died, the SuperLink replies instead, with its own node id.
         node = node_of.get(metadata.reply_to_message_id, metadata.src_node_id)
-        group = metadata.group_id
-        if group and group != str(round_number):
-            fault(
-                FaultKind.ANSWER_OF_ANOTHER_ROUND,
-                f"node {node}: this is its answer of round {group}",
-            )
+        round_text = metadata.group_id
+        if round_text and round_text != str(round_number):
+            text = f"node {node}: this is its answer of round {round_text}"
+            add_fault(FaultKind.ANSWER_OF_ANOTHER_ROUND, text)
             continue
         replied.add(node)
         if node in parts:
-            fault(FaultKind.ANSWERED_TWICE, f"node {node}: it answered twice")
+            text = f"node {node}: it answered twice"
+            add_fault(FaultKind.ANSWERED_TWICE, text)
             continue
         try:
             if node not in instructions:
-                raise RefusedError("nobody asked it")
+                raise RefusedError("it was not asked")
             content = content_of(reply)
             part = PartialAggregate.decode(content)
-            # The message must not keep the memory of the sums when the parts are freed.
+            # Otherwise the message would refer to the sums after the part is freed.
             content.clear()
             part.check(instructions[node])
         except RefusedError as error:
-            fault(error.kind, f"node {node}: {error}")
+            add_fault(error.kind, f"node {node}: {error}")
             continue
         parts[node] = part
-        for lost_update in part.faults:
-            fault(*lost_update)
+        for fault in part.faults:
+            add_fault(fault.kind, fault.text)
     for node in instructions.keys() - replied:
-        fault(FaultKind.NO_ANSWER, f"node {node}: no answer in time")
+        add_fault(FaultKind.NO_ANSWER, f"node {node}: no answer in time")
     return {node: parts[node] for node in instructions if node in parts}
 
 
@@ -292,7 +292,8 @@ def add_up(
     values = {
         name: sum(getattr(part, name) for part in parts) for name in _NUMBERS
     }
-    for name in _SUMS if separate else _SUMS[:1]:
+    names = _SUMS if separate else ("total",)
+    for name in names:
         sums = [vars(part).pop(name) for part in parts] or [np.zeros(dim)]
         total = sums.pop(0)
         while sums:

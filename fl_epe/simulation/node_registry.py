@@ -1,6 +1,7 @@
 """`NodeRegistry` tracks the clients of each node; nodes may leave and return with other ids."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,12 +18,8 @@ from fl_epe.simulation.messages import RefusedError, content_of
 
 logger = logging.getLogger(__name__)
 
-# A node that did not name its clients is asked again after so many refreshes.
+# Number of refreshes after which a node that did not name its clients is asked again.
 _REFRESHES_TO_WAIT = 10
-# A replaced node is not asked again.
-_FOR_EVER = 10**9
-# In place of a client's number, it sorts a node without clients after all others.
-_NO_CLIENTS = 2**62
 
 
 class NodeRegistry:
@@ -46,8 +43,8 @@ class NodeRegistry:
         self._wait = wait
         self._sizes = sizes or np.ones_like
         self._clients_of: dict[int, Integers] = {}
-        # Number of refreshes until a node is asked again.
-        self._waits: dict[int, int] = {}
+        # Number of refreshes until a node is asked again; infinite for a replaced node.
+        self._refreshes_to_wait: dict[int, float] = {}
 
     def refresh(self, grid: Grid) -> Iterator[Fault]:
         """Forget nodes that left and ask new ones.
@@ -63,34 +60,35 @@ class NodeRegistry:
             del self._clients_of[node]
             yield Fault(FaultKind.NODE_LEFT, f"node {node}: it left")
         unknown = sorted(present - self._clients_of.keys())
-        queried = [node for node in unknown if not self._waits.get(node)]
-        self._waits = {
-            node: max(0, self._waits.get(node, 0) - 1) for node in present
+        waits = {node: self._refreshes_to_wait.get(node, 0) for node in present}
+        queried = [node for node in unknown if not waits[node]]
+        self._refreshes_to_wait = {
+            node: max(0, refreshes - 1) for node, refreshes in waits.items()
         }
         if not queried:
             return
         # A valid answer resets the wait.
         for node in queried:
-            self._waits[node] = _REFRESHES_TO_WAIT
+            self._refreshes_to_wait[node] = _REFRESHES_TO_WAIT
         queries = [
             Message(RecordDict(), node, MessageType.QUERY) for node in queried
         ]
         for reply in grid.send_and_receive(queries, timeout=self._wait):
             node = reply.metadata.src_node_id
             try:
-                clients = self._checked(content_of(reply))
+                clients = self._clients_in(content_of(reply))
             except RefusedError as error:
                 yield Fault(error.kind, f"node {node}: {error}")
                 continue
             yield from self._replace_nodes(node, clients)
             self._clients_of[node] = clients
-            self._waits[node] = 0
+            self._refreshes_to_wait[node] = 0
 
-    def refresh_until(self, grid: Grid, reachable: int) -> Iterator[Fault]:
-        """`refresh` until ``reachable`` clients can be reached, or the time to wait is over."""
+    def refresh_until(self, grid: Grid, clients: int) -> Iterator[Fault]:
+        """`refresh` until this number of clients can be reached, or the time to wait is over."""
         end = time.monotonic() + self._wait
         yield from self.refresh(grid)
-        while self.reachable() < reachable and time.monotonic() < end:
+        while self.reachable() < clients and time.monotonic() < end:
             time.sleep(1)
             yield from self.refresh(grid)
 
@@ -98,16 +96,18 @@ class NodeRegistry:
         self, new_node: int, clients: Integers
     ) -> Iterator[Fault]:
         """Forget nodes that hold a client of ``new_node``, unless both hold all clients."""
-        for node, older in list(self._clients_of.items()):
-            shared = np.intersect1d(clients, older)
-            both_hold_all = len(clients) == len(older) == self._num_clients
+        for node, clients_of_node in list(self._clients_of.items()):
+            shared = np.intersect1d(clients, clients_of_node)
+            both_hold_all = (
+                len(clients) == len(clients_of_node) == self._num_clients
+            )
             if len(shared) and not both_hold_all:
                 del self._clients_of[node]
-                self._waits[node] = _FOR_EVER
+                self._refreshes_to_wait[node] = math.inf
                 text = f"client {shared[0]} is on node {new_node} too, which came last"
                 yield Fault(FaultKind.NODE_LEFT, f"node {node}: {text}")
 
-    def _replicated(self) -> bool:
+    def _is_replicated(self) -> bool:
         """Whether there are nodes, and each holds all clients."""
         sizes = {len(clients) for clients in self._clients_of.values()}
         return sizes == {self._num_clients}
@@ -134,7 +134,7 @@ class NodeRegistry:
 
     def reachable(self) -> int:
         """The number of clients that the connected nodes hold."""
-        if self._replicated():
+        if self._is_replicated():
             return self._num_clients
         return sum(len(clients) for clients in self._clients_of.values())
 
@@ -150,36 +150,38 @@ class NodeRegistry:
         Yields:
             A node with its clients and canaries, in an order that does not depend on its id.
         """
-        first = {
-            node: int(clients.min(initial=_NO_CLIENTS))
-            for node, clients in self._clients_of.items()
-        }
-        nodes = sorted(first, key=first.__getitem__)
-        is_replicated = self._replicated()
-        if is_replicated:
-            part_of = self._balanced(clients, len(nodes))
+
+        def first_client(node: int) -> int:
+            return int(self._clients_of[node].min(initial=self._num_clients))
+
+        nodes = sorted(self._clients_of, key=first_client)
+        if self._is_replicated():
+            parts = self._balanced_parts(clients, len(nodes))
+        else:
+            parts = [
+                np.intersect1d(
+                    clients, self._clients_of[node], assume_unique=True
+                )
+                for node in nodes
+            ]
         for position, node in enumerate(nodes):
-            if is_replicated:
-                part = clients[part_of == position]
-            else:
-                reachable = self._clients_of[node]
-                part = np.intersect1d(clients, reachable, assume_unique=True)
             canaries = canary_ids[canary_ids % len(nodes) == position]
+            part = parts[position]
             if len(part) or len(canaries):
                 yield node, part.tolist(), canaries.tolist()
 
-    def _balanced(self, clients: Cohort, parts: int) -> Integers:
-        """The index of the part of each client, such that all parts have about equal work."""
+    def _balanced_parts(self, clients: Cohort, count: int) -> list[Cohort]:
+        """This number of parts of the clients, with about equal work."""
         sizes = np.asarray(self._sizes(clients))
-        loads = np.zeros(parts)
+        loads = np.zeros(count)
         part_of = np.empty(len(clients), np.int64)
         for client in np.argsort(-sizes, kind="stable"):
             part = loads.argmin()
             part_of[client] = part
             loads[part] += sizes[client]
-        return part_of
+        return [clients[part_of == part] for part in range(count)]
 
-    def _checked(self, content: RecordDict) -> Integers:
+    def _clients_in(self, content: RecordDict) -> Integers:
         """The clients in a node's answer.
 
         Raises:
@@ -192,7 +194,7 @@ class NodeRegistry:
             raise RefusedError(f"it names no clients: {error}") from error
         if clients.dtype.kind != "i":
             raise RefusedError(
-                f"its clients are {clients.dtype} {clients.shape}"
+                f"Expected client ids to be integers, got {clients.dtype}"
             )
         if (
             len(clients)

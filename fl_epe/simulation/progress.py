@@ -1,7 +1,6 @@
 """`Progress`: the state of a run after a round, to show or to log."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 
@@ -17,10 +16,10 @@ class Progress:
         clip_norm: clip norm of the round.
         canaries_seen: number of observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
-        epsilons: by their names in metrics, ε of a client so far against an adversary who sees
-            every round's model, its interval, which holds for all rounds at once, and the
-            analytical ε. After the last round, these are the final result. A value is NaN if it
-            is not known.
+        epsilons: estimates of ε so far, by their names in metrics: ε of a client against an
+            adversary who sees every round's model, its interval, which holds for all rounds at
+            once, and the analytical ε. After the last round, they are those of the final
+            result. A value is NaN if it is not known.
         metric: name of the task's metric, see `fl_epe.tasks.Task.metric`.
         eval_loss: loss of the last evaluation, on held-out data.
         faults: the first messages about faults.
@@ -34,11 +33,11 @@ class Progress:
     clip_norm: float
     canaries_seen: int
     seconds_left: float
-    metric: str = "accuracy"
-    epsilons: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    eval_loss: float = math.nan
-    faults: Sequence[str] = ()
-    fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    metric: str
+    epsilons: Mapping[str, float]
+    eval_loss: float
+    faults: Sequence[str]
+    fault_counts: Mapping[str, int]
 
     def metrics(self) -> dict[str, float]:
         """The metrics for loggers, under the names of the record's metrics; NaN if unknown."""

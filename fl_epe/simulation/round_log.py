@@ -19,9 +19,9 @@ from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 logger = logging.getLogger(__name__)
 
 METRICS = ("train_loss", "train_accuracy", "unclipped", "cohort")
-"""Names of the series of a training that a record has."""
+"""Names of the log's series that become metrics of a record."""
 
-_PER_ROUND = ("clip_norm", "absent", *METRICS)
+_SERIES = ("clip_norm", "absent", *METRICS)
 
 
 class RoundLog:
@@ -47,7 +47,7 @@ class RoundLog:
         self.observed_ids = plan.observed_ids
         self.canaries = plan.canaries
         self.rounds_done = 0
-        self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
+        self.history: dict[str, list[float]] = {name: [] for name in _SERIES}
         self.faults = FaultBook()
 
     def canary_ids(self, t: int) -> Cohort:
@@ -58,7 +58,7 @@ class RoundLog:
         """Whether each observed canary has taken part so far, ``(k,)``."""
         return np.asarray(self.presence[: self.rounds_done].any(axis=0))
 
-    def fault(
+    def add_fault(
         self, kind: FaultKind, text: str, number: int | None = None
     ) -> None:
         """Record a fault, and log it; the first of a kind is a warning.
@@ -77,7 +77,7 @@ class RoundLog:
 
     def close_round(
         self,
-        answered: Collection[TrainInstruction],
+        followed: Collection[TrainInstruction],
         total: PartialAggregate,
         clip_norm: float,
     ) -> None:
@@ -86,12 +86,13 @@ class RoundLog:
         A client whose update a node lost counts as present, and is among the faults.
 
         Args:
-            answered: the instructions of the nodes that replied; all other clients were absent.
+            followed: the instructions of the nodes that replied; all other clients were absent.
             total: the sum of the replies.
             clip_norm: the clip norm of the round.
         """
         t = self.rounds_done
         scheduled = len(self.cohorts[t]) + len(self.canary_ids(t))
+        # Without examples, the means are not known.
         examples = total.examples or np.nan
         row = {
             "clip_norm": clip_norm,
@@ -105,7 +106,7 @@ class RoundLog:
             self.history[name].append(value)
         clients: list[int] = []
         canaries: list[int] = []
-        for instruction in answered:
+        for instruction in followed:
             clients += instruction.clients
             canaries += instruction.canary_ids
         self.cohorts[t] = np.sort(np.array(clients, np.int64))
@@ -133,7 +134,7 @@ class RoundLog:
             "presence": self.presence[: self.rounds_done],
             "client_ids": np.asarray(log.ids),
             "client_offsets": np.asarray(log.offsets),
-            **{f"history.{name}": self.series(name) for name in _PER_ROUND},
+            **{f"history.{name}": self.series(name) for name in _SERIES},
         }
 
     def restore(self, state: NamedArrays) -> None:
@@ -143,7 +144,7 @@ class RoundLog:
         self.presence[:rounds] = state["presence"]
         offsets = state["client_offsets"]
         self.cohorts[:rounds] = np.split(state["client_ids"], offsets[1:-1])
-        for name in _PER_ROUND:
+        for name in _SERIES:
             series = state[f"history.{name}"]
             if series.shape != (rounds,):
                 raise ValueError(

@@ -12,24 +12,31 @@ import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from fl_epe.archive import UnreadableFileError
+from fl_epe.archive import UnreadableFileError, put_under
 from fl_epe.auditing import (
     AuditRecord,
     Design,
     EarlyStop,
+    EpsilonEstimate,
     FaultKind,
     answer_metrics,
     answers,
 )
-from fl_epe.checks import Floats32, check_count, check_positive, checked_type
+from fl_epe.checks import (
+    Floats,
+    Floats32,
+    check_count,
+    check_positive,
+    checked_type,
+)
 from fl_epe.messages import share
 from fl_epe.simulation import grids
 from fl_epe.simulation.checkpoint import (
     Job,
+    checkpoint_errors,
     from_newest,
     has_checkpoint,
     read_checkpoint,
-    values_of,
     write_checkpoint,
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -39,34 +46,44 @@ from fl_epe.simulation.worker import worker_app
 
 logger = logging.getLogger(__name__)
 
-# Names of the series of evaluations.
-_EVALUATED = ("eval_round", "eval_loss", "eval_accuracy", "eval_auc")
+# Names of the series that evaluations add to the record.
+_EVALUATION_SERIES = ("eval_round", "eval_loss", "eval_accuracy", "eval_auc")
 
 Backend = Literal["in-process", "ray"]
 
 
 class _Session:
-    """One call of `DPFedAvg.start`, with evaluation and checkpoints between rounds."""
+    """One call of `DPFedAvg.start`, with evaluation and checkpoints between rounds.
+
+    Args:
+        job: the definition of the run.
+        checkpoint: the file for the checkpoint, if any.
+        checkpoint_every: number of rounds from one checkpoint to the next.
+        stop: a request by which the run can be asked to stop.
+        on_round: called after every round.
+    """
 
     def __init__(
         self,
         job: Job,
         checkpoint: Path | None,
-        every: int,
+        checkpoint_every: int,
         stop: grids.StopRequest,
         on_round: Callable[[Progress], None] | None,
     ) -> None:
-        check_count("checkpoint_every", every)
+        check_count("checkpoint_every", checkpoint_every)
         self.job = job
         self.stop = stop
         self.strategy = self._new_strategy()
         self._checkpoint = checkpoint
-        self._every = every
+        self._checkpoint_every = checkpoint_every
         self._on_round = on_round
-        self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
+        self._series: dict[str, list[float]] = {
+            name: [] for name in _EVALUATION_SERIES
+        }
         self._start_time = time.monotonic()
         # Number of rounds that were done before this session.
-        self._first_round = 0
+        self._rounds_before = 0
         # Number of rounds in the newest checkpoint.
         self._saved_rounds = 0
         # The record after the last round.
@@ -76,21 +93,26 @@ class _Session:
         job = self.job
         return DPFedAvg(job.config, job.seeds, client_sizes=job.task.sizes)
 
-    def initial(self) -> ArrayRecord:
+    def prepare(self) -> ArrayRecord:
+        """Restore the newest checkpoint, or write the first one.
+
+        Returns:
+            The model from which the training starts or continues.
+        """
         path = self._checkpoint
         task = self.job.task
         theta = task.initial(self.job.seeds.initial)
         if path is None:
             return share(theta=theta)
         if has_checkpoint(path):
-            theta = from_newest(path, lambda file: self._restored(file, theta))
+            theta = from_newest(path, lambda file: self._restore(file, theta))
         else:
             # If data or a package is missing, this fails before a file is written.
             task.held_out()
             write_checkpoint(path, self.job.to_dict(), {})
         return share(theta=theta)
 
-    def _restored(self, path: Path, initial: Floats32) -> Floats32:
+    def _restore(self, path: Path, initial: Floats32) -> Floats32:
         """Restore a checkpoint of this job.
 
         Returns:
@@ -109,26 +131,33 @@ class _Session:
         # A checkpoint from before the first round has no state.
         if not state:
             return initial
+        # A damaged checkpoint may have been restored in part, so the strategy is a new one.
         self.strategy = self._new_strategy()
-        with values_of(path):
+        with checkpoint_errors(path):
             self.strategy.restore(state)
             self._series = {
-                name: state[f"series.{name}"].tolist() for name in _EVALUATED
+                name: state[f"series.{name}"].tolist()
+                for name in _EVALUATION_SERIES
             }
-        self._first_round = self._saved_rounds = self.strategy.rounds_done
+        self._rounds_before = self._saved_rounds = self.strategy.rounds_done
         return state["theta"]
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Evaluate, write a checkpoint and report progress, also before the first round."""
+        """Evaluate, write a checkpoint and report progress.
+
+        Flower calls this after each round, and once before the first one. Then a resumed run
+        has nothing new to evaluate or to write.
+        """
         t = self.strategy.rounds_done
         is_last = t == self.job.config.rounds
-        ends = is_last or self.decided()
+        ends = is_last or self.deciding_estimate() is not None
+        is_new = t == 0 or t > self._rounds_before
         metrics = None
-        if t == 0 or t > self._first_round:
-            if ends or t % self.job.evaluate_every == 0:
-                metrics = self._evaluate(t, arrays)
-            if ends or t - self._saved_rounds >= self._every:
-                self.keep()
+        if is_new and (ends or t % self.job.evaluate_every == 0):
+            metrics = self._evaluate(t, arrays)
+        is_due = t - self._saved_rounds >= self._checkpoint_every
+        if is_new and (ends or is_due):
+            self.save_checkpoint()
         if self._on_round is not None:
             self._on_round(self._progress(arrays if ends else None))
         if ends and not is_last:
@@ -137,14 +166,15 @@ class _Session:
             self.stop.raise_if_asked()
         return metrics
 
-    def decided(self) -> bool:
-        """Whether the rule `RunConfig.stop_when` is met."""
-        if self.job.config.stop_when is None:
-            return False
+    def deciding_estimate(self) -> EpsilonEstimate | None:
+        """The estimate of ε so far if it meets the rule `RunConfig.stop_when`, else ``None``."""
+        config = self.job.config
+        if config.stop_when is None:
+            return None
         estimate = self.strategy.auditor.epsilon_so_far()
-        if estimate is None:
-            return False
-        return self.job.config.stops_at(estimate.low, estimate.high)
+        if estimate is None or not config.stops_at(estimate.low, estimate.high):
+            return None
+        return estimate
 
     def _evaluate(self, t: int, arrays: ArrayRecord) -> MetricRecord:
         task = self.job.task
@@ -155,7 +185,13 @@ class _Session:
         self._series["eval_auc"].append(scores.get("ROC AUC", np.nan))
         return MetricRecord(dict(scores))
 
-    def keep(self) -> bool:
+    def _series_arrays(self) -> dict[str, Floats]:
+        return {
+            name: np.array(values, float)
+            for name, values in self._series.items()
+        }
+
+    def save_checkpoint(self) -> bool:
         """Write a checkpoint, unless the rounds done are saved already.
 
         If it cannot be written, that is a fault, and the run goes on and tries again later.
@@ -169,28 +205,30 @@ class _Session:
             return False
         if t == self._saved_rounds:
             return True
-        series = {
-            f"series.{name}": np.array(values)
-            for name, values in self._series.items()
+        state = {
+            **put_under("series.", self._series_arrays()),
+            **self.strategy.state(),
         }
-        state = {**series, **self.strategy.state()}
         try:
             write_checkpoint(path, self.job.to_dict(), state)
         except OSError as error:
             text = f"the checkpoint could not be written: {error}"
-            self.strategy.log.fault(FaultKind.CHECKPOINT_NOT_WRITTEN, text, t)
+            self.strategy.log.add_fault(
+                FaultKind.CHECKPOINT_NOT_WRITTEN, text, t
+            )
             return False
         self._saved_rounds = t
         return True
 
-    def stopped(self) -> grids.RunStoppedError:
+    def stop_error(self, saved: bool) -> grids.RunStoppedError:
+        """The error with which the run stops; ``saved`` is the result of `save_checkpoint`."""
         rounds = self.job.config.rounds
         return grids.RunStoppedError(
-            self.strategy.rounds_done, rounds, kept=self.keep()
+            self.strategy.rounds_done, rounds, saved=saved
         )
 
-    def _progress(self, model: ArrayRecord | None) -> Progress:
-        """The progress after the rounds done; with the final ``model``, the final result."""
+    def _progress(self, final_model: ArrayRecord | None) -> Progress:
+        """The progress after the rounds done, with the final result if there is a final model."""
         rounds = self.job.config.rounds
         log = self.strategy.log
         t = log.rounds_done
@@ -200,11 +238,11 @@ class _Session:
             loss = log.history["train_loss"][-1]
             clip_norm = log.history["clip_norm"][-1]
         elapsed = time.monotonic() - self._start_time
-        seconds_a_round = elapsed / max(1, t - self._first_round)
-        if model is None:
+        seconds_a_round = elapsed / max(1, t - self._rounds_before)
+        if final_model is None:
             epsilons = self.strategy.metrics_so_far()
         else:
-            epsilons = answer_metrics(answers(self._final_record(model)))
+            epsilons = answer_metrics(answers(self._final_record(final_model)))
         return Progress(
             round=t,
             rounds=rounds,
@@ -216,27 +254,24 @@ class _Session:
             metric=self.job.task.metric,
             epsilons=epsilons,
             eval_loss=self._series["eval_loss"][-1],
-            **log.faults.values(),
+            faults=log.faults.messages,
+            fault_counts=log.faults.counts,
         )
 
-    def _final_record(self, arrays: ArrayRecord) -> AuditRecord:
-        """The record after the last round."""
+    def _final_record(self, final_model: ArrayRecord) -> AuditRecord:
+        """The record after the last round, which is computed once."""
         if self._record is None:
-            series = {
-                name: np.array(values, float)
-                for name, values in self._series.items()
-            }
-            self._record = self.strategy.record(arrays, series)
+            series = self._series_arrays()
+            self._record = self.strategy.record(final_model, series)
         return self._record
 
-    def finish(self, arrays: ArrayRecord) -> AuditRecord:
-        record = self._final_record(arrays)
-        config = self.job.config
+    def finish(self, final_model: ArrayRecord) -> AuditRecord:
+        """The record, with the facts about the task and about the end of the run."""
+        record = self._final_record(final_model)
         stopped = None
-        if config.stop_when and record.rounds < config.rounds:
-            estimate = self.strategy.auditor.epsilon_so_far()
-            if estimate is not None:
-                stopped = EarlyStop(record.rounds, estimate)
+        estimate = self.deciding_estimate()
+        if estimate is not None and record.rounds < self.job.config.rounds:
+            stopped = EarlyStop(record.rounds, estimate)
         task = self.job.task
         task_settings = {
             "task": task.reference,
@@ -264,14 +299,14 @@ def run_on_grid(
 ) -> AuditRecord:
     """Train ``job`` on the nodes of a grid that run `worker_app`, and audit it.
 
-    Only the job changes the result.
+    The result depends only on the job.
 
     Args:
         grid: the grid: in process, of Ray or of a SuperLink.
         job: the definition of the run.
         checkpoint: the file for the state of an unfinished run, which is written before the
-            first round and later; the checkpoint before it is in the same folder. If the file
-            exists, the run goes on from there, or from the checkpoint before it if the file is
+            first round and later; the previous checkpoint is in the same folder. If the file
+            exists, the run goes on from there, or from the previous checkpoint if the file is
             damaged. Both have the canary seed, and only their owner can read them; the caller
             deletes them after the run. A full disk is a fault, and the run goes on.
         checkpoint_every: number of rounds from one checkpoint to the next. There is always one
@@ -292,41 +327,42 @@ def run_on_grid(
     session = _Session(
         job, checkpoint, checkpoint_every, stop or grids.StopRequest(), on_round
     )
-    model = _train(grid, session, session.initial(), round_timeout)
+    _train(grid, session, round_timeout)
+    model = session.strategy.model()
     if on_model is not None:
         on_model(model["theta"].numpy())
     return session.finish(model)
 
 
-def _train(
-    grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float
-) -> ArrayRecord:
-    """Train to the final model; write a checkpoint if the run ends early."""
-    strategy = session.strategy
+def _train(grid: Grid, session: _Session, timeout: float) -> None:
+    """Train up to the last round, or to the one in which the rule to stop is met.
+
+    If the run ends in another way while it waits for clients, write a checkpoint: the state is
+    that after the last complete round.
+    """
     stop = session.stop
     watched: Any = grids.WatchedGrid(grid, stop)
+    model = session.prepare()
+    strategy = session.strategy
     remaining = session.job.config.rounds - strategy.rounds_done
-    stop.listens = True
+    stop.is_checked = True
     try:
-        result = strategy.start(
-            watched, arrays, remaining, timeout, evaluate_fn=session.after_round
+        strategy.start(
+            watched, model, remaining, timeout, evaluate_fn=session.after_round
         )
     except grids.EndedError as end:
-        if session.decided():
-            return strategy.model()
-        raise session.stopped() from end
+        if session.deciding_estimate() is None:
+            saved = session.save_checkpoint()
+            raise session.stop_error(saved) from end
     except BaseException as error:
-        if stop.waits_in is not None:
-            session.keep()
+        if stop.waiting_thread is not None:
+            saved = session.save_checkpoint()
             if stop.asked and isinstance(error, KeyboardInterrupt):
-                raise session.stopped() from error
+                raise session.stop_error(saved) from error
         raise
     finally:
-        stop.listens = False
-        stop.waits_in = None
-    if remaining:
-        return result.arrays
-    return arrays
+        stop.is_checked = False
+        stop.waiting_thread = None
 
 
 def simulate(
@@ -364,6 +400,7 @@ def _simulate_with_ray(
     job: Job, workers: int, options: Mapping[str, Any]
 ) -> AuditRecord:
     server_app = ServerApp()
+    # Flower runs `main` in another thread, without a result.
     records: list[AuditRecord] = []
     stops: list[grids.RunStoppedError] = []
 

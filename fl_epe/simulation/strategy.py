@@ -77,7 +77,8 @@ class DPFedAvg(Strategy):
         self._sent: list[Metadata] = []
         self._state: dp_fedavg.ServerState | None = None
         self._start: Floats32 = np.empty(0, np.float32)
-        self._noise = NoiseHealth(level=RUN_LEVEL)
+        self._noise_health = NoiseHealth(level=RUN_LEVEL)
+        # The participation law of the client whose ε is reported.
         self._law = config.client_schedule().law(config.clients)
         # With hidden rounds, ε is that of a client that takes part like a canary.
         if self._law.hidden:
@@ -89,25 +90,28 @@ class DPFedAvg(Strategy):
     def _new_auditor(self) -> auditing.RunAuditor:
         config = self.config
         log = self.log
+        # With coins, any canary may be observed.
         observed = log.canaries if config.by_coin else len(log.observed_ids)
         observed = max(observed, 2)
-        server = config.optimizer()
-        noise = config.strategy()
-        reach = 0 if noise is None else noise.reach
-        is_cheap = config.canary_kind == "rotation"
+        server: ServerSGD | str = config.server_optimizer
+        optimizer = config.optimizer()
+        if isinstance(optimizer, ServerSGD):
+            server = optimizer
+        strategy = config.strategy()
+        reach = 0 if strategy is None else strategy.reach
+        # Canaries of other kinds would have to be generated again in each round.
+        is_fast = config.canary_kind == "rotation"
         return auditing.RunAuditor(
             observed,
             self._canaries - observed,
             seed=self.seeds.canary,
             delta=config.target_delta,
-            server=server
-            if isinstance(server, ServerSGD)
-            else config.server_optimizer,
+            server=server,
             planned=float(log.presence.sum()) or None,
             client=self._law,
             kind=config.canary_kind,
             series=dp_fedavg.released_series(config),
-            follow=is_cheap or config.stop_when is not None,
+            follow=is_fast or config.stop_when is not None,
             window=max(auditing.WINDOW, reach),
             faults=log.faults,
         )
@@ -119,10 +123,11 @@ class DPFedAvg(Strategy):
 
     def metrics_so_far(self) -> dict[str, float]:
         """The metrics so far, see `RunAuditor.metrics_so_far`."""
-        independent = self.config.mechanism == "independent"
-        return self.auditor.metrics_so_far(
-            self.config.noise_multiplier if independent else None
-        )
+        noise_multiplier = None
+        # The analytical ε of correlated noise is computed only after the run.
+        if self.config.mechanism == "independent":
+            noise_multiplier = self.config.noise_multiplier
+        return self.auditor.metrics_so_far(noise_multiplier)
 
     def model(self) -> ArrayRecord:
         """The model after the rounds done.
@@ -157,14 +162,13 @@ class DPFedAvg(Strategy):
         else:
             # At least one client must be reachable, so that no round releases only noise.
             for fault in self._nodes.refresh_until(grid, 1):
-                self.log.fault(*fault)
+                self.log.add_fault(fault.kind, fault.text)
         t = self.rounds_done
-        group = str(t + 1)
         model = share(theta=theta)
         self._instructions = {}
         messages = []
-        parts = self._nodes.share(self.log.cohorts[t], self.log.canary_ids(t))
-        for node, clients, canary_ids in parts:
+        shares = self._nodes.share(self.log.cohorts[t], self.log.canary_ids(t))
+        for node, clients, canary_ids in shares:
             instruction = TrainInstruction(
                 theta=theta,
                 round_number=t + 1,
@@ -182,9 +186,11 @@ class DPFedAvg(Strategy):
             )
             self._instructions[node] = instruction
             content = instruction.encode(model)
-            messages.append(
-                Message(content, node, MessageType.TRAIN, group_id=group)
+            # A reply has the group of its message, which shows its round.
+            message = Message(
+                content, node, MessageType.TRAIN, group_id=str(t + 1)
             )
+            messages.append(message)
         self._sent = [message.metadata for message in messages]
         return messages
 
@@ -198,17 +204,17 @@ class DPFedAvg(Strategy):
         t = self._state.rounds_done
         clip_norm = self._state.clip_norm
         parts = collect(
-            replies, self._instructions, self._sent, t + 1, self.log.fault
+            replies, self._instructions, self._sent, t + 1, self.log.add_fault
         )
         total = add_up(
             parts.values(), len(self._start), separate=config.full_knowledge
         )
         # No variable refers to the previous state, so that its memory is freed.
         self._state, released = dp_fedavg.next_round(
-            config, self.seeds, self._state, total.take(), self._noise
+            config, self.seeds, self._state, total.take(), self._noise_health
         )
-        answered = [self._instructions[node] for node in parts]
-        self.log.close_round(answered, total, clip_norm)
+        followed = [self._instructions[node] for node in parts]
+        self.log.close_round(followed, total, clip_norm)
         # The instructions refer to the previous model.
         self._instructions = {}
         facts = auditing.RoundFacts(
@@ -218,8 +224,8 @@ class DPFedAvg(Strategy):
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
-        history = self.log.history.items()
-        metrics = MetricRecord({name: values[-1] for name, values in history})
+        series = self.log.history.items()
+        metrics = MetricRecord({name: values[-1] for name, values in series})
         return self.model(), metrics
 
     def configure_evaluate(
@@ -229,13 +235,13 @@ class DPFedAvg(Strategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Nothing: the model is evaluated on the server."""
+        """No messages, as the model is evaluated on the server."""
         return []
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Nothing: the model is evaluated on the server."""
+        """No metrics, as the model is evaluated on the server."""
         return None
 
     def record(
@@ -255,14 +261,14 @@ class DPFedAvg(Strategy):
             raise ValueError("Expected a record after at least one round.")
         config = self.config
         observed = self.log.observed_ids
-        is_early = (
+        ended_early = (
             config.stop_when is not None and self.rounds_done < config.rounds
         )
-        if is_early and not self._law.hidden:
+        if ended_early and not self._law.hidden:
             # A canary whose first round was not reached is unobserved.
             observed = observed[self.log.canaries_seen()]
         settings = dataclasses.asdict(config) | {"num_canaries": len(observed)}
-        noise, faults = self._noise.findings()
+        noise, faults = self._noise_health.findings()
         plan = tuple(config.canary_plan())
         series = {name: self.log.series(name) for name in METRICS}
         return self.auditor.record(
@@ -282,10 +288,12 @@ class DPFedAvg(Strategy):
         config = self.config
         rounds = self.rounds_done
         strategy = config.strategy()
-        if strategy is None:
-            matrix = None
-        else:
+        matrix = None
+        if strategy is not None:
             matrix = strategy.matrix()[:rounds, :rounds]
+        momentum = 0.0
+        if config.server_optimizer == "sgd":
+            momentum = config.server_momentum
         return auditing.Mechanism(
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
@@ -295,9 +303,7 @@ class DPFedAvg(Strategy):
             server=auditing.ServerStep(
                 config.server_optimizer,
                 np.full(rounds, config.server_learning_rate),
-                config.server_momentum
-                if config.server_optimizer == "sgd"
-                else 0.0,
+                momentum,
             ),
             clip_norms=self.log.series("clip_norm"),
             inclusion=config.inclusion,
@@ -331,13 +337,13 @@ class DPFedAvg(Strategy):
             **self.log.state(),
             **put_under("optimizer.", self._state.optimizer),
             **put_under("auditor.", self.auditor.state(keep_waiting=True)),
-            **put_under("health.", self._noise.state()),
+            **put_under("health.", self._noise_health.state()),
         }
 
     def restore(self, state: NamedArrays) -> None:
         """The inverse of `state`; `Strategy.start` then runs the remaining rounds."""
         self.log.restore(state)
-        self._noise.restore(under(state, "health."))
+        self._noise_health.restore(under(state, "health."))
         theta = state["theta"]
         self._start = state["start"]
         self._state = dp_fedavg.ServerState(

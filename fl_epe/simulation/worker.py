@@ -1,7 +1,6 @@
 """The worker `ClientApp`: a Flower node that trains one client or thousands."""
 
 import threading
-from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
@@ -13,12 +12,20 @@ from fl_epe.mechanism import ClippedSum
 from fl_epe.messages import pack
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import Task
-from fl_epe.training import CohortTrainer, Execution, LocalTraining
+from fl_epe.training import CohortTrainer, LocalTraining
 
-# A canary's update has so many times the clip norm, so that the audited clipping scales it down.
+# The norm of a canary's update, as a multiple of the clip norm: it is clipped like a client's.
 _CANARY_FACTOR = 1e3
 
-_thread = threading.local()
+
+class _Trainers(threading.local):
+    """The trainers of a thread, as they are not thread-safe."""
+
+    def __init__(self) -> None:
+        self.by_task: dict[Task, CohortTrainer] = {}
+
+
+_trainers = _Trainers()
 
 
 def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
@@ -73,12 +80,10 @@ def held_clients(num_clients: int, context: Context) -> range:
     return range(partition, num_clients, partitions)
 
 
-def execute(
-    task: Task,
-    instruction: TrainInstruction,
-    execution: Execution | None = None,
-) -> PartialAggregate:
+def execute(task: Task, instruction: TrainInstruction) -> PartialAggregate:
     """Train the clients, and add up their clipped updates and those of the canaries."""
+    if task not in _trainers.by_task:
+        _trainers.by_task[task] = CohortTrainer(task)
     dim = len(instruction.theta)
     total = ClippedSum(dim, instruction.clip_norm)
     local = LocalTraining(
@@ -86,7 +91,7 @@ def execute(
         instruction.local_epochs,
         instruction.local_batch_size,
     )
-    counts = _trainer(task, execution).train(
+    counts = _trainers.by_task[task].train(
         instruction.theta,
         instruction.clients,
         local,
@@ -115,13 +120,3 @@ def execute(
         canaries=added,
         **vars(counts),
     )
-
-
-def _trainer(task: Task, execution: Execution | None) -> CohortTrainer:
-    """This thread's trainer for the task, as trainers are not thread-safe."""
-    trainers: dict[Any, CohortTrainer] = _thread.__dict__.setdefault(
-        "trainers", {}
-    )
-    if (task, execution) not in trainers:
-        trainers[task, execution] = CohortTrainer(task, execution)
-    return trainers[task, execution]

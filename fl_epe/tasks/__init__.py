@@ -1,9 +1,8 @@
-"""Tasks: the clients' data, the model, the loss and the metric, one file each.
+"""Tasks: a task has the clients' data, the model, the loss and the metric.
 
-A new task is a subclass of `Task`, or what `from_datasets` makes of a model and a data set; the
-command line finds it as ``fl-epe run module:name``. The built-in ones are found in the same way,
-by short names that stand in ``by_name.py``. PyTorch is imported when something that needs it is
-first used.
+A new task is a subclass of `Task`, or the result of `from_datasets` for a model and a data set;
+the command line finds it as ``fl-epe run module:name``. ``by_name.py`` has the short names of the
+built-in tasks. PyTorch is imported when something that needs it is first used.
 
 Examples:
     >>> from fl_epe.tasks import load_task

@@ -1,8 +1,9 @@
 """Finds tasks by name: built-in tasks, and those in a user's modules.
 
-A reference is the short name of a built-in task, or ``"module:name"``. That name is a subclass
-of `Task`, a function that is annotated to return a task, or a task. Modules are found where
-Python finds them, and the command line looks in the current folder first.
+A reference is the short name of a built-in task, or ``"module:name"``. The name in the module
+is that of a subclass of `Task`, of a function that is annotated to return a task, or of a task.
+Modules are found where Python finds them, and the command line looks in the current folder
+first.
 
 Examples:
     >>> digits = find_task("digits")
@@ -41,7 +42,7 @@ BUILT_IN = {
 }
 """The short names of the built-in tasks, and where they are defined."""
 
-_HOW = "'module:name', e.g. mypackage.tasks:MyTask"
+_REFERENCE_FORM = "'module:name', e.g. mypackage.tasks:MyTask"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class FoundTask:
         """
         from fl_epe.tasks.contract import Task
 
-        values = self._checked(options)
+        values = self._checked_options(options)
         task = self.make if isinstance(self.make, Task) else self.make(**values)
         if not isinstance(task, Task):
             raise ValueError(
@@ -76,12 +77,15 @@ class FoundTask:
         if self.reference not in BUILT_IN:
             for name, value in values.items():
                 if isinstance(value, Path):
+                    # `Task.options` gives JSON values.
                     values[name] = str(value)
             loader = functools.partial(load_task, self.reference, **values)
-            task.__dict__["_loader"] = loader
+            # A task is frozen, so its attributes cannot be assigned.
+            vars(task)["_loader"] = loader
         return task
 
-    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options, converted to the types of their fields."""
         kinds = typing.get_type_hints(self.settings)
         fields = {
             field.name: field for field in dataclasses.fields(self.settings)
@@ -90,14 +94,11 @@ class FoundTask:
         values = {}
         for name, value in options.items():
             if name not in fields:
+                names = "it has none"
                 if fields:
                     names = f"expected one of {', '.join(fields)}"
-                else:
-                    names = "it has none"
-                raise ArgumentError(
-                    f"Unknown option {{{name}}} {task}: {names}.",
-                    **{name: value},
-                )
+                text = f"Unknown option {{{name}}} {task}: {names}."
+                raise ArgumentError(text, **{name: value})
             try:
                 values[name] = _converted(value, kinds[name])
             except ValueError as error:
@@ -114,7 +115,11 @@ class FoundTask:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """The value as a ``kind``, strictly, except that texts become paths and lists tuples."""
+    """The value as a ``kind``; of other types, only texts become paths, and lists tuples.
+
+    Raises:
+        ValueError: if the value is of another type; the message is a clause.
+    """
     import pydantic
 
     try:
@@ -156,24 +161,22 @@ def find_task(reference: str) -> FoundTask:
     if not is_reference(reference):
         choices = list(BUILT_IN)
         if Path(f"{reference}.py").is_file():
+            # `fl-epe new` calls the task in its file "task".
             choices = [f"{reference}:task"]
         hint = did_you_mean(reference, choices)
         names = ", ".join(sorted(BUILT_IN))
-        _refuse(reference, f"to be one of {names}, or {_HOW}{hint}")
+        _refuse(reference, f"to be one of {names}, or {_REFERENCE_FORM}{hint}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
     make = _attribute(_import(module, reference), name, reference)
-    if inspect.isfunction(make):
-        return FoundTask(reference, make, _settings_of(make, reference))
-    if not inspect.isclass(make):
-        return FoundTask(
-            reference, make, dataclasses.make_dataclass("_NoOptions", [])
-        )
-    missing = sorted(getattr(make, "__abstractmethods__", ()))
+    missing = ", ".join(sorted(getattr(make, "__abstractmethods__", ())))
     if missing:
-        _refuse(
-            reference, f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
-        )
-    return FoundTask(reference, make, make)
+        _refuse(reference, f"to define {missing}: see fl_epe.tasks.Task")
+    settings = make
+    if inspect.isfunction(make):
+        settings = _settings_of(make, reference)
+    elif not inspect.isclass(make):
+        settings = dataclasses.make_dataclass("_NoOptions", [])
+    return FoundTask(reference, make, settings)
 
 
 def _refuse(reference: str, expected: str) -> typing.NoReturn:
@@ -181,7 +184,7 @@ def _refuse(reference: str, expected: str) -> typing.NoReturn:
 
 
 def _attribute(module: Any, name: str, reference: str) -> Any:
-    """The task, class or function of this name in a module."""
+    """The task, class or function of this name in a module; refused if it makes no task."""
     try:
         value = operator.attrgetter(name)(module)
     except AttributeError:
@@ -193,7 +196,7 @@ def _attribute(module: Any, name: str, reference: str) -> Any:
         content = "it has no task"
         if tasks:
             content = f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}"
-        expected = f"to name something in {reference.partition(':')[0]}"
+        expected = f"to name something in {module.__name__}"
         _refuse(reference, f"{expected}: there is no {name!r}, {content}")
     if not _makes_task(value):
         kind = type(value).__name__
@@ -220,9 +223,12 @@ def _makes_task(value: Any) -> bool:
 
 
 def _import(module: str, reference: str) -> Any:
+    """The module of a reference; errors name the reference."""
     has_names = all(part.isidentifier() for part in module.split("."))
     if not has_names or module.endswith(".py"):
-        _refuse(reference, f"to be {_HOW}, with dots and without .py")
+        _refuse(
+            reference, f"to be {_REFERENCE_FORM}, with dots and without .py"
+        )
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -244,7 +250,10 @@ def _import(module: str, reference: str) -> Any:
 
 
 def _settings_of(function: Callable[..., Any], reference: str) -> type:
-    """A dataclass whose fields are the arguments of a function."""
+    """A dataclass whose fields are the arguments of a function.
+
+    Arguments with a mutable default are no options.
+    """
     hints = typing.get_type_hints(function)
     fields: list[Any] = []
     for name, parameter in inspect.signature(function).parameters.items():

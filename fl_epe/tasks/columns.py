@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 CLEAR_CLASSES = 20
 """A column with at most this number of distinct values has classes, not identifiers."""
 
-# Largest shares of distinct values: a model learns nothing from values that do not repeat.
-_DISTINCT_NUMBERS = 0.95
-_DISTINCT_TEXTS = 0.5
-_IDENTIFIER = re.compile(r"(^|[\W_])(?i:id|uuid|guid)$|[a-z](Id|ID)$")
-# Names of the index that pandas writes into a CSV and a Parquet file.
-_ROW_NUMBERS = re.compile(r"$|Unnamed: |__index_level_")
+# Largest shares of distinct values in a column that is not left out: a model learns nothing from
+# whole numbers or texts that hardly repeat.
+_MAX_DISTINCT_NUMBERS = 0.95
+_MAX_DISTINCT_TEXTS = 0.5
+_IDENTIFIER_NAME = re.compile(r"(^|[\W_])(?i:id|uuid|guid)$|[a-z](Id|ID)$")
+# Names under which pandas writes row numbers into a CSV or Parquet file.
+_ROW_NUMBERS_NAME = re.compile(r"$|Unnamed: |__index_level_")
+# Kinds of values, as `pandas.api.types.infer_dtype` names them.
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 _DATES = ("datetime64", "datetime", "date")
 _WORDS = ("string", "boolean", "categorical")
+# Formats of dates, as `pandas.to_datetime` takes them.
 _ISO = "ISO8601"
 _DATE_FORMATS = (
     _ISO,
@@ -56,19 +59,21 @@ class ColumnKinds:
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def sort_columns(table: pandas.DataFrame, but: Collection[str]) -> ColumnKinds:
-    """The kind of each column, except those in ``but``.
+def sort_columns(
+    table: pandas.DataFrame, excluded: Collection[str]
+) -> ColumnKinds:
+    """The kind of each column, except the excluded ones.
 
     Examples:
         >>> import pandas
         >>> table = {"user_id": [7, 8, 7], "height": [1.7, None, 1.6], "sex": ["f", "m", "f"]}
-        >>> kinds = sort_columns(pandas.DataFrame(table), but=[])
+        >>> kinds = sort_columns(pandas.DataFrame(table), excluded=[])
         >>> kinds.numbers, kinds.categories, kinds.left_out
         (['height'], ['sex'], {'user_id': 'its name is that of an identifier'})
     """
     kinds = ColumnKinds()
     for name in table.columns:
-        if name in but:
+        if name in excluded:
             continue
         kind, note = _kind(name, table[name])
         match kind:
@@ -78,7 +83,7 @@ def sort_columns(table: pandas.DataFrame, but: Collection[str]) -> ColumnKinds:
                 kinds.categories.append(name)
             case "date":
                 kinds.dates[name] = note
-            case _:
+            case "left out":
                 kinds.left_out[name] = note
     return kinds
 
@@ -89,30 +94,31 @@ def _kind(name: str, column: pandas.Series[Any]) -> tuple[str, str]:
 
     values = column.dropna()
     stored = infer_dtype(values)
-    if _ROW_NUMBERS.match(name):
-        return "", "row numbers"
+    if _ROW_NUMBERS_NAME.match(name):
+        return "left out", "row numbers"
     if not len(values):
-        return "", "it has no values"
+        return "left out", "it has no values"
     if stored not in (*_NUMBERS, *_DATES, *_WORDS):
-        return "", "neither numbers, text nor dates"
+        return "left out", "neither numbers, text nor dates"
     distinct = values.nunique()
+    # The share of distinct values, if they are too many for classes.
     share = distinct / len(values) if distinct > CLEAR_CLASSES else 0.0
     counted = f"{distinct:,} different values in {len(values):,} rows"
     if distinct == 1 and not column.hasnans:
-        return "", "the same value in every row"
-    if _IDENTIFIER.search(name):
-        return "", "its name is that of an identifier"
+        return "left out", "the same value in every row"
+    if _IDENTIFIER_NAME.search(name):
+        return "left out", "its name is that of an identifier"
     if stored in _DATES:
         return "date", _ISO
     if stored in _NUMBERS:
-        if share > _DISTINCT_NUMBERS and (values % 1 == 0).all():
-            return "", f"whole numbers as of an identifier, {counted}"
+        if share > _MAX_DISTINCT_NUMBERS and (values % 1 == 0).all():
+            return "left out", f"whole numbers as of an identifier, {counted}"
         return "number", ""
     date_format = _date_format(values.unique()) if stored == "string" else None
     if date_format is not None:
         return "date", date_format
-    if share > _DISTINCT_TEXTS:
-        return "", f"text as of an identifier or a note, {counted}"
+    if share > _MAX_DISTINCT_TEXTS:
+        return "left out", f"text as of an identifier or a note, {counted}"
     return "category", ""
 
 
@@ -132,12 +138,12 @@ def _date_format(texts: Any) -> str | None:
 def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
     """The number of classes of a column of targets; ``None`` if it has real numbers.
 
-    In a column with missing values, integers are stored as floats, so floats without decimals
-    count as integers there.
+    Integers with many distinct values count as real numbers. In a column with missing values,
+    integers are stored as floats, so floats without decimals count as integers there.
 
     Raises:
-        ValueError: if all values are equal, or if they are neither numbers nor text that
-            repeats.
+        ValueError: if all values are equal, a text is blank, or the values are neither numbers
+            nor text that repeats.
     """
     from pandas.api.types import infer_dtype
 
@@ -161,7 +167,8 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
         distinct > CLEAR_CLASSES or (values % 1 != 0).any()
     ):
         return None
-    if distinct > CLEAR_CLASSES and distinct > _DISTINCT_TEXTS * len(values):
+    hardly_repeat = distinct > _MAX_DISTINCT_TEXTS * len(values)
+    if distinct > CLEAR_CLASSES and hardly_repeat:
         counts = f"found {distinct:,} different ones in {len(values):,} rows"
         raise_invalid(
             "targets", targets.name, f"to have classes that repeat, {counts}"

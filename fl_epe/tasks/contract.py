@@ -50,6 +50,7 @@ class Task(abc.ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        # The default is replaced, and also that of a parent, which has a colon.
         if not cls.name or ":" in cls.name:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
 
@@ -126,8 +127,8 @@ class Task(abc.ABC):
     ) -> ByExample | None:
         """The summands of `batch_loss` by example, given the model's outputs for a batch.
 
-        If a task has it, one call serves all clients that are trained at once. By default it is
-        ``None``, and the task has only `loss`.
+        If a task overrides this, one call serves all clients that are trained at once. By
+        default it is ``None``, and `loss` is called for each client.
         """
         return None
 
@@ -167,6 +168,7 @@ class Task(abc.ABC):
         models.bind_parameters(model, torch.tensor(self.initial(0)))
         examples = self.held_out().map(lambda part: part[:2])
         if len(examples) < 2:
+            # BatchNorm could not compute a variance.
             return notes
 
         def loss() -> torch.Tensor:
@@ -188,10 +190,11 @@ class Task(abc.ABC):
         return notes
 
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
-        """Mean ``loss`` and metric of the model ``theta`` on the held-out examples.
+        """The loss and the metric of the model ``theta``, as means over the held-out examples.
 
-        With two classes, the result also has "ROC AUC", see `losses.area_under_curve`. It has
-        the same bits with any number of threads. BatchNorm uses averages over these examples.
+        They are under the names "loss" and `metric`. With two classes there is also "ROC AUC",
+        see `losses.area_under_curve`. The numbers are the same, to the bit, with any number of
+        threads. BatchNorm uses averages over these examples.
 
         Args:
             theta: float32 of shape (dim,).
@@ -229,6 +232,7 @@ class Task(abc.ABC):
         models.bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
         layers = models.batch_norms(model)
         if layers:
+            # Only these layers are in training mode, so that they compute averages.
             for layer in layers:
                 layer.reset_running_stats()
                 # Without momentum, the statistics are means over all batches.
@@ -236,7 +240,7 @@ class Task(abc.ABC):
                 layer.train()
             with models.one_thread(), torch.inference_mode():
                 for batch in self.held_out().batches(_EVALUATION_BATCH):
-                    if len(batch) > 1:
+                    if len(batch) > 1:  # one example has no variance
                         models.call_model(model, batch.inputs)
         return model.eval()
 
@@ -268,23 +272,24 @@ class Task(abc.ABC):
         metric is not accuracy.
         """
         targets = self.held_out().targets
-        is_one_each = targets.dim() == 1 and not targets.is_floating_point()
-        if self.metric != "accuracy" or not is_one_each or not len(targets):
+        has_one_class = targets.dim() == 1 and not targets.is_floating_point()
+        if self.metric != "accuracy" or not has_one_class or not len(targets):
             return None
         return float(torch.bincount(targets).max()) / len(targets)
 
     def chance_loss(self) -> float | None:
-        """The least loss on the held-out examples of a model with constant outputs.
+        """The smallest mean loss on the held-out examples of a model with constant outputs.
 
         For the mean squared error, it is the variance of the targets; for cross-entropy, it is
         the entropy of the class frequencies. It is ``None`` if an example has several classes,
-        or if the search fails.
+        if the task overrides `batch_loss`, or if the search fails.
         """
         data = self.held_out()
-        is_one_each = (
-            data.targets.dim() == 1 or data.targets.is_floating_point()
+        has_several_classes = (
+            data.targets.dim() > 1 and not data.targets.is_floating_point()
         )
-        if type(self).batch_loss is not Task.batch_loss or not is_one_each:
+        calls_model_itself = type(self).batch_loss is not Task.batch_loss
+        if has_several_classes or calls_model_itself:
             return None
         try:
             with models.one_thread():
@@ -296,7 +301,7 @@ class Task(abc.ABC):
         return None
 
     def _least_constant_loss(self, data: ClientData) -> float:
-        """The least mean loss of one output for all examples, by L-BFGS from zero."""
+        """The smallest mean loss of one output for all examples, by L-BFGS from zero."""
         model = models.prepared(self.model).eval()
         with torch.no_grad():
             first = data.map(lambda part: part[:2])
@@ -333,13 +338,15 @@ def _loss_notes(loss: torch.Tensor) -> list[str]:
         raise ValueError(
             "Expected the loss to depend on the parameters that are trained"
         )
-    text = f"The loss of the initial model on two held-out examples is {loss.item()}."
     if torch.isfinite(loss):
         return []
-    return [text]
+    return [
+        f"The loss of the initial model on two held-out examples is {loss.item()}."
+    ]
 
 
 def _shapes(examples: ClientData) -> str:
+    """The name, type and shape of each tensor, for a message."""
     texts = []
     for name, part in examples.tensors().items():
         kind = str(part.dtype).removeprefix("torch.")

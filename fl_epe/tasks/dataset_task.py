@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 import os
 import re
 import types
@@ -30,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fl_epe.checks import check_not_negative, raise_invalid
+from fl_epe.checks import raise_invalid
 from fl_epe.data import absolute
 from fl_epe.models import call_model, prepared
-from fl_epe.tasks import losses, tables
+from fl_epe.tasks import losses, partitions, tables, tensors
 from fl_epe.tasks.contract import Task
 
 if TYPE_CHECKING:
@@ -43,28 +42,22 @@ if TYPE_CHECKING:
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """A function of a batch's outputs and targets, with the mean over the batch as its result."""
 
-# Clients' tensors of up to so many bytes stay in memory; larger data is read client by client.
-_MEMORY = 2 << 30
-
-_PARTITIONS = (
-    "to be 'by:COLUMN' (a client for each value of a column), 'iid:CLIENTS', 'dirichlet:ALPHA' "
-    "(ALPHA > 0) with num_clients, or a flwr_datasets.partitioner.Partitioner"
-)
+# Largest size of the clients' tensors, in bytes, for which all stay in memory. Larger data is read
+# client by client.
+_MAX_IN_MEMORY = 2 << 30
 
 
 def from_datasets(
     model: torch.nn.Module | Callable[[], torch.nn.Module],
     dataset: tables.Source,
     *,
-    inputs: tables.Columns,
+    inputs: tensors.Columns,
     targets: str,
     partition: str | Partitioner,
     num_clients: int | None = None,
     held_out: str | float | Dataset | None = None,
     loss: Loss | None = None,
     metric: Loss | None = None,
-    data_seed: int = 0,
-    unit: str | None = None,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> DatasetTask:
     """A task from your model and your data, to train and audit.
@@ -91,6 +84,7 @@ def from_datasets(
             of a column, which has text or integers), "iid:CLIENTS", "dirichlet:ALPHA" (clients
             of equal size whose shares of the targets are drawn from a Dirichlet distribution,
             as by Hsu et al. 2019), or a partitioner of flwr-datasets that has no data yet.
+            Random partitions always have the same seed.
         num_clients: number of clients, only for "dirichlet".
         held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn
             from all rows, or a data set. By default the split "test" or "validation", or a
@@ -101,24 +95,20 @@ def from_datasets(
             real ones.
         metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's
             name. By default accuracy for integer targets, and none for real ones.
-        data_seed: seed of the partition and of the held-out rows.
-        unit: a word for one client in reports, such as "hospital". By default the name of the
-            column of clients' ids, without "_id" at its end, else "client".
         defaults: settings of `RunConfig` that suit this task.
 
     Raises:
-        ValueError: for an invalid ``partition``, ``held_out`` or ``data_seed``. A column or
-            value that the data lack is reported when they are read.
+        ValueError: for an invalid ``partition``, ``held_out`` or ``model``. A column or value
+            that the data lack is reported when they are read.
     """
     arguments = types.SimpleNamespace(**locals())
-    # A mapping proxy cannot be pickled.
+    # A mapping proxy, the default, cannot be pickled.
     arguments.defaults = dict(defaults)
-    check_partition(partition, num_clients)
+    partitions.check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
         raise_invalid(
             "held_out", held_out, "in (0, 1), a split's name or a data set"
         )
-    check_not_negative("data_seed", data_seed)
     if not isinstance(model, torch.nn.Module) and not callable(model):
         raise_invalid("model", model, "to be a torch.nn.Module, or to make one")
     if isinstance(dataset, str | os.PathLike):
@@ -126,46 +116,12 @@ def from_datasets(
     return DatasetTask(arguments)
 
 
-def check_partition(
-    partition: str | Partitioner, num_clients: int | None
-) -> None:
-    """Refuse an invalid partition, without reading data or importing packages.
-
-    Raises:
-        ValueError: if it is invalid; the message names the argument and its valid forms.
-    """
-    kind = ""
-    is_valid = hasattr(partition, "load_partition")
-    if isinstance(partition, str):
-        kind, _, value = partition.partition(":")
-        match kind:
-            case "by":
-                is_valid = value != ""
-            case "iid":
-                is_valid = value.isdecimal() and int(value) >= 1
-            case "dirichlet":
-                is_valid = _is_positive(value)
-    if not is_valid:
-        raise_invalid("partition", partition, _PARTITIONS)
-    if kind == "dirichlet" and (num_clients is None or num_clients < 1):
-        raise_invalid(
-            "num_clients", num_clients, f">= 1 beside partition={partition!r}"
-        )
-    if kind != "dirichlet" and num_clients is not None:
-        raise_invalid(
-            "num_clients", num_clients, "only beside 'dirichlet:ALPHA'"
-        )
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
-
-
 class DatasetTask(Task):
-    """The task that `from_datasets` makes of its arguments."""
+    """The task that `from_datasets` makes of its arguments.
+
+    Attributes:
+        arguments: the arguments by their names; some are also names of the task's methods.
+    """
 
     def __init__(self, arguments: types.SimpleNamespace) -> None:
         self.arguments = arguments
@@ -197,59 +153,60 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def unit(self) -> str:  # type: ignore[override]
-        """See `Task.unit`."""
-        column = tables.owner_column(self.arguments.partition)
-        return self.arguments.unit or _unit_of(column)
+        """The name of the column of clients' ids, without "_id" at its end, else "client"."""
+        column = partitions.owner_column(self.arguments.partition)
+        name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
+        return name.replace("_", " ").strip() or "client"
 
     @functools.cached_property
-    def _parts(self) -> tuple[Dataset, Dataset]:
+    def _datasets(self) -> tuple[Dataset, Dataset]:
+        """The clients' rows, and the held-out rows."""
         arguments = self.arguments
+        column = partitions.owner_column(arguments.partition)
         parts = tables.open_source(
-            arguments.dataset,
-            arguments.held_out,
-            arguments.data_seed,
-            tables.owner_column(arguments.partition),
+            arguments.dataset, arguments.held_out, column
         )
         for rows in parts:
-            tables.check_columns(rows, "inputs", arguments.inputs)
-            tables.check_columns(rows, "targets", arguments.targets)
+            tensors.check_columns(rows, "inputs", arguments.inputs)
+            tensors.check_columns(rows, "targets", arguments.targets)
         return parts
 
     @functools.cached_property
-    def _rows(self) -> list[np.ndarray]:
+    def _row_numbers(self) -> list[np.ndarray]:
+        """For each client the indices of its rows among the clients' rows."""
         arguments = self.arguments
-        return tables.client_rows(
-            self._parts[0],
+        clients_rows, _ = self._datasets
+        return partitions.client_rows(
+            clients_rows,
             arguments.partition,
             targets=arguments.targets,
-            seed=arguments.data_seed,
             num_clients=arguments.num_clients,
         )
 
     @functools.cached_property
     def _classes(self) -> list[Any] | None:
-        return tables.classes_of(self._parts, self.arguments.targets)
+        return tensors.classes_of(self._datasets, self.arguments.targets)
 
     @functools.cached_property
-    def _tensors(self) -> losses.ClientData | None:
-        """All rows of the clients as tensors; ``None`` if they are too large for the memory."""
-        rows = self._parts[0]
-        row = self._read(rows.select([0]))
-        row_size = sum(part.nbytes for part in row.tensors().values())
-        if row_size * len(rows) <= _MEMORY:
+    def _all_clients(self) -> losses.ClientData | None:
+        """All clients' rows as tensors; ``None`` if they are larger than `_MAX_IN_MEMORY`."""
+        rows, _ = self._datasets
+        first_row = self._read(rows.select([0]))
+        row_size = sum(part.nbytes for part in first_row.tensors().values())
+        if row_size * len(rows) <= _MAX_IN_MEMORY:
             return self._read(rows)
         return None
 
     def _read(self, rows: Dataset) -> losses.ClientData:
         return losses.ClientData(
-            tables.read_inputs(rows, self.arguments.inputs),
-            tables.read_targets(rows, self.arguments.targets, self._classes),
+            tensors.read_inputs(rows, self.arguments.inputs),
+            tensors.read_targets(rows, self.arguments.targets, self._classes),
         )
 
     @property
     def num_clients(self) -> int:
         """The number of clients of the partition, which is known after reading the data."""
-        return len(self._rows)
+        return len(self._row_numbers)
 
     def model(self) -> torch.nn.Module:
         """A copy of the user's module, or a fresh one, whose output is one tensor."""
@@ -269,17 +226,17 @@ class DatasetTask(Task):
     def client(self, client_id: int) -> losses.ClientData:
         """The rows of one client."""
         self.check_client(client_id)
-        rows = self._rows[client_id]
-        if self._tensors is None:
-            return self._read(self._parts[0].select(rows))
-        index = torch.from_numpy(rows)
-        return self._tensors.map(lambda part: part[index])
+        numbers = self._row_numbers[client_id]
+        if self._all_clients is None:
+            clients_rows, _ = self._datasets
+            return self._read(clients_rows.select(numbers))
+        index = torch.from_numpy(numbers)
+        return self._all_clients.map(lambda part: part[index])
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`."""
-        return np.array(
-            [len(self._rows[client]) for client in client_ids], np.int64
-        )
+        sizes = [len(self._row_numbers[client]) for client in client_ids]
+        return np.array(sizes, np.int64)
 
     def held_out(self) -> losses.ClientData:
         """The rows that no client has."""
@@ -287,26 +244,26 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _held_out(self) -> losses.ClientData:
-        return self._read(self._parts[1])
+        _, held_out_rows = self._datasets
+        return self._read(held_out_rows)
 
     def notes(self) -> list[str]:
         """See `Task.notes`; missing values, and classes without an output, are refused."""
         # If memory allows, this reads every row, and so finds missing values.
-        _ = self._tensors
+        _ = self._all_clients
         notes = super().notes()
         column = self.arguments.targets
         targets = [
-            tables.read_targets(rows, column, self._classes).flatten()
-            for rows in self._parts
+            tensors.read_targets(rows, column, self._classes).flatten()
+            for rows in self._datasets
         ]
         classes = torch.cat(targets)
         if self.arguments.loss is None and not classes.is_floating_point():
+            example = self.held_out().map(lambda part: part[:1])
+            model = prepared(self.model).eval()
             with torch.no_grad():
-                example = self.held_out().map(lambda part: part[:1])
-                outputs = call_model(
-                    prepared(self.model).eval(), example.inputs
-                )
-            logits, _ = losses.by_class(outputs, example.targets)
+                outputs = call_model(model, example.inputs)
+            logits = losses.by_class(outputs, example.targets)
             losses.check_classes(classes, logits.shape[-1], column)
         return notes
 
@@ -322,14 +279,13 @@ class DatasetTask(Task):
             parts = losses.default_by_example(outputs, targets)
             loss, correct, count = (part.sum() for part in parts)
         else:
-            loss = _one_number("loss", mean_loss(outputs, targets)) * len(
-                targets
-            )
+            loss = count * _one_number("loss", mean_loss(outputs, targets))
         if mean_metric is not None:
             with torch.no_grad():
                 mean = _one_number("metric", mean_metric(outputs, targets))
             correct = float(mean) * int(count)
         elif mean_loss is not None and self.metric:
+            # The user's loss, with the default metric.
             _, correct_by_example, _ = losses.default_by_example(
                 outputs.detach(), targets
             )
@@ -348,7 +304,7 @@ class DatasetTask(Task):
 def _one_tensor(
     _model: torch.nn.Module, _inputs: Any, outputs: Any
 ) -> torch.Tensor:
-    """A model's output as one tensor: its ``logits``, or the first of several."""
+    """A forward hook: the model's output as one tensor, its ``logits`` or the first of several."""
     if hasattr(outputs, "logits"):
         outputs = outputs.logits
     elif isinstance(outputs, Mapping) and "logits" in outputs:
@@ -364,6 +320,7 @@ def _one_tensor(
 
 
 def _one_number(name: str, value: torch.Tensor) -> torch.Tensor:
+    """The value of a user's loss or metric: a tensor without axes, or a plain number as it is."""
     shape = tuple(getattr(value, "shape", ()))
     if shape not in ((), (1,)):
         raise ValueError(
@@ -372,12 +329,6 @@ def _one_number(name: str, value: torch.Tensor) -> torch.Tensor:
     if shape:
         return value.reshape(())
     return value
-
-
-def _unit_of(column: str) -> str:
-    """A word for the values of a column, such as "hospital" for "hospital_id"."""
-    name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
-    return name.replace("_", " ").strip() or "client"
 
 
 def _words(value: Any) -> str | float | None:

@@ -38,13 +38,16 @@ _FILES = (
     "t10k-labels-idx1-ubyte",
 )
 _CLASSES = 10
+_HELD_OUT_SHARE_OF_DIGITS = 0.2
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_IDX_OF_UNSIGNED_BYTES = b"\0\0\x08"
 
 # Largest size of an unpacked IDX file in bytes. Those of Fashion-MNIST have up to 47 million.
 _MAX_FILE_SIZE = 256 << 20
 
-# Keeps every available label drawable, whose share may be 0 in floats.
+# Added to the shares of labels, which may be 0 in floating point, so that every label with examples
+# left can be drawn.
 _MIN_WEIGHT = 1e-12
 
 
@@ -72,7 +75,7 @@ class SplitImages(Classes, Task, abc.ABC):
     def _examples(
         self, random: np.random.Generator
     ) -> tuple[Examples, Examples]:
-        """The clients' examples, and the held-out ones."""
+        """The clients' examples, and the held-out ones; ``random`` may choose them."""
 
     def client(self, client_id: int) -> ClientData:
         """Images of shape (n, 1, 28, 28) and labels of shape (n,).
@@ -104,7 +107,7 @@ class SplitImages(Classes, Task, abc.ABC):
 
 @functools.lru_cache(maxsize=4)
 def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
-    """The training examples, the held-out ones, and each client's rows of the former."""
+    """The training examples, the held-out ones, and the training examples of each client."""
     random = generator(task.data_seed)
     training, held_out = task._examples(random)
     _, labels = training
@@ -119,6 +122,7 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
 
 
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
+    """The examples as tensors; pixels that are bytes become numbers in [0, 1]."""
     if images.dtype == np.uint8:
         images = images.astype(np.float32) / np.float32(255)
     return ClientData(
@@ -147,13 +151,16 @@ class Digits(SplitImages):
         self, random: np.random.Generator
     ) -> tuple[Examples, Examples]:
         bunch = load_digits()
+        # Pixels are 0 … 16.
         small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
         scaled = functional.interpolate(
             small, size=(28, 28), mode="bilinear", align_corners=False
         )
         images = scaled.numpy()
         labels = bunch.target
-        training, held_out = stratified_split(labels, 0.2, random)
+        training, held_out = stratified_split(
+            labels, _HELD_OUT_SHARE_OF_DIGITS, random
+        )
         training_examples = images[training], labels[training]
         return training_examples, (images[held_out], labels[held_out])
 
@@ -217,9 +224,10 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         if raw[:2] == _GZIP_MAGIC:
             with gzip.open(path) as packed:
                 raw = packed.read(_MAX_FILE_SIZE)
-        if raw[:3] != b"\0\0\x08":
+        if raw[:3] != _IDX_OF_UNSIGNED_BYTES:
             raise ValueError(f"it begins with {raw[:4].hex()!r}")
-        start = 4 + 4 * raw[3]
+        axes = raw[3]
+        start = 4 + 4 * axes
         shape = np.frombuffer(raw[4:start], ">u4").tolist()
         return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
     except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
@@ -229,10 +237,9 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 def _find(data_dir: str, name: str) -> pathlib.Path:
-    for path in (
-        pathlib.Path(data_dir, f"{name}.gz"),
-        pathlib.Path(data_dir, name),
-    ):
+    """The path of a file of Fashion-MNIST, which may be packed."""
+    for file in (f"{name}.gz", name):
+        path = pathlib.Path(data_dir, file)
         if path.is_file():
             return path
     raise FileNotFoundError(
@@ -273,21 +280,21 @@ def dirichlet_partition(
     spare = len(labels) - num_clients * minimum
     if spare < 0:
         limit = len(labels) // minimum
-        wanted = f"<= {limit}, so that each has at least {minimum} examples"
-        raise_invalid("num_clients", num_clients, wanted)
+        expected = f"<= {limit}, so that each has at least {minimum} examples"
+        raise_invalid("num_clients", num_clients, expected)
     size_shares = random.dirichlet(np.full(num_clients, 2.0))
     sizes = minimum + random.multinomial(spare, size_shares)
-    remaining = _shuffled_by_label(labels, random)
+    rows_left = _shuffled_by_label(labels, random)
     parts = []
     for size in sizes:
-        shares = random.dirichlet(np.full(len(remaining), alpha))
-        available = np.array([len(rows) for rows in remaining])
+        shares = random.dirichlet(np.full(len(rows_left), alpha))
+        available = np.array([len(rows) for rows in rows_left])
         counts = _draw_counts(int(size), shares, available, random)
-        drawn = []
+        drawn_rows = []
         for label, count in enumerate(counts):
-            drawn.append(remaining[label][:count])
-            remaining[label] = remaining[label][count:]
-        parts.append(np.sort(np.concatenate(drawn)))
+            drawn_rows.append(rows_left[label][:count])
+            rows_left[label] = rows_left[label][count:]
+        parts.append(np.sort(np.concatenate(drawn_rows)))
     # The last clients got the labels that were left, so the order of clients is shuffled.
     return [parts[i] for i in random.permutation(num_clients)]
 
@@ -305,7 +312,13 @@ def _shuffled_by_label(
 def stratified_split(
     labels: np.ndarray, share: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of a training and a held-out part, with ``share`` of every label held out."""
+    """The indices of the training and the held-out examples, with a share of each label held out.
+
+    Args:
+        labels: int of shape (examples,).
+        share: the share, which is rounded to a whole number of examples of each label.
+        random: the source of all randomness.
+    """
     held_out_by_label = [
         rows[: round(share * len(rows))]
         for rows in _shuffled_by_label(labels, random)
@@ -321,7 +334,11 @@ def _draw_counts(
     available: np.ndarray,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """The number of examples of each label: multinomial, redrawn where a label runs out."""
+    """The number of examples of each label, ``size`` together.
+
+    They are drawn from a multinomial distribution. If a label has fewer examples than were
+    drawn, the missing ones are drawn again, from the labels that have some left.
+    """
     counts = np.zeros(len(available), np.int64)
     while counts.sum() < size:
         weights = np.where(counts < available, shares + _MIN_WEIGHT, 0)

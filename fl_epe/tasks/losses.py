@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -64,8 +65,8 @@ class ClientData:
 
     def batches(self, size: int) -> list[ClientData]:
         """The examples in their order, in batches of ``size``."""
-        starts = range(0, len(self), size)
-        return [self.map(lambda part, i=i: part[i : i + size]) for i in starts]  # type: ignore[misc]
+        rows = [slice(i, i + size) for i in range(0, len(self), size)]
+        return [self.map(operator.itemgetter(batch)) for batch in rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +87,7 @@ class LossSum:
 
     def mean(self) -> torch.Tensor:
         """The mean loss of a prediction, differentiable; 0 if there is no prediction."""
-        n = self.examples
-        if isinstance(n, torch.Tensor):
-            return self.loss / n.clamp(min=1)
-        return self.loss / max(1, n)
+        return self.loss / torch.as_tensor(self.examples).clamp(min=1)
 
     def sums(self, device: torch.device) -> torch.Tensor:
         """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
@@ -116,7 +114,7 @@ def cross_entropy(
 def cross_entropy_by_example(
     logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED
 ) -> ByExample:
-    """Cross-entropy, number of correct classes and of predictions of each example.
+    """Cross-entropy, number of correct predictions and of all predictions, for each example.
 
     See `Task.by_example`.
 
@@ -167,31 +165,25 @@ class Classes:
 def default_by_example(
     outputs: torch.Tensor, targets: torch.Tensor
 ) -> ByExample:
-    """The default loss, number of correct classes and of predictions of each example.
+    """The default loss, number of correct predictions and of all predictions, for each example.
 
     Args:
-        outputs: logits for integer targets, see `by_class`; as many values as targets for real
-            ones.
+        outputs: for integer targets, logits as in `by_class`; for real targets, as many values
+            as targets.
         targets: int64 class numbers, −100 for an ignored prediction; or float32.
 
     Returns:
-        For classes the cross-entropy. For real targets the squared error, and 0 correct
-        predictions. See `Task.by_example`.
+        As `Task.by_example`. For integer targets, the loss is the cross-entropy. For real
+        targets, it is the squared error, and no prediction counts as correct.
 
     Raises:
         ValueError: if the outputs do not fit the targets.
     """
     if not targets.is_floating_point():
-        logits, _ = by_class(outputs, targets)
-        return cross_entropy_by_example(
-            logits.reshape(*targets.shape, -1), targets
-        )
+        return cross_entropy_by_example(by_class(outputs, targets), targets)
     loss = _squared_errors(outputs, targets).reshape(len(targets), -1).sum(1)
-    return (
-        loss,
-        torch.zeros_like(loss),
-        torch.full_like(loss, targets[0].numel()),
-    )
+    correct = torch.zeros_like(loss)
+    return loss, correct, torch.full_like(loss, targets[0].numel())
 
 
 def _squared_errors(
@@ -212,10 +204,8 @@ def _squared_errors(
     )
 
 
-def by_class(
-    outputs: torch.Tensor, targets: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of shape (predictions, classes), and the class of each prediction.
+def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The logits with the shape of ``targets``, followed by an axis of the classes.
 
     Args:
         outputs: logits whose classes are the last axis, or the second one as in torch's own
@@ -228,6 +218,7 @@ def by_class(
     """
     shape = tuple(outputs.shape)
     target_shape = tuple(targets.shape)
+    # Whether the second axis fits, and whether the last one does.
     is_second = len(shape) > 2 and shape[:1] + shape[2:] == target_shape
     if is_second and shape[:-1] == target_shape:
         raise ValueError(
@@ -245,10 +236,11 @@ def by_class(
             f"Expected outputs {shape} to be (n, …, classes) or (n, classes, …) for targets "
             f"(n, …) = {target_shape}"
         )
-    return outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
+    return outputs.reshape(*targets.shape, outputs.shape[-1])
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
+    """The shape without axes of length 1, which models may add or leave out."""
     return [length for length in shape if length != 1]
 
 
@@ -271,6 +263,7 @@ def area_under_curve(
     """
     from sklearn.metrics import roc_auc_score
 
+    # A user's model may return anything that its task's loss takes.
     if not all(isinstance(part, torch.Tensor) for part in outputs):
         return None
     rows = torch.cat(list(outputs)).reshape(len(targets), -1)
@@ -281,8 +274,13 @@ def area_under_curve(
     return float(roc_auc_score(targets, margin))
 
 
-def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
+def check_classes(targets: torch.Tensor, num_outputs: int, column: str) -> None:
     """Refuse class numbers that a model with this number of outputs cannot predict.
+
+    Args:
+        targets: class numbers, of any shape.
+        num_outputs: number of the model's outputs for a prediction.
+        column: the column of the targets, for messages.
 
     Raises:
         ValueError: if there are such numbers; the message names the column, the class and the
@@ -293,11 +291,8 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
         raise_invalid(
             "targets", column, f"to have a value that is not {_IGNORED}"
         )
-    low = int(counted.min())
-    high = int(counted.max())
-    if low < 0 or high >= outputs:
-        invalid_class = low if low < 0 else high
-        reason = f"as the model has {outputs} outputs, got {invalid_class}"
-        raise_invalid(
-            "targets", column, f"to hold classes 0 … {outputs - 1}, {reason}"
-        )
+    invalid = counted[(counted < 0) | (counted >= num_outputs)]
+    if len(invalid):
+        classes = f"to hold classes 0 … {num_outputs - 1}"
+        reason = f"as the model has {num_outputs} outputs, got {invalid[0]}"
+        raise_invalid("targets", column, f"{classes}, {reason}")

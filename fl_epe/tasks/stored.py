@@ -31,15 +31,16 @@ from fl_epe.tasks.contract import Task
 
 # Settings of both tasks, from the paper (Andrew et al. 2024, section 5.1); the initial clip norm is
 # from its code. The number of local epochs for EMNIST is our choice, as the paper does not have it.
-_BOTH = {
+_PAPER = {
     "clip_norm": 0.1,
     "server_momentum": 0.9,
     "local_epochs": 1,
     "local_batch_size": 16,
 }
-# Settings of EMNIST. Rounds, clients a round (15 epochs there, 14.93 here) and learning rates are
-# from section 5.2.1. The noise is the largest of Table 4 (ε = 30 for one participation).
-_EMNIST = {
+# Settings of EMNIST. Rounds, clients a round and learning rates are from section 5.2.1, where they
+# are called 15 epochs; 500 rounds of 101 clients are 14.93. The noise is the largest of Table 4
+# (ε = 30 for one participation).
+_PAPER_EMNIST = {
     "rounds": 500,
     "clients_per_round": 101,
     "noise_multiplier": 0.2207,
@@ -48,7 +49,7 @@ _EMNIST = {
 }
 # Settings of StackOverflow, from section 5.1, with the largest noise of Table 3 (ε = 30). The two
 # learning rates are missing in our copy of the paper: 1.0 and 0.56 are from memory, unchecked.
-_STACKOVERFLOW = {
+_PAPER_STACKOVERFLOW = {
     "rounds": 2048,
     "clients_per_round": 167,
     "noise_multiplier": 0.2317,
@@ -58,18 +59,24 @@ _STACKOVERFLOW = {
 
 
 class _Characters(losses.Classes):
+    """The model, the loss and the settings of EMNIST."""
+
     unit: ClassVar[str] = "writer"
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
-    _most_held_out: ClassVar[int] = 2000
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        _PAPER | _PAPER_EMNIST
+    )
+    _max_held_out: ClassVar[int] = 2000
     _decode: ClassVar[Any] = staticmethod(images_and_labels)
 
 
 class _NextWords:
+    """The model, the loss and the settings of StackOverflow."""
+
     unit: ClassVar[str] = "user"
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        _BOTH | _STACKOVERFLOW
+        _PAPER | _PAPER_STACKOVERFLOW
     )
-    _most_held_out: ClassVar[int] = 1000
+    _max_held_out: ClassVar[int] = 1000
     _decode: ClassVar[Any] = staticmethod(words_and_next)
 
     def model(self) -> torch.nn.Module:
@@ -81,6 +88,7 @@ class _NextWords:
         return losses.cross_entropy(outputs, targets, PAD)
 
     def chance_accuracy(self) -> float:
+        """Accuracy of a word drawn at random, as an example has many targets."""
         return 1 / VOCABULARY
 
     def batch_loss(
@@ -110,7 +118,8 @@ class _ByUser(Task, abc.ABC):
         data_seed: seed of these examples.
     """
 
-    _most_held_out: ClassVar[int]
+    # Largest number of held-out examples.
+    _max_held_out: ClassVar[int]
     # Converts examples of `fl_epe.data` to inputs and targets.
     _decode: ClassVar[Any]
     max_examples: int = 0
@@ -165,24 +174,21 @@ class StoredTask(_ByUser, abc.ABC):
                 "both in a folder, convert it with 'fl-epe data convert', and name the result with "
                 "--data-dir. Without them there is the task 'synthetic-stackoverflow'."
             )
-        if (
-            self.data_dir != type(self).data_dir
-            and not Path(self.data_dir).exists()
-        ):
-            raise_invalid(
-                "data_dir",
-                self.data_dir,
-                "to be a file or folder that exists ('fl-epe data convert' reads a hub's data set)",
-            )
+        # The default of a task may be the id of a hub's data set.
+        is_default = self.data_dir == type(self).data_dir
+        if not is_default and not Path(self.data_dir).exists():
+            expected = "to be a file or folder that exists"
+            hint = "('fl-epe data convert' reads a hub's data set)"
+            raise_invalid("data_dir", self.data_dir, f"{expected} {hint}")
         return data.open_data(self.name, self.data_dir)
 
     def client(self, client_id: int) -> losses.ClientData:
         """The examples of one client.
 
         Raises:
-            FileNotFoundError: if ``data_dir`` is neither a path nor the id of a hub's data set.
+            FileNotFoundError: if ``data_dir`` is empty.
             ConnectionError: if the hub cannot be reached.
-            ValueError: for a ``client_id`` that does not exist, or damaged files.
+            ValueError: for a ``client_id`` or ``data_dir`` that does not exist, or damaged files.
         """
         self.check_client(client_id)
         examples = self._store.shuffled(
@@ -200,7 +206,7 @@ class StoredTask(_ByUser, abc.ABC):
         Without a test split, they are from another held-out split, or from the tenth that was
         held out of each client's examples.
         """
-        return self._client_data(self._store.held_out(self._most_held_out))
+        return self._client_data(self._store.held_out(self._max_held_out))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +219,7 @@ class SyntheticTask(_ByUser, abc.ABC):
         num_clients: number of clients.
     """
 
+    # A module of `fl_epe.data` with the functions ``examples``, ``size`` and ``held_out``.
     _source: ClassVar[Any]
     num_clients: int = 1
 
@@ -237,14 +244,14 @@ class SyntheticTask(_ByUser, abc.ABC):
         return np.array(sizes, np.int64)
 
     def held_out(self) -> losses.ClientData:
-        """Examples of clients that take no part, which are generated once."""
+        """Examples of clients that do not train, which are generated once."""
         return _held_out(self)
 
 
 @functools.lru_cache(maxsize=1)
 def _held_out(task: SyntheticTask) -> losses.ClientData:
     return task._client_data(
-        task._source.held_out(task.data_seed, task._most_held_out)
+        task._source.held_out(task.data_seed, task._max_held_out)
     )
 
 
@@ -254,10 +261,10 @@ class Emnist(_Characters, StoredTask):
 
     The defaults for rounds, clients a round, optimizers, batch size and noise are those of
     Andrew et al. 2024, who do not state the numbers of canaries and local epochs for this task.
-    They have 3,383 writers and 814,000 characters. The hub's set has as many characters of more
-    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, for every
-    source; TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape
-    (n,).
+    Their data have 814,000 characters by 3,383 writers. The hub's data set has as many
+    characters by more writers, and TFF's has 749,068 characters by 3,400 writers, of whom 3,383
+    wrote digits. Ink is 1 and paper 0, for every source; TFF's own tasks train with paper 1.
+    Images have the shape (n, 1, 28, 28), labels (n,).
     """
 
     name: ClassVar[str] = "emnist"
@@ -266,7 +273,7 @@ class Emnist(_Characters, StoredTask):
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticEmnist(_Characters, SyntheticTask):
-    """Drawn characters by as many writers as the paper has, see `fl_epe.data.synthetic_images`.
+    """Synthetic characters by as many writers as in the paper (`fl_epe.data.synthetic_images`).
 
     The defaults are those of `Emnist`. Images have the shape (n, 1, 28, 28), labels (n,).
     """
@@ -285,9 +292,9 @@ class StackOverflow(_NextWords, StoredTask):
     The defaults are the settings of Andrew et al. 2024, with two exceptions: the paper has no
     limit like ``max_examples``, and the server's and the clients' learning rates were written
     down from memory and not checked against the paper. ``data_dir`` may be a folder with
-    ``stackoverflow.sqlite.lzma`` and ``stackoverflow.word_count``; to convert all of TFF's set
-    takes an hour or two, so better do it yourself. Word ids and the next ones are int64 of
-    shape (n, 20), see `fl_epe.data.examples`.
+    ``stackoverflow.sqlite.lzma`` and ``stackoverflow.word_count``. The conversion of all of
+    TFF's set takes an hour or two; it is better done before the run, by ``fl-epe data convert``.
+    Word ids and the next ones are int64 of shape (n, 20), see `fl_epe.data.examples`.
     """
 
     name: ClassVar[str] = "stackoverflow"

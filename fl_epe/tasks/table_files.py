@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 _ENDINGS = (*TEXT_ENDINGS, ".json", ".parquet")
-# The beginnings of other JSON files: a list of rows, and the two formats of pandas with row
-# numbers, by row or by column.
-_NO_LINES = re.compile(
+# The beginning of a JSON file that is not JSON lines: a list of rows, or one of the two formats of
+# pandas with row numbers, by row or by column.
+_NOT_JSON_LINES = re.compile(
     rb'\s*(\[|\{\s*"\d+"\s*:\s*\{|\{\s*"(\\.|[^"\\])*"\s*:\s*\{\s*"\d+"\s*:)'
 )
 
@@ -54,18 +54,22 @@ def read_file(path: Path, by: str) -> pyarrow.Table:
         ValueError: if the file has no table; the message is one line with the file and the
             reason.
     """
-    text = functools.partial(_csv, by=by)
-    lines = functools.partial(_json, by=by)
-    readers = {".csv": text, ".tsv": text, ".jsonl": lines, ".json": lines}
+    read_csv = functools.partial(_read_csv, by=by)
+    read_json = functools.partial(_read_json, by=by)
+    readers: dict[str, Callable[[Path], pyarrow.Table]] = {
+        ".csv": read_csv,
+        ".tsv": read_csv,
+        ".jsonl": read_json,
+        ".json": read_json,
+        ".parquet": parquet_table,
+    }
     with rename_arguments(path="dataset"):
-        return read_table(
-            path, readers | {".parquet": parquet_table}, "a table"
-        )
+        return read_table(path, readers, "a table")
 
 
 @contextlib.contextmanager
-def _utf_8(path: Path, encoding: str) -> Iterator[Any]:
-    """The file as an Arrow stream in UTF-8."""
+def _open_as_utf_8(path: Path, encoding: str) -> Iterator[Any]:
+    """Open the file as an Arrow stream in UTF-8."""
     import pyarrow as pa
 
     try:
@@ -77,7 +81,7 @@ def _utf_8(path: Path, encoding: str) -> Iterator[Any]:
         ) from error
 
 
-def _csv(path: Path, by: str) -> pyarrow.Table:
+def _read_csv(path: Path, by: str) -> pyarrow.Table:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -86,7 +90,7 @@ def _csv(path: Path, by: str) -> pyarrow.Table:
     def read(**options: Any) -> pyarrow.Table:
         parse = csv.ParseOptions(delimiter=layout.separator)
         convert = csv.ConvertOptions(decimal_point=layout.decimal, **options)
-        with _utf_8(path, layout.encoding) as stream:
+        with _open_as_utf_8(path, layout.encoding) as stream:
             return csv.read_csv(
                 stream, parse_options=parse, convert_options=convert
             )
@@ -97,6 +101,7 @@ def _csv(path: Path, by: str) -> pyarrow.Table:
     table = table.rename_columns([name.strip() for name in header])
     check_header(table.column_names)
     if by in table.column_names:
+        # Clients' ids are read again, as text.
         index = table.column_names.index(by)
         name = header[index]
         ids = read(include_columns=[name], column_types={name: pa.string()})
@@ -104,20 +109,20 @@ def _csv(path: Path, by: str) -> pyarrow.Table:
     return table
 
 
-def _json(path: Path, by: str) -> pyarrow.Table:
+def _read_json(path: Path, by: str) -> pyarrow.Table:
     import pyarrow as pa
 
     head, encoding = text_head(path)
     if LEAF.match(head):
-        return _leaf(path)
-    if _NO_LINES.match(head):
+        return _leaf_table(path)
+    if _NOT_JSON_LINES.match(head):
         raise ValueError(
             "it has no row of JSON a line: write it with "
             "pandas.DataFrame.to_json(orient='records', lines=True)"
         )
     table = _json_lines(path, encoding)
     if by in table.column_names and pa.types.is_temporal(table[by].type):
-        # Ids that look like dates are read again as text.
+        # Ids that look like dates are read again, as text.
         table = _json_lines(path, encoding, [(by, pa.string())])
     return table
 
@@ -130,11 +135,11 @@ def _json_lines(
     from pyarrow import json
 
     options = json.ParseOptions(explicit_schema=pa.schema(types))
-    with _utf_8(path, encoding) as stream:
+    with _open_as_utf_8(path, encoding) as stream:
         return json.read_json(stream, parse_options=options)
 
 
-def _leaf(path: Path) -> pyarrow.Table:
+def _leaf_table(path: Path) -> pyarrow.Table:
     """A table with the columns user, x and y; the rows of each client are consecutive."""
     import pyarrow as pa
 

@@ -1,6 +1,7 @@
 """Local training of a round's clients, one by one or in chunks, with a sum of their updates."""
 
 import dataclasses
+import functools
 import logging
 import math
 import types
@@ -17,16 +18,16 @@ from fl_epe.models import one_thread
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task
 from fl_epe.training.local import Execution, LocalTraining, Trainer
-from fl_epe.training.vectorized import Member, Together, padded_size
+from fl_epe.training.vectorized import ChunkTrainer, Member, padded_size
 
 logger = logging.getLogger(__name__)
 
-Loaded = list[tuple[int, ClientData]]
+LoadedClients = list[tuple[int, ClientData]]
 """The ids of clients, with their data."""
 
 # Largest distance of an update that is computed in a chunk from the same update of a single client,
 # over its norm; an input at the kink of a ReLU leads to a distance of a thousandth.
-_TOLERANCE = 0.02
+_MAX_RELATIVE_DISTANCE = 0.02
 
 
 @dataclasses.dataclass
@@ -49,19 +50,41 @@ class Counts:
     correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
-    def lose(self, client: int, error: Exception) -> None:
+    def add_failed(self, client: int, error: Exception) -> None:
         """Record a client that could not be trained."""
         text = f"client {client}: {error_text(error)}"
         self.faults.append(Fault(FaultKind.CLIENT_FAILED, text))
+
+    def add(
+        self, client: int, is_unclipped: bool | None, sums: list[float]
+    ) -> None:
+        """Count a client.
+
+        Args:
+            client: the id of the client.
+            is_unclipped: whether its update had at most the clip norm; ``None`` if the update
+                was not finite.
+            sums: the sums of loss, metric and number of predictions.
+        """
+        if is_unclipped is None:
+            text = f"client {client}: its update was not finite"
+            self.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
+            return
+        loss, correct, examples = sums
+        self.clients += 1
+        self.unclipped += is_unclipped
+        self.loss_sum += loss
+        self.correct += correct
+        self.examples += int(examples)
 
 
 class _Round:
     """The state of a round: the global model, the sum of the updates, and the counts.
 
-    Updates on a GPU are clipped and added up there. As on the CPU, this is done in float64, but
-    squares are added in another order. The host does not wait for the device before `finish`,
-    and prepares the next clients' data meanwhile; the sum is the only model-sized vector that
-    is copied to the host. Updates on the CPU are added to the `ClippedSum` directly.
+    Updates on the CPU are added to the `ClippedSum` directly. Updates on a GPU are clipped and
+    added up there, in float64 as on the CPU, but squares are added in another order. The host
+    does not wait for the GPU before `finish`, and prepares the next clients' data meanwhile;
+    the sum is the only model-sized vector that is copied to the host.
     """
 
     def __init__(
@@ -78,7 +101,10 @@ class _Round:
         self._total = total
         self._seed = seed
         self._round_number = round_number
+        # The sum on a GPU, as multiples of the grid of `ClippedSum`; `None` on the CPU.
         self._multiples: torch.Tensor | None = None
+        # The clients whose updates are in the sum on a GPU; the norms of their updates, their
+        # losses, metrics and numbers of predictions, shape (clients, 4).
         self._clients: list[int] = []
         self._measured: list[torch.Tensor] = []
         if not theta.is_cpu:
@@ -93,22 +119,24 @@ class _Round:
     def member(self, client: int, data: ClientData) -> Member:
         return Member(data, self.local, self.random(client))
 
-    def lengths(self, updates: torch.Tensor) -> torch.Tensor:
-        """The norms of the rows on a GPU, shape (clients, 1); the GPU may run out of memory."""
-        # On the CPU, `ClippedSum.add` computes the norm.
+    def norms(self, updates: torch.Tensor) -> torch.Tensor | None:
+        """The norms of updates on a GPU, shape (clients, 1), which may run out of memory.
+
+        On the CPU it is ``None``, as `ClippedSum.add` computes the norm.
+        """
         if self._multiples is None:
-            return updates[:, :0]
-        lengths: torch.Tensor = torch.linalg.vector_norm(
+            return None
+        norms: torch.Tensor = torch.linalg.vector_norm(
             updates, dim=1, keepdim=True, dtype=torch.float64
         )
-        return lengths
+        return norms
 
     def add(
         self,
         clients: Sequence[int],
         updates: torch.Tensor,
-        lengths: torch.Tensor,
-        parts: torch.Tensor,
+        norms: torch.Tensor | None,
+        sums: torch.Tensor,
     ) -> None:
         """Clip the updates of clients and add them up, and add up their counts.
 
@@ -117,60 +145,41 @@ class _Round:
         Args:
             clients: the ids of the clients.
             updates: an update for each client, shape (clients, dim).
-            lengths: the norms of the updates, see `lengths`.
-            parts: `LossSum.sums` of each client, shape (clients, 3).
+            norms: the result of `norms` for these updates.
+            sums: `LossSum.sums` of each client, shape (clients, 3).
         """
-        if self._multiples is None:
-            added = [self._total.add(update.numpy()) for update in updates]
-            self._count(clients, added, parts.tolist())
+        if norms is None or self._multiples is None:
+            rows = zip(clients, updates, sums.tolist(), strict=True)
+            for client, update, client_sums in rows:
+                is_unclipped = self._total.add(update.numpy())
+                self.counts.add(client, is_unclipped, client_sums)
             return
         self._clients += clients
-        self._measured.append(torch.cat([lengths, parts], 1))
-        lost = ~lengths.isfinite()
-        scales = self._total.scale(lengths.masked_fill(lost, 0.0), torch.where)
-        for update, scale in zip(
-            updates.masked_fill_(lost, 0.0), scales, strict=True
-        ):
+        self._measured.append(torch.cat([norms, sums], 1))
+        is_lost = ~norms.isfinite()
+        scales = self._total.scale(norms.masked_fill(is_lost, 0.0), torch.where)
+        updates.masked_fill_(is_lost, 0.0)
+        for update, scale in zip(updates, scales, strict=True):
             self._multiples += self._scratch.copy_(update).mul_(scale).trunc_()
-
-    def _count(
-        self,
-        clients: Sequence[int],
-        added: Sequence[bool | None],
-        parts: list[list[float]],
-    ) -> None:
-        """Add the counts of clients; ``added`` has the result of `ClippedSum.add` for each."""
-        counts = self.counts
-        for client, unclipped, sums in zip(clients, added, parts, strict=True):
-            if unclipped is None:
-                text = f"client {client}: its update was not finite"
-                counts.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
-                continue
-            loss, correct, examples = sums
-            counts.clients += 1
-            counts.unclipped += unclipped
-            counts.loss_sum += loss
-            counts.correct += correct
-            counts.examples += int(examples)
 
     def finish(self) -> None:
         """Copy the sum and the counts from the GPU, if there is one."""
         if self._multiples is None or not self._measured:
             return
         self._total.add_multiples(self._multiples.cpu().numpy())
-        added: list[bool | None] = []
-        parts = []
-        for length, *sums in torch.cat(self._measured).tolist():
-            is_unclipped = length <= self._total.clip_norm
-            added.append(is_unclipped if math.isfinite(length) else None)
-            parts.append(sums)
-        self._count(self._clients, added, parts)
+        rows = torch.cat(self._measured).tolist()
+        for client, row in zip(self._clients, rows, strict=True):
+            norm, *client_sums = row
+            is_unclipped = None
+            if math.isfinite(norm):
+                is_unclipped = norm <= self._total.clip_norm
+            self.counts.add(client, is_unclipped, client_sums)
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """The same memory, marked as writable, so that torch does not warn.
+    """The same memory, marked as writable, as torch warns of arrays that are not.
 
-    Nothing writes to the memory.
+    It is no copy, so nothing may write to it.
     """
     interface = dict(array.__array_interface__)
     address, _ = interface["data"]
@@ -204,27 +213,29 @@ class CohortTrainer:
         self._execution = execution or Execution.from_environment()
         self._trainer = Trainer(task, self._execution)
         self.chunk = self._execution.clients_at_once(
-            task.dim, self._trainer.convolves
+            task.dim, self._trainer.has_convolutions
         )
         # Has ``True`` if a client with padding was checked, and ``False`` if one without.
-        self._checked = set[bool]()
+        self._checked_padding = set[bool]()
         self._chunk_succeeded = False
-        if self.chunk > 1:
-            obstacle = self._obstacle()
-            if obstacle:
-                self._one_at_a_time(obstacle)
-        self._together: Together | None = None
-        if self.chunk > 1:
-            self._together = Together(task, self._execution)
+        obstacle = self._obstacle()
+        if self.chunk > 1 and obstacle:
+            self._train_one_by_one(obstacle)
+
+    @functools.cached_property
+    def _chunk_trainer(self) -> ChunkTrainer:
+        return ChunkTrainer(self._task, self._execution)
 
     def _obstacle(self) -> str:
         """The reason why clients cannot be trained at once; "" if they can."""
-        if self._trainer.whole_batches:
+        if self._trainer.has_batch_norm:
             return "BatchNorm takes whole batches"
+        # Chunks use `Task.by_example`, which must fit the `batch_loss` of single clients. So a
+        # class that overrides only `batch_loss` needs a subclass with its `by_example`.
         for base in type(self._task).__mro__:
             # `Task`, the last of these classes, defines both methods.
             if "by_example" in vars(base):
-                return ""
+                break
             if "batch_loss" in vars(base):
                 name = type(self._task).__name__
                 return f"{name} overrides batch_loss and not by_example"
@@ -270,59 +281,61 @@ class CohortTrainer:
                 self._train_one(work, client)
         else:
             loaded = self._load(work, clients)
-            if len(self._checked) < 2:
+            if len(self._checked_padding) < 2:
                 self._check_chunks(work, loaded)
             for chunk in self._chunks(loaded, local.batch_size):
                 self._train_chunk(work, chunk)
         work.finish()
-        self._trainer.rest()
+        self._trainer.free_memory()
         return work.counts
 
     def _train_one(
         self, work: _Round, client: int, data: ClientData | None = None
     ) -> bool:
+        """Train a single client; ``False`` if it failed, which is recorded as a fault."""
         try:
             if data is None:
                 data = self._task.client(client)
             update, sums = self._trainer.train(
                 work.theta, data, work.local, work.random(client)
             )
-            lengths = work.lengths(update[None])
+            norms = work.norms(update[None])
         except Exception as error:  # noqa: BLE001 (anything a task may do: the others train on)
-            work.counts.lose(client, error)
+            work.counts.add_failed(client, error)
             return False
-        work.add([client], update[None], lengths, sums[None])
+        work.add([client], update[None], norms, sums[None])
         return True
 
-    def _load(self, work: _Round, clients: Sequence[int]) -> Loaded:
+    def _load(self, work: _Round, clients: Sequence[int]) -> LoadedClients:
         """The clients with their data, large ones first."""
         loaded = []
         for client in clients:
             try:
                 loaded.append((client, self._task.client(client)))
             except Exception as error:  # noqa: BLE001 (as above)
-                work.counts.lose(client, error)
+                work.counts.add_failed(client, error)
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
-    def _chunks(self, loaded: Loaded, batch_size: int) -> Iterator[Loaded]:
+    def _chunks(
+        self, loaded: LoadedClients, batch_size: int
+    ) -> Iterator[LoadedClients]:
         """Chunks of at most ``chunk`` clients whose batches are padded to the same size.
 
         ``chunk`` may become smaller while the chunks are trained.
         """
         while loaded:
-            candidates = loaded[: self.chunk]
             sizes = [
-                padded_size(len(data), batch_size) for _, data in candidates
+                padded_size(len(data), batch_size)
+                for _, data in loaded[: self.chunk]
             ]
-            count = 1
-            while count < len(sizes) and sizes[count] == sizes[0]:
-                count += 1
+            # Clients are sorted by size, so those of the first size come first.
+            count = sizes.count(sizes[0])
             yield loaded[:count]
             loaded = loaded[count:]
 
-    def _train_chunk(self, work: _Round, chunk: Loaded) -> None:
-        """Train a chunk at once; if that fails, train its halves, down to single clients."""
-        if self._together is None or self.chunk == 1:
+    def _train_chunk(self, work: _Round, chunk: LoadedClients) -> None:
+        """Train a chunk at once, or one client after another if ``chunk`` is 1."""
+        if self.chunk == 1:
             for client, data in chunk:
                 self._train_one(work, client, data)
             return
@@ -330,57 +343,68 @@ class CohortTrainer:
             members = [work.member(client, data) for client, data in chunk]
             randoms = [member.random for member in members]
             with one_thread(), self._trainer.own_randomness(*randoms):
-                updates, sums = self._together.train(
+                updates, sums = self._chunk_trainer.train(
                     work.theta, members, work.local.learning_rate
                 )
-            lengths = work.lengths(updates)
-        except Exception as error:  # noqa: BLE001 (the halves show which client causes it)
-            half = -(-len(chunk) // 2)
-            if half < len(chunk):
-                if isinstance(error, torch.cuda.OutOfMemoryError):
-                    self.chunk = min(self.chunk, half)
-                self._train_chunk(work, chunk[:half])
-                self._train_chunk(work, chunk[half:])
-                return
-            client, data = chunk[0]
-            is_trained = self._train_one(work, client, data)
-            # If the client can be trained alone, it is not the cause of the error.
-            if is_trained and not self._chunk_succeeded:
-                self._one_at_a_time(str(error).partition("\n")[0])
+            norms = work.norms(updates)
+        except Exception as error:  # noqa: BLE001 (smaller chunks show which client causes it)
+            self._train_smaller_chunks(work, chunk, error)
         else:
             self._chunk_succeeded = True
-            work.add([client for client, _ in chunk], updates, lengths, sums)
+            clients = [client for client, _ in chunk]
+            work.add(clients, updates, norms, sums)
 
-    def _one_at_a_time(self, reason: str) -> None:
-        # Warn only if the user set the size of chunks.
+    def _train_smaller_chunks(
+        self, work: _Round, chunk: LoadedClients, error: Exception
+    ) -> None:
+        """Train the halves of a chunk that failed; the client of a chunk of one by itself."""
+        half = math.ceil(len(chunk) / 2)
+        if half < len(chunk):
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                self.chunk = min(self.chunk, half)
+            self._train_chunk(work, chunk[:half])
+            self._train_chunk(work, chunk[half:])
+            return
+        client, data = chunk[0]
+        is_trained = self._train_one(work, client, data)
+        # A client that can be trained by itself is not the cause of the error.
+        if is_trained and not self._chunk_succeeded:
+            self._train_one_by_one(str(error).partition("\n")[0])
+
+    def _train_one_by_one(self, reason: str) -> None:
+        """Train no chunks from now on; log the reason if the user set their size."""
         if self._execution.chunk is not None:
             logger.warning(
                 "Training one client at a time, not %d: %s", self.chunk, reason
             )
         self.chunk = 1
 
-    def _check_chunks(self, work: _Round, loaded: Loaded) -> None:
+    def _check_chunks(self, work: _Round, loaded: LoadedClients) -> None:
         """Check that a client's update is the same in a chunk, unless the user set its size.
 
         It differs if the examples of a batch depend on each other or, on a CPU, if the model
         draws random numbers. A client with a batch that needs padding is checked separately.
+
+        In any case one client is trained by itself before the first chunk, which shows whether
+        the model draws random numbers (`Trainer.draws`).
         """
+        # Small clients, which come last, train fastest.
         for client, data in reversed(loaded):
-            is_padded = (
-                len(data) % padded_size(len(data), work.local.batch_size) > 0
-            )
-            if not len(data) or is_padded in self._checked or self.chunk == 1:
+            rows = padded_size(len(data), work.local.batch_size)
+            is_padded = len(data) % rows > 0
+            is_checked = is_padded in self._checked_padding
+            if not len(data) or is_checked or self.chunk == 1:
                 continue
             try:
                 update, _ = self._trainer.train(
                     work.theta, data, work.local, work.random(client)
                 )
-                length = float(update.norm())
+                norm = float(update.norm())
             except Exception:  # noqa: BLE001, S112 (the client's fault, recorded when it trains)
                 continue
-            if not math.isfinite(length):
+            if not math.isfinite(norm):
                 continue
-            self._checked.add(is_padded)
+            self._checked_padding.add(is_padded)
             if self._execution.chunk is None:
                 member = work.member(client, data)
                 if not self._is_same_in_chunk(work, member, update):
@@ -390,15 +414,14 @@ class CohortTrainer:
         self, work: _Round, member: Member, update: torch.Tensor
     ) -> bool:
         """Whether training in a chunk gives the ``update`` of training one by one."""
-        assert self._together is not None  # noqa: S101
         if self._trainer.draws:
             # A chunk draws other random numbers, and updates must repeat only on a CPU.
             return not update.is_cpu
         try:
-            rows, _ = self._together.train(
+            rows, _ = self._chunk_trainer.train(
                 work.theta, [member], work.local.learning_rate
             )
         except Exception:  # noqa: BLE001 (torch cannot vectorise the model)
             return False
         distance = float((rows[0] - update).norm())
-        return distance <= _TOLERANCE * float(update.norm())
+        return distance <= _MAX_RELATIVE_DISTANCE * float(update.norm())

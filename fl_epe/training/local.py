@@ -31,12 +31,12 @@ _PRECISIONS = ("float32", "tf32", "bf16")
 _CHUNK_ON_GPU = 128
 _CHUNK_ON_CPU = 24
 # Largest number of parameters of all models in a chunk on a GPU.
-_PARAMETERS_ON_GPU = 1 << 30
+_MAX_PARAMETERS_ON_GPU = 1 << 30
 # Models with more parameters are trained one by one on a CPU: their steps are mostly arithmetic, so
 # that a chunk gains nothing.
-_LARGEST_ON_CPU = 1 << 17
-# Bytes of a block whose release raises the threshold of glibc, see `Trainer`.
-_KEPT_BLOCK = 31 << 20
+_MAX_PARAMETERS_ON_CPU = 1 << 17
+# Bytes of a block whose release raises a threshold of glibc, see `Trainer.__init__`.
+_THRESHOLD_BLOCK = 31 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,18 +111,19 @@ class Execution:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         return torch.device(device)
 
-    def clients_at_once(self, dim: int, convolves: bool = False) -> int:
+    def clients_at_once(self, dim: int, has_convolutions: bool = False) -> int:
         """``chunk``, or a default for the device and the model.
 
         Args:
             dim: number of the model's parameters.
-            convolves: whether the model has convolutions, which are slower in chunks on a CPU.
+            has_convolutions: whether the model has convolutions, which are slower in chunks on
+                a CPU.
         """
         if self.chunk is not None:
             return self.chunk
         if self.torch_device().type != "cpu":
-            return max(1, min(_CHUNK_ON_GPU, _PARAMETERS_ON_GPU // dim))
-        if convolves or dim > _LARGEST_ON_CPU:
+            return max(1, min(_CHUNK_ON_GPU, _MAX_PARAMETERS_ON_GPU // dim))
+        if has_convolutions or dim > _MAX_PARAMETERS_ON_CPU:
             return 1
         return _CHUNK_ON_CPU
 
@@ -197,17 +198,17 @@ class Trainer:
         execution: the device and the precision.
 
     Attributes:
-        whole_batches: whether the model cannot be trained with rows of padding in a batch.
-        convolves: whether the model has convolutions.
-        draws: whether the model draws from torch's own generator; ``None`` before the first
-            client.
+        has_batch_norm: whether the model has BatchNorm, which rows of padding would change.
+        has_convolutions: whether the model has convolutions.
+        draws: whether the model draws random numbers from torch's own generator; ``None``
+            before the first client.
     """
 
     def __init__(self, task: Task, execution: Execution) -> None:
         # glibc returns freed blocks above a threshold to the system. The threshold is the largest
         # block that was freed so far, up to 32 MiB. After a block of almost that size is freed, a
         # step reuses the memory of the step before, which is a sixth faster.
-        torch.empty(_KEPT_BLOCK, dtype=torch.uint8)
+        torch.empty(_THRESHOLD_BLOCK, dtype=torch.uint8)
         self._task = task
         self._execution = execution
         self._device = execution.torch_device()
@@ -227,8 +228,10 @@ class Trainer:
         self._dropouts = [
             m for m in modules if isinstance(m, models.SeededDropout)
         ]
-        self.whole_batches = bool(models.batch_norms(self._model))
-        self.convolves = any(isinstance(module, _ConvNd) for module in modules)
+        self.has_batch_norm = bool(models.batch_norms(self._model))
+        self.has_convolutions = any(
+            isinstance(module, _ConvNd) for module in modules
+        )
         self.draws: bool | None = None
 
     def train(
@@ -252,9 +255,9 @@ class Trainer:
             of `LossSum.sums` over all steps. Both are on the device.
         """
         # BatchNorm needs two examples for a variance.
-        smallest = 2 if self.whole_batches else 1
+        smallest = 2 if self.has_batch_norm else 1
         if self.draws is None and len(data) >= smallest:
-            self._set(theta)
+            self._load(theta)
             first = data.map(lambda part: part[:2].to(self._device))
             with self._execution.on_device():
                 self.draws = models.draws_by_itself(
@@ -262,24 +265,27 @@ class Trainer:
                 )
         for dropout in self._dropouts:
             dropout.random = random
-        self._set(theta)
+        self._load(theta)
         orders = batches(len(data), local, random, smallest)
         with (
             models.one_thread(),
             self.own_randomness(random),
             self._execution.on_device(),
         ):
-            parts = [
+            sums = [
                 self._step(data, order, local.learning_rate) for order in orders
             ]
         # The sum begins with zeros, as a client may have no batch.
-        sums = [torch.zeros(3, dtype=torch.float64, device=self._device)]
-        sums += [part.sums(self._device) for part in parts]
-        return self._flat - theta, torch.stack(sums).sum(0)
+        zeros = torch.zeros(3, dtype=torch.float64, device=self._device)
+        return self._flat - theta, torch.stack([zeros, *sums]).sum(0)
 
     @contextlib.contextmanager
     def own_randomness(self, *randoms: np.random.Generator) -> Iterator[None]:
-        """Seed torch's generator for a model that draws from it, and restore it afterwards."""
+        """In this context, a model that draws from torch's generator draws as ``randoms`` say.
+
+        Torch's generator gets a seed that is drawn from these clients' streams, and is restored
+        afterwards.
+        """
         if not self.draws:
             yield
             return
@@ -293,12 +299,13 @@ class Trainer:
                 torch.manual_seed(seed)
             yield
 
-    def rest(self) -> None:
-        """Free the memory of the model on a CPU until the next client trains."""
+    def free_memory(self) -> None:
+        """Free the memory of the model's parameters on a CPU until the next client trains."""
         if self._flat.is_cpu:
             self._flat.untyped_storage().resize_(0)
 
-    def _set(self, theta: torch.Tensor) -> None:
+    def _load(self, theta: torch.Tensor) -> None:
+        """Set the parameters to ``theta``, and the buffers to their initial values."""
         if self._flat.is_cpu:
             self._flat.untyped_storage().resize_(theta.nbytes)
         for buffer, initial in self._buffers.items():
@@ -307,7 +314,8 @@ class Trainer:
 
     def _step(
         self, data: ClientData, order: torch.Tensor, learning_rate: float
-    ) -> LossSum:
+    ) -> torch.Tensor:
+        """Take a step with the examples at the positions ``order``; returns `LossSum.sums`."""
         batch = data.map(lambda part: models.sent(part[order], self._device))
         result = self._loss(batch)
         gradients = torch.autograd.grad(
@@ -320,7 +328,7 @@ class Trainer:
             torch._foreach_add_(
                 self._parameters, gradients, alpha=-learning_rate
             )
-        return LossSum(result.loss.detach(), result.correct, result.examples)
+        return result.sums(self._device)
 
     def _loss(self, batch: ClientData) -> LossSum:
         return self._task.batch_loss(self._outputs, batch)

@@ -27,14 +27,19 @@ from fl_epe.models import (
 from fl_epe.tasks import ClientData, Task
 from fl_epe.training.local import Execution, LocalTraining, batches
 
-# The row of each client begins at a multiple of so many float32 values, as the alignment of memory
-# may change the last bits of results.
+# The parameters of each client begin at a multiple of this number of float32 values: the alignment
+# of memory may change the last bits of results.
 _ALIGNMENT = 16
 
 
 def padded_size(examples: int, batch_size: int) -> int:
-    """Number of rows to which a client's batches are padded; other clients do not change it."""
-    return min(batch_size, 1 << max(0, examples - 1).bit_length())
+    """Number of rows to which a client's batches are padded.
+
+    It is the next power of two, or ``batch_size`` if that is smaller. It does not depend on
+    other clients.
+    """
+    next_power_of_two = 1 << max(0, examples - 1).bit_length()
+    return min(batch_size, next_power_of_two)
 
 
 class Member:
@@ -44,6 +49,10 @@ class Member:
         data: the client's examples.
         local: the settings of the training.
         random: the client's random stream, in the state that `Trainer.train` would get.
+
+    Attributes:
+        steps: number of batches of all epochs.
+        rows: number of rows of each batch, with padding.
     """
 
     def __init__(
@@ -54,14 +63,14 @@ class Member:
     ) -> None:
         self.data = data
         self.random = random
-        self.steps = -(-len(data) // local.batch_size) * local.epochs
+        self.steps = math.ceil(len(data) / local.batch_size) * local.epochs
         self.rows = padded_size(len(data), local.batch_size)
         self._batches = batches(len(data), local, random)
 
-    def batch(
+    def draw_batch(
         self, calls: Sequence[DropoutCall], masks: Sequence[torch.Tensor]
     ) -> tuple[int, torch.Tensor]:
-        """The next batch; masks of dropouts are drawn as if the client trained alone.
+        """Draw the next batch, and its masks of dropouts as if the client trained alone.
 
         Args:
             calls: the calls of dropouts.
@@ -86,12 +95,13 @@ DropoutCall = tuple[SeededDropout, tuple[int, ...]]
 """A dropout layer that is called in a forward pass, and the shape of an example there."""
 
 
-class Together:
-    """Trains clients at once, each with its own model.
+class ChunkTrainer:
+    """Trains the clients of a chunk at once, each with its own model.
 
     Each client needs memory for parameters and gradients in float32, and for the intermediate
     results of a forward pass. A model may have parameters, `SeededDropout`, random numbers and
-    buffers that do not change; its modules with an attribute ``unrolled`` use plain operations.
+    buffers that do not change. A module with an attribute ``unrolled`` gets it as ``True``, and
+    should then use only operations that torch can vectorise.
 
     Args:
         task: the task whose clients are trained, by `Task.by_example` or else `Task.loss`.
@@ -112,6 +122,7 @@ class Together:
             if parameter.requires_grad
         }
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]
+        # The calls of dropouts in a forward pass; `None` before the first one.
         self._calls: list[DropoutCall] | None = None
 
     def train(
@@ -136,13 +147,14 @@ class Together:
             RuntimeError: if torch cannot vectorise the model, or memory is exhausted.
         """
         dim = len(theta)
-        count = len(members)
-        width = -(-dim // _ALIGNMENT) * _ALIGNMENT
+        width = math.ceil(dim / _ALIGNMENT) * _ALIGNMENT
         rows = torch.empty(
-            (count, width), dtype=theta.dtype, device=self._device
+            (len(members), width), dtype=theta.dtype, device=self._device
         )
         values = rows[:, :dim].copy_(theta)
-        sums = torch.zeros((count, 3), dtype=torch.float64, device=self._device)
+        sums = torch.zeros(
+            (len(members), 3), dtype=torch.float64, device=self._device
+        )
         if self._calls is None and members[0].steps:
             self._calls = self._dropout_calls(members[0].data)
         for step in range(members[0].steps):
@@ -160,40 +172,49 @@ class Together:
     ) -> None:
         """Take one step for each member, and change ``values`` and ``sums`` in place."""
         parts = torch.split(values, self._sizes, 1)
-        leaves = [
+        # These parameters share the memory of ``values``.
+        parameters = [
             part.view(-1, *shape).detach().requires_grad_()
             for part, shape in zip(parts, self._shapes.values(), strict=True)
         ]
         calls = self._calls or []
-        grid = (len(members), members[0].rows)
+        count = len(members)
+        rows = members[0].rows
         host_masks = [
-            staging((*grid, *shape), torch.bool, self._device)
+            staging((count, rows, *shape), torch.bool, self._device)
             for _, shape in calls
         ]
         sizes = []
         positions = []
         for i, member in enumerate(members):
-            size, rows = member.batch(calls, [mask[i] for mask in host_masks])
+            masks_of_member = [mask[i] for mask in host_masks]
+            size, member_positions = member.draw_batch(calls, masks_of_member)
             sizes.append(size)
-            positions.append(rows)
+            positions.append(member_positions)
         batch = _gather(
             [member.data for member in members], positions, self._device
         )
         masks = [sent(mask, self._device) for mask in host_masks]
         with self._execution.on_device():
-            outputs = self._outputs(leaves, batch.inputs, masks)
-            means, counted = self._losses(outputs, batch.targets, sizes)
+            outputs = self._outputs(parameters, batch.inputs, masks)
+            loss, batch_sums = self._losses(outputs, batch.targets, sizes)
             gradients = torch.autograd.grad(
-                means, leaves, allow_unused=True, materialize_grads=True
+                loss, parameters, allow_unused=True, materialize_grads=True
             )
         with torch.no_grad():
-            torch._foreach_add_(leaves, gradients, alpha=-learning_rate)
-            sums += counted
+            torch._foreach_add_(parameters, gradients, alpha=-learning_rate)
+            sums += batch_sums
 
     def _losses(
         self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of the members' mean losses, and counts as in `train`, (members, 3)."""
+        """The sum of the members' mean losses, and sums of the batch as in `train`.
+
+        Args:
+            outputs: the outputs of each member's model, shape (members, rows, …).
+            targets: the targets, shape (members, rows, …).
+            sizes: each member's number of rows that are not padding.
+        """
         parts = self._task.by_example(
             outputs.flatten(0, 1), targets.flatten(0, 1)
         )
@@ -205,62 +226,58 @@ class Together:
                     outputs.unbind(), targets, sizes, strict=True
                 )
             ]
-            means = torch.stack([result.mean() for result in results]).sum()
-            return means, torch.stack(
-                [result.sums(self._device) for result in results]
-            )
+            means = torch.stack([result.mean() for result in results])
+            sums = [result.sums(self._device) for result in results]
+            return means.sum(), torch.stack(sums)
         rows = targets.shape[1]
-        grid = torch.stack(
+        # Loss, metric and number of predictions of each row, shape (members, rows, 3).
+        by_row = torch.stack(
             [part.view(-1, rows).to(outputs.dtype) for part in parts], 2
         )
         if min(sizes) < rows:
             is_example = np.arange(rows) < np.array(sizes)[:, np.newaxis]
             mask = torch.from_numpy(is_example[:, :, np.newaxis])
-            grid = grid * sent(mask, self._device)
-        totals = grid.sum(1)
-        means = (totals[:, 0] / totals[:, 2].detach().clamp(min=1)).sum()
-        return means, totals.detach().double()
+            by_row = by_row * sent(mask, self._device)
+        totals = by_row.sum(1)
+        means = totals[:, 0] / totals[:, 2].detach().clamp(min=1)
+        return means.sum(), totals.detach().double()
 
     def _outputs(
         self,
-        leaves: list[torch.Tensor],
+        parameters: list[torch.Tensor],
         inputs: Inputs,
         masks: list[torch.Tensor],
     ) -> torch.Tensor:
-        """The outputs of each member's model for its batch, shape (members, n, …)."""
-
-        def forward(
-            parameters: list[torch.Tensor],
-            inputs: Inputs,
-            masks: list[torch.Tensor],
-        ) -> Any:
-            self._set_masks(masks)
-            named = dict(zip(self._shapes, parameters, strict=True))
-            if isinstance(inputs, Mapping):
-                return torch.func.functional_call(
-                    self._model, named, (), dict(inputs)
-                )
-            return torch.func.functional_call(self._model, named, inputs)
-
+        """The outputs of each member's model for its batch, shape (members, rows, …)."""
+        vectorized = torch.func.vmap(self._forward, randomness="different")
         try:
-            vectorized = torch.func.vmap(forward, randomness="different")
             return cast(
                 torch.Tensor,
-                self._execution.call(vectorized, leaves, inputs, masks),
+                self._execution.call(vectorized, parameters, inputs, masks),
             )
         finally:
-            self._set_masks([])
+            # From now on the dropouts draw their masks again.
+            for dropout, _ in self._calls or []:
+                dropout.drawn = None
 
-    def _set_masks(self, masks: list[torch.Tensor]) -> None:
-        """Give every dropout the masks of its calls; without masks, it will draw them."""
-        calls = self._calls or []
+    def _forward(
+        self,
+        parameters: list[torch.Tensor],
+        inputs: Inputs,
+        masks: list[torch.Tensor],
+    ) -> Any:
+        """The outputs of one member's model, with a mask for each call of a dropout."""
         masks_of: dict[SeededDropout, list[torch.Tensor]] = {}
-        for dropout, _ in calls:
-            masks_of[dropout] = []
-        for (dropout, _), mask in zip(calls, masks, strict=False):
-            masks_of[dropout].append(mask)
+        for (dropout, _), mask in zip(self._calls or [], masks, strict=True):
+            masks_of.setdefault(dropout, []).append(mask)
         for dropout, call_masks in masks_of.items():
-            dropout.drawn = iter(call_masks) if call_masks else None
+            dropout.drawn = iter(call_masks)
+        named = dict(zip(self._shapes, parameters, strict=True))
+        if isinstance(inputs, Mapping):
+            return torch.func.functional_call(
+                self._model, named, (), dict(inputs)
+            )
+        return torch.func.functional_call(self._model, named, inputs)
 
     def _dropout_calls(self, data: ClientData) -> list[DropoutCall]:
         """The calls of dropouts in a forward pass of a single example."""
@@ -274,6 +291,7 @@ class Together:
         modules = self._model.modules()
         dropouts = [m for m in modules if isinstance(m, SeededDropout) and m.p]
         if not dropouts:
+            # A forward pass would draw from torch's generator if the model does.
             return calls
         hooks = [
             dropout.register_forward_hook(add_call) for dropout in dropouts

@@ -158,10 +158,15 @@ def _progress(done, **more):
         "loss": math.nan,
         "accuracy": 0.5,
         "clip_norm": math.inf,
+        "canaries_seen": 3,
+        "seconds_left": 1.0,
+        "metric": "accuracy",
+        "epsilons": {},
+        "eval_loss": math.nan,
+        "faults": (),
+        "fault_counts": {},
     }
-    return Progress(
-        **{**known, "canaries_seen": 3, "seconds_left": 1.0, **more}
-    )
+    return Progress(**{**known, **more})
 
 
 def test_unknown_numbers_are_null_and_faults_are_told_once(tmp_path):

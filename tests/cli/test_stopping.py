@@ -131,7 +131,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 def test_the_first_signal_asks_and_the_second_ends():
     stop = StopRequest()
-    stop.listens = True
+    stop.is_checked = True
     with signals_stop(stop) as came:
         signal.raise_signal(signal.SIGTERM)
         assert stop.asked
@@ -146,7 +146,7 @@ def test_where_nobody_listens_or_everybody_waits_a_signal_ends_at_once():
     with pytest.raises(Stopped), signals_stop(stop):
         signal.raise_signal(signal.SIGTERM)
     stop = StopRequest()
-    stop.listens, stop.waits_in = True, threading.get_ident()
+    stop.is_checked, stop.waiting_thread = True, threading.get_ident()
     with pytest.raises(Stopped), signals_stop(stop):
         signal.raise_signal(signal.SIGTERM)
 

@@ -30,5 +30,5 @@ def test_orders_survive_the_wire():
     assert dataclasses.replace(decoded, theta=0) == dataclasses.replace(
         order, theta=0
     )
-    with pytest.raises(ValueError, match="'sums' in the reply"):
+    with pytest.raises(ValueError, match="a readable reply: KeyError: 'sums'"):
         PartialAggregate.decode(RecordDict())

@@ -13,8 +13,10 @@ def test_faults_of_one_kind_are_told_once(caplog):
     log = RoundLog(Plan([np.arange(3)], np.ones((1, 2), bool), np.arange(2), 2))
     with caplog.at_level(logging.WARNING):
         for client in range(48):
-            log.fault(FaultKind.CLIENT_FAILED, f"client {client}: no memory")
-        log.fault(FaultKind.NO_ANSWER, "node 1: no answer")
+            log.add_fault(
+                FaultKind.CLIENT_FAILED, f"client {client}: no memory"
+            )
+        log.add_fault(FaultKind.NO_ANSWER, "node 1: no answer")
     told = [record.getMessage() for record in caplog.records]
     assert told == [
         "Round 1, client 0: no memory (faults of this kind are counted)",

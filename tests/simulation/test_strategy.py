@@ -419,7 +419,7 @@ class TestFaults:
                     lambda part, wrong=wrong: setattr(
                         part, "clients_total", wrong
                     ),
-                    "no sum of clients apart",
+                    "Expected no clients_total",
                     id=f"clients-apart-{name}",
                 )
                 for name, wrong in [

@@ -233,7 +233,7 @@ def test_a_run_that_is_asked_to_stop_keeps_its_rounds(path, whole, where):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    assert (stops[0].rounds_done, stops[0].rounds, stops[0].kept) == (
+    assert (stops[0].rounds_done, stops[0].rounds, stops[0].saved) == (
         4,
         ROUNDS,
         True,
@@ -246,9 +246,9 @@ def test_a_request_is_listened_to_while_rounds_are_done():
     request = StopRequest()
     assert not request.ask()
     assert request.asked
-    request.listens = True
+    request.is_checked = True
     assert request.ask()
-    request.waits_in = threading.get_ident()
+    request.waiting_thread = threading.get_ident()
     assert not request.ask()
 
 

@@ -10,7 +10,7 @@ import pytest
 from own_data import rows
 
 from fl_epe.tasks import classes_to_predict, read_tables, sort_columns
-from fl_epe.tasks.tables import read_column
+from fl_epe.tasks.tensors import read_column
 
 ROWS = 60
 DAYS = [
@@ -19,7 +19,7 @@ DAYS = [
 
 
 def _sorted(values, name="column"):
-    found = sort_columns(pandas.DataFrame({name: values}), but=[])
+    found = sort_columns(pandas.DataFrame({name: values}), excluded=[])
     if name in found.left_out:
         return found.left_out[name]
     kinds = {

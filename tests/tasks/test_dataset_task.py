@@ -20,7 +20,7 @@ from torch import nn
 
 from fl_epe.tasks import from_datasets
 from fl_epe.tasks.dataset_task import DatasetTask
-from fl_epe.tasks.tables import read_column
+from fl_epe.tasks.tensors import read_column
 from fl_epe.training import LocalTraining
 
 ROOT = Path(__file__).parents[2]
@@ -88,10 +88,10 @@ def test_text_becomes_classes_in_the_order_of_the_alphabet():
     task = _task(dataset=data, targets="word", held_out=0.5)
     words = np.concatenate([task.client(i).targets for i in range(10)])
     numbers = {"class a": 0, "class b": 1, "class c": 2}
-    kept = [numbers[word] for word in task._parts[0]["word"]]
+    kept = [numbers[word] for word in task._datasets[0]["word"]]
     assert sorted(words) == sorted(kept)
     assert task.held_out().targets.tolist() == [
-        numbers[w] for w in task._parts[1]["word"]
+        numbers[w] for w in task._datasets[1]["word"]
     ]
     assert _learn(task)[1] < 1
 
@@ -246,7 +246,7 @@ def test_a_loss_and_a_metric_of_ones_own_are_means_and_the_metric_has_its_name()
 )
 def test_several_columns_are_features_of_one_tensor(columns: Any):
     task = _task(lambda: nn.Linear(5, 3), inputs=columns)
-    row = task._parts[1][0]
+    row = task._datasets[1][0]
     flat = [value for name in columns for value in np.atleast_1d(row[name])]
     assert task.held_out().inputs[0].tolist() == pytest.approx(flat)
     assert task.notes() == []
@@ -341,7 +341,6 @@ def test_options_say_the_arguments_by_their_names():
         targets="y",
         partition="by:user",
         metric=_no_metric,
-        data_seed=3,
     ).options()
     assert found == {
         "model": "net",
@@ -353,8 +352,6 @@ def test_options_say_the_arguments_by_their_names():
         "held_out": None,
         "loss": None,
         "metric": "_no_metric",
-        "data_seed": 3,
-        "unit": None,
     }
 
 
@@ -370,7 +367,6 @@ def test_options_say_the_arguments_by_their_names():
             {"partition": "by:home town"}, "home town", id="two-words"
         ),
         pytest.param({"partition": "iid:5"}, "client", id="no-column"),
-        pytest.param({"unit": "school"}, "school", id="named"),
     ],
 )
 def test_a_client_is_called_what_the_data_call_it(arguments: Any, unit: str):
@@ -477,10 +473,10 @@ def test_data_that_are_not_kept_are_read_client_by_client(
     monkeypatch: pytest.MonkeyPatch,
 ):
     kept = _task()
-    assert kept._tensors is not None
-    monkeypatch.setattr("fl_epe.tasks.dataset_task._MEMORY", 100)
+    assert kept._all_clients is not None
+    monkeypatch.setattr("fl_epe.tasks.dataset_task._MAX_IN_MEMORY", 100)
     read = _task()
-    assert read._tensors is None
+    assert read._all_clients is None
     for number in range(10):
         assert torch.equal(
             read.client(number).inputs, kept.client(number).inputs
@@ -534,7 +530,7 @@ BAD_DATA = {
     ),
     "no-split": (
         {"held_out": "test"},
-        "held_out='test' to be a share or a data set",
+        "held_out='test' to be one of the other splits: none",
     ),
     "other-split": (
         {"dataset": _splits("train", "test"), "held_out": "valid"},
@@ -561,7 +557,6 @@ def test_data_that_do_not_fit_are_refused(case: str):
     [
         pytest.param({"held_out": 1.5}, "held_out=1.5 in", id="share"),
         pytest.param({"held_out": 0}, "held_out=0 in", id="no-share"),
-        pytest.param({"data_seed": -1}, "data_seed=-1 >= 0", id="seed"),
         pytest.param(
             {"partition": "user"}, "partition='user' to be", id="partition"
         ),

@@ -29,7 +29,7 @@ def task(
         write_fashion(tmp_path)
         return load_task("fashion-mnist", data_dir=str(tmp_path), num_clients=8)
     monkeypatch.setattr(
-        "fl_epe.tasks.stored.SyntheticStackOverflow._most_held_out", 20
+        "fl_epe.tasks.stored.SyntheticStackOverflow._max_held_out", 20
     )
     if request.param.startswith("synthetic-"):
         return load_task(request.param, num_clients=8, max_examples=20)

@@ -136,7 +136,7 @@ def test_what_cannot_train_at_once_trains_one_by_one(kind: str):
     task = _task(normalised if kind == "batch-norm" else net)
     if kind == "own-call":
         task = _Doubled(task.arguments)
-    assert _cohort(task, 4)._together is None
+    assert _cohort(task, 4).chunk == 1
 
 
 def test_averages_of_batch_norm_do_not_leak_from_one_client_to_the_next():

@@ -18,6 +18,7 @@ from fl_epe.auditing import FaultKind
 from fl_epe.mechanism import ClippedSum
 from fl_epe.models import Cnn, Lstm, SeededDropout, bind_parameters
 from fl_epe.seeding import generator
+from fl_epe.simulation import worker
 from fl_epe.simulation.messages import TrainInstruction
 from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, from_datasets, load_task
@@ -25,7 +26,7 @@ from fl_epe.tasks.by_name import BUILT_IN
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 from fl_epe.training.cohort import Counts, _Round
-from fl_epe.training.vectorized import Member, Together
+from fl_epe.training.vectorized import ChunkTrainer, Member
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
 
@@ -129,7 +130,7 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     parts = torch.arange(15, dtype=torch.float64).reshape(5, 3)
     for here in (slice(0, 3), slice(3, 5)):
         part = rows[here]
-        there.add(list(range(5))[here], part, there.lengths(part), parts[here])
+        there.add(list(range(5))[here], part, there.norms(part), parts[here])
     there.finish()
     assert (answers.count(True), answers.count(None)) == (2, 1)
     assert (there.counts.clients, there.counts.unclipped) == (4, 2)
@@ -155,13 +156,13 @@ def test_batches_are_padded_with_examples_of_the_same_client(
     member = Member(data, local, generator(0))
     seen = torch.zeros(examples)
     for _ in range(member.steps):
-        size, places = member.batch([], [])
+        size, places = member.draw_batch([], [])
         assert len(places) == rows
         assert set(places[size:].tolist()) <= {int(places[0])}
         seen[places[:size]] += 1
     assert seen.tolist() == [2.0] * examples
     with pytest.raises(StopIteration):
-        member.batch([], [])
+        member.draw_batch([], [])
 
 
 # One after another, all at once, in chunks.
@@ -184,7 +185,7 @@ def test_one_at_a_time_chunks_and_all_at_once_give_the_same_updates(
         _assert_same(again, counts)
 
 
-def test_together_the_cnn_takes_autograds_steps():
+def test_chunk_trainer_the_cnn_takes_autograds_steps():
     class Images(_Smooth):
         def model(self) -> nn.Module:
             return Cnn().double()
@@ -199,7 +200,7 @@ def test_together_the_cnn_takes_autograds_steps():
     task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
     theta = task.initial(0).astype(np.float64)
     members = [Member(task.client(i), local, generator(1, i)) for i in range(2)]
-    deltas, _ = Together(task, CPU).train(
+    deltas, _ = ChunkTrainer(task, CPU).train(
         torch.tensor(theta), members, local.learning_rate
     )
     for i, delta in enumerate(deltas):
@@ -262,17 +263,20 @@ def test_a_model_that_cannot_be_vectorised_is_trained_one_after_another(
 
 
 def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
-    sizes, train = [], Together.train
+    sizes, train = [], ChunkTrainer.train
 
     def small(
-        self: Together, theta: np.ndarray, members: list[Member], rate: float
+        self: ChunkTrainer,
+        theta: np.ndarray,
+        members: list[Member],
+        rate: float,
     ):
         sizes.append(len(members))
         if len(members) > 2:
             raise torch.cuda.OutOfMemoryError("no memory left")
         return train(self, theta, members, rate)
 
-    monkeypatch.setattr(Together, "train", small)
+    monkeypatch.setattr(ChunkTrainer, "train", small)
     expected, counts = _train(_Smooth(num_clients=12), CPU)
     total, again = _train(_Smooth(num_clients=12), Execution("cpu", chunk=5))
     assert sizes[:3] == [5, 3, 2]  # later ones are small at once
@@ -281,7 +285,7 @@ def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
     _assert_same(again, counts)
 
 
-def test_a_worker_trains_in_chunks_too():
+def test_a_worker_trains_in_chunks_too(monkeypatch: pytest.MonkeyPatch):
     task = _Smooth()
     order = TrainInstruction(
         theta=task.initial(0),
@@ -298,11 +302,13 @@ def test_a_worker_trains_in_chunks_too():
         local_learning_rate=0.1,
         separate=False,
     )
-    alone, chunked = (
-        execute(task, order, CPU),
-        execute(task, order, Execution("cpu", chunk=2)),
-    )
-    apart = execute(task, dataclasses.replace(order, separate=True), CPU)
+    monkeypatch.setenv("FL_EPE_DEVICE", "cpu")
+    monkeypatch.setenv("FL_EPE_CHUNK", "1")
+    alone = execute(task, order)
+    apart = execute(task, dataclasses.replace(order, separate=True))
+    monkeypatch.setenv("FL_EPE_CHUNK", "2")
+    monkeypatch.setattr(worker, "_trainers", worker._Trainers())
+    chunked = execute(task, order)
     np.testing.assert_allclose(chunked.total, alone.total, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(apart.total, alone.total)
     for sums in (alone, chunked, apart):

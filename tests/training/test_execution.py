@@ -50,8 +50,11 @@ def test_a_wrong_flag_is_refused(monkeypatch: pytest.MonkeyPatch):
 def test_a_cpu_trains_small_models_at_once_and_large_ones_apart():
     assert CPU.clients_at_once(26_122) == 24
     assert CPU.clients_at_once(600_000) == 1
-    assert CPU.clients_at_once(1_000, convolves=True) == 1
-    assert Execution("cpu", chunk=6).clients_at_once(10**7, convolves=True) == 6
+    assert CPU.clients_at_once(1_000, has_convolutions=True) == 1
+    assert (
+        Execution("cpu", chunk=6).clients_at_once(10**7, has_convolutions=True)
+        == 6
+    )
 
 
 def test_a_gpu_trains_as_many_at_once_as_its_memory_should_hold():
