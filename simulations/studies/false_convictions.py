@@ -257,7 +257,7 @@ def lines(cells: tuple[Cell, ...], runs: int) -> Iterator[str]:
             f" lower ends {np.median(lows):6.3f}, proved"
             f" {np.median([run.lower_bound for run in evidence]):6.3f};"
             f" violated {sum(run.violated for run in evidence):3d} of {runs}"
-            f" ({sum(run.proved for run in evidence)} proved,"
+            f" ({sum(run.refuted_by_bound for run in evidence)} proved,"
             f" {sum(bool(run.laws.objection) for run in evidence)} laws rejected)"
         )
 

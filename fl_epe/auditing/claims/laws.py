@@ -26,9 +26,9 @@ from fl_epe.auditing.answer import (
     AuditedClient,
     client_epsilon,
     epsilon_of,
-    members_of,
+    num_members,
 )
-from fl_epe.auditing.bounds import BOUNDS, lower_bound, normal_scores
+from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, normal_scores
 from fl_epe.auditing.estimate import EpsilonEstimate, fit_gaussian, half_width
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scoring import (
@@ -232,7 +232,7 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     # A dominating law is not the law of the rounds.
     if law.dominating is not None:
         return float(np.all(presence.sum(axis=0) <= law.limit))
-    members = members_of(record, events)
+    members = num_members(record, events)
     for event in events.independent:
         counts = presence[np.unique(event.rounds)].sum(axis=0)
         if np.any(counts > 1) or (event.chance == 1 and np.any(counts == 0)):
@@ -331,6 +331,9 @@ def power_of_bound(
         confidence: confidence of the bound.
         method: method of the bound.
     """
+    # Without this, all powers would be tried in vain.
+    if ceiling(scores, delta, confidence, method) <= claim:
+        return 0.0
     law = scipy.stats.norm if delta else scipy.stats.laplace
     shift = shift_of_epsilon(2 * claim, delta) if delta else 2 * claim
     count = scores.observed.size
