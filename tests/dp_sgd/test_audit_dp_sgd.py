@@ -306,7 +306,7 @@ def test_weights_from_elsewhere_are_told():
             next(iter(model.parameters())).mul_(0.5)  # as a server's model
         train(model, optimizer, 5)
     assert (
-        "what changed the model between steps, 1 times" in audit.findings.unseen
+        "what changed the model between steps, 1 time" in audit.findings.unseen
     )
     assert audit._seen.movement.unexplained == 0
 
