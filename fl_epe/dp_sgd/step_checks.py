@@ -99,7 +99,7 @@ def check_steps(
     if not steps:
         return StepFindings()
     checked = [step for step in steps if step.looked_at]
-    # A fault that is empty text is none.
+    # Some checks return an empty text if they find no fault.
     results = [_check_clipping(checked)]
     if is_sampled:
         results.append(_check_sampling(steps, rate, batch_size, tells_sizes))

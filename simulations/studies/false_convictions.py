@@ -97,7 +97,7 @@ class Cell:
         """What a run says of its claim."""
         record = self.record(seed)
         adversary = claim_adversary(record)
-        client = AuditedClient.of(record, adversary, most=True)
+        client = AuditedClient.of(record, adversary, worst_case=True)
         claim = analytical(record.mechanism, client, DELTA).epsilon
         if claim is None:
             raise ValueError(f"Expected a theorem for {self.name}.")

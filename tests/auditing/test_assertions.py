@@ -527,7 +527,7 @@ def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
         ShuffledEpochs(16, 1), 0.5, 1e-5, num_canaries=40, beside=64, seed=2
     )
     claim = analytical(
-        record.mechanism, AuditedClient.of(record, most=True), 1e-5
+        record.mechanism, AuditedClient.of(record, worst_case=True), 1e-5
     ).epsilon
     assert claim is not None
     presence = record.presence.copy()

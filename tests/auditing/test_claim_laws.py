@@ -339,7 +339,7 @@ def test_report_and_assertion_agree():
         assert against.violated == (status == "faulty")
         codes = {one.code for one in summary.warnings}
         assert ("exceeds-theory" in codes) == (status == "faulty")
-        client = AuditedClient.of(record, adversary, most=True)
+        client = AuditedClient.of(record, adversary, worst_case=True)
         assert against.participations == client.participations
     no_noise = record.with_values(noise_multiplier=0.0)
     assert evidence_against_theory(no_noise, adversary, DELTA) is None

@@ -221,7 +221,7 @@ def client_epsilon(
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        expected_score = scale * client.size(view)
+        expected_score = scale * client.expected_score(view)
         return accounting.epsilon_of_signals(np.array([expected_score]), delta)
     if view.adversary.sees == "final":
         law = accounting.expected_score_law(secret, scale * weights)

@@ -95,7 +95,7 @@ def scores_for_claim(
         NotMeasured: if fewer than two canaries count, or the law of secret rounds is not known.
     """
     adversary = adversary or claim_adversary(record)
-    client = client or AuditedClient.of(record, adversary, most=True)
+    client = client or AuditedClient.of(record, adversary, worst_case=True)
     view = seen_by(record, Adversary(adversary.sees))
     # `scores_of` raises an error if too few canaries took part, whatever the rest of the view.
     scores = scores_of(view)
@@ -130,7 +130,9 @@ def _covered_scores(
         NotMeasured: if fewer than two canaries count.
     """
     expected_scores = view.sizes.observed
-    max_expected_score = _MAX_RELATIVE_EXPECTED_SCORE * client.size(view)
+    max_expected_score = _MAX_RELATIVE_EXPECTED_SCORE * client.expected_score(
+        view
+    )
     counts = view.record.presence.sum(axis=0)
     # Statistics of every round have no scores of canaries that never took part.
     if len(expected_scores) < len(counts):

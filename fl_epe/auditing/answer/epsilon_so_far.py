@@ -26,7 +26,7 @@ import numpy as np
 from fl_epe.accounting import epsilon_of_signals
 from fl_epe.auditing.answer.answer import answer
 from fl_epe.auditing.answer.audited_client import (
-    AS_OFTEN,
+    MIN_SHARE_OF_ROUNDS,
     AuditedClient,
     claim_adversary,
 )
@@ -160,7 +160,8 @@ class EpsilonSoFar:
         (`fl_epe.auditing.scoring.reaction`).
         """
         most_participations = self._participations.max(initial=0)
-        return bool(most_participations < AS_OFTEN * self.participations)
+        min_participations = MIN_SHARE_OF_ROUNDS * self.participations
+        return bool(most_participations < min_participations)
 
     @property
     def participations(self) -> float:

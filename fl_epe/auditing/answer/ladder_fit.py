@@ -215,7 +215,7 @@ def client_fit(
     if client.secret is not None:
         error = client.error_of_secret_rounds(view)
         return _widened(fit, error * fit.scale, confidence)
-    expected_score = client.size(view)
+    expected_score = client.expected_score(view)
     reaction = view.reaction
     if reaction is None:
         return _at_expected_score(fit, view, expected_score, confidence)
@@ -226,7 +226,7 @@ def client_fit(
         view.record, view.adversary, Reaction(reaction.rate + reaction.error)
     )
     moved_fit = ladder_fit(moved, None, confidence)
-    moved_score = moved_fit.scale * client.size(moved)
+    moved_score = moved_fit.scale * client.expected_score(moved)
     shift = moved_score - fit.scale * expected_score
     if not abs(shift) < abs(fit.scale) * expected_score:
         raise NotMeasured(
@@ -283,13 +283,13 @@ def _at_any_rate(
     fit: LadderFit, view: View, client: AuditedClient, confidence: float
 ) -> LadderFit:
     """The fit with an interval that holds whatever share of a contribution is reversed."""
-    expected_score = client.size(view)
+    expected_score = client.expected_score(view)
     low = fit.low
     high = fit.high
     for rate in np.linspace(*RATES, _RATES_TRIED):
         moved = seen_by(view.record, view.adversary, Reaction(float(rate)))
         moved_fit = _fit_at_any_end(moved, confidence)
-        relative = client.size(moved) / expected_score
+        relative = client.expected_score(moved) / expected_score
         low = min(low, moved_fit.low * relative)
         high = max(high, moved_fit.high * relative)
     return dataclasses.replace(fit, low=low, high=high)

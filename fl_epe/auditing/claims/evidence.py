@@ -382,7 +382,7 @@ def find_evidence(
     participations = None
     if isinstance(run, AuditRecord):
         adversary = adversary or claim_adversary(run)
-        client = AuditedClient.of(run, adversary, most=True)
+        client = AuditedClient.of(run, adversary, worst_case=True)
         findings = run.findings
         participations = client.participations
         if delta:
@@ -493,7 +493,7 @@ def evidence_against_theory(
         confidence: see `find_evidence`.
     """
     try:
-        client = AuditedClient.of(record, adversary, most=True)
+        client = AuditedClient.of(record, adversary, worst_case=True)
         limit = analytical(record.mechanism, client, delta).epsilon
         if limit is None or math.isinf(limit):
             return None
