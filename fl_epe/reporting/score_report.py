@@ -94,9 +94,9 @@ def _of_claim(scores: ScoreSummary) -> str:
     claim = f"ε ≤ {number(evidence.claimed)}"
     if evidence.violated:
         return f"The claim of {claim} is refuted at {scores.confidence:.0%} confidence."
-    if not evidence.undecided:
+    if not evidence.undecided_reason:
         return f"The claim of {claim} is not refuted; an ε twice as large would have been."
-    reason = evidence.laws.objection or evidence.undecided
+    reason = evidence.laws.objection or evidence.undecided_reason
     return f"Whether {claim} holds is undecided, as {reason}."
 
 

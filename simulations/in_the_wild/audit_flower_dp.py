@@ -430,7 +430,7 @@ class Finding:
             return "measured more, not proved"
         return (
             "too few canaries to tell"
-            if evidence.undecided
+            if evidence.undecided_reason
             else "no violation found"
         )
 

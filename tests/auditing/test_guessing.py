@@ -11,9 +11,6 @@ from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import (
-    _detectable_shifts,
-    _largest_probability,
-    _tail_of_sum,
     distance_of_share,
     guess_design,
     guesses_on_groups,
@@ -21,6 +18,11 @@ from fl_epe.auditing.bounds.guessing import (
     steinke_p_value,
     tied_groups,
     wrong_share,
+)
+from fl_epe.auditing.bounds.weighted import (
+    _detectable_shifts,
+    _largest_probability,
+    _tail_of_sum,
 )
 
 ALPHA = 0.05

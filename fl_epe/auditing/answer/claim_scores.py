@@ -1,15 +1,15 @@
 """Scores that test a privacy claim, for the adversary and the client of the claim.
 
-Canaries that take part more often than the client, or with larger weights, do not count. If the
-rounds are secret, no canary is selected by its rounds, and canaries that were drawn for no round
-count as members.
+If the rounds are known, canaries that take part more often than the client, or with larger
+weights, do not count. If the rounds are secret, all members count. A member is a canary whose
+rounds were drawn by the client's law, even if it was drawn for no round.
 
-At secret rounds of every round's model, a canary's statistic is the likelihood ratio of having
-taken part. The ratio's law for canaries that took no part has no closed form, but can be
-simulated: their whitened scores are independent N(0, 1). The tail of a large ratio x is computed
-from draws of members, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, however small it is, and the tail of
-other ratios from draws of that null. Each ratio is then replaced by the N(0, 1) score with the
-same tail, so no unobserved canary is needed.
+An adversary who sees every round's model at secret rounds uses a likelihood ratio L of having taken
+part. Its law for canaries that took no part, the null, has no closed form. But it can be simulated,
+as the whitened scores of these canaries are independent N(0, 1). The tail of a small ratio is
+computed from draws of the null. The tail of a large ratio x is computed from draws of members,
+however small it is: P₀[L ≥ x] = E₁[e^(−L); L ≥ x], with P₀ for the null and E₁ for members. Each
+ratio is then replaced by the N(0, 1) score with the same tail, so no unobserved canary is needed.
 """
 
 import dataclasses
@@ -97,12 +97,13 @@ def scores_for_claim(
     adversary = adversary or claim_adversary(record)
     client = client or AuditedClient.of(record, adversary, worst_case=True)
     view = seen_by(record, Adversary(adversary.sees))
-    # `scores_of` raises an error if too few canaries took part, whatever the rest of the view.
+    # It raises an error if too few canaries took part, in all of the cases below.
     scores = scores_of(view)
     if client.secret is None:
         return _covered_scores(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
         return _ratio_scores(view, client.secret)
+    # Members of the final model at secret rounds keep their scores, whatever their rounds were.
     cosines = view.alone.unobserved.displacement
     null_scores = math.sqrt(record.dim) * cosines
     absent_scores = _absent_member_scores(
@@ -130,9 +131,8 @@ def _covered_scores(
         NotMeasured: if fewer than two canaries count.
     """
     expected_scores = view.sizes.observed
-    max_expected_score = _MAX_RELATIVE_EXPECTED_SCORE * client.expected_score(
-        view
-    )
+    client_score = client.expected_score(view)
+    max_expected_score = _MAX_RELATIVE_EXPECTED_SCORE * client_score
     counts = view.record.presence.sum(axis=0)
     # Statistics of every round have no scores of canaries that never took part.
     if len(expected_scores) < len(counts):
@@ -273,11 +273,11 @@ def _scores_of_ratios(
     first_above = np.searchsorted(member_ratios, ratios, side="left")
     sums = tail_sums(weights)[first_above]
     squares = tail_sums(weights**2)[first_above]
+    max_sums = sums + _STANDARD_ERRORS * np.sqrt(squares)
+    # A member with a larger ratio than all draws has at most the weight e^(−x).
     max_weights = np.exp(-np.maximum(ratios, _MIN_RATIO))
     tail_of_missed = _MAX_EXPECTED_MISSED * max_weights / count
-    tail_by_members = (
-        sums + _STANDARD_ERRORS * np.sqrt(squares)
-    ) / count + tail_of_missed
+    tail_by_members = max_sums / count + tail_of_missed
     tail = np.where(
         num_null_above > _MAX_TAIL_BY_MEMBERS * count,
         tail_by_null,
@@ -336,11 +336,9 @@ def _drawn_counts(
                 takes_part = rng.random(count) < event.chance
             counts[rng.choice(event.rounds, count), member_indices] = takes_part
         else:
-            # The index of the option that a member draws; beyond the last one it has none.
-            option = np.searchsorted(
-                np.cumsum(event.chances), rng.random(count)
-            )
-            present = np.flatnonzero(option < len(event.rounds))
-            option = option[present]
+            # Each member draws an option of the event, or none if its index is beyond the last.
+            drawn = np.searchsorted(np.cumsum(event.chances), rng.random(count))
+            present = np.flatnonzero(drawn < len(event.rounds))
+            option = drawn[present]
             counts[event.rounds[option], present] = event.counts[option]
     return counts

@@ -24,7 +24,9 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
-from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
+from fl_epe.auditing.bounds.guessing import one_run
+from fl_epe.auditing.bounds.lifted import lifted
+from fl_epe.auditing.bounds.weighted import weighted
 from fl_epe.auditing.scoring import (
     UNKNOWN_ROUNDS,
     Scores,

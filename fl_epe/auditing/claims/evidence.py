@@ -161,7 +161,7 @@ class Evidence:
         return self.refuted_by_bound or self.refuted_by_estimate
 
     @property
-    def undecided(self) -> str:
+    def undecided_reason(self) -> str:
         """Why the claim is neither refuted nor tested, as a clause; empty if it is either."""
         if self.violated:
             return ""
@@ -183,7 +183,7 @@ class Evidence:
             return "faulty"
         if self.unseen:
             return "not judged"
-        if self.undecided:
+        if self.undecided_reason:
             return "undecided"
         return "not violated"
 
@@ -204,8 +204,8 @@ class Evidence:
                 return f"not judged: nobody saw {unseen}; allow_unseen=True lets this pass"
             case "undecided":
                 return (
-                    f"undecided: {self.undecided}{objection}; use more canaries, rounds or trials, "
-                    "or allow_undecided=True"
+                    f"undecided: {self.undecided_reason}{objection}; use more canaries, rounds or"
+                    " trials, or allow_undecided=True"
                 )
             case "not violated":
                 return f"not violated; {self._power_text()}{objection}"
@@ -469,7 +469,7 @@ def assert_private(
         )
     if evidence.unseen and not allow_unseen:
         raise Undecided(str(evidence))
-    if evidence.undecided and not allow_undecided:
+    if evidence.undecided_reason and not allow_undecided:
         raise Undecided(str(dataclasses.replace(evidence, unseen=())))
     return evidence
 
