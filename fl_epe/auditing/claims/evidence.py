@@ -43,12 +43,12 @@ from fl_epe.auditing.bounds import (
     method_by_design,
 )
 from fl_epe.auditing.claims.laws import (
-    POWER,
+    MIN_POWER,
     LawTest,
-    compared_with,
     epsilon_of_one_variance,
     laws_of_record,
     laws_of_scores,
+    num_unobserved,
     power_of_answer,
     power_of_bound,
     power_of_estimate,
@@ -170,7 +170,7 @@ class Evidence:
             return (
                 "the estimate's interval does not exclude an ε twice as large"
             )
-        if self.power is None or self.power < POWER:
+        if self.power is None or self.power < MIN_POWER:
             return self._power_text()
         return ""
 
@@ -409,7 +409,7 @@ def find_evidence(
         assumption=BOUNDS[method].assumption,
         estimate=estimate,
         observed=scores.observed.size,
-        unobserved=compared_with(scores, method),
+        unobserved=num_unobserved(scores, method),
         statistic=scores.statistic,
         laws=laws,
         faults=findings.step_faults,
@@ -516,7 +516,7 @@ def _check_measured(scores: Scores, method: str) -> None:
     score = scores.observed[0]
     null_score = 0.0
     null_text = ""
-    if compared_with(scores, method):
+    if num_unobserved(scores, method):
         _, unobserved = scores.both()
         if not all_equal(unobserved):
             return

@@ -59,7 +59,7 @@ MIN_BARE_SCORES = 2000
 runs.
 """
 
-POWER = 0.8
+MIN_POWER = 0.8
 """With less power against twice the claimed ε, a claim that is not refuted is undecided."""
 
 # Level of the test of the Gaussian law, and so the rate at which the estimate of a correct run
@@ -105,7 +105,7 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
             Gaussian law, which is then tested with fewer scores.
     """
     groups: tuple[Floats, ...]
-    if compared_with(scores, method):
+    if num_unobserved(scores, method):
         groups = in_moderate_units(*scores.both())
     else:
         groups = (normal_scores(scores.cosines, scores.dim or 2),)
@@ -189,6 +189,7 @@ def laws_of_record(
         groups.append(scores.unobserved)
     p_value = gaussian_p_value(groups)
     sampling_p = None
+    # If there are several objections, the last one is reported.
     objection = _gaussian_objection(groups, p_value, MIN_RECORD_SCORES)
     has_several_scales = any(
         test is not None and test.is_significant(_MODEL_LEVEL)
@@ -207,7 +208,7 @@ def laws_of_record(
     return LawTest(p_value, sampling_p, objection)
 
 
-def compared_with(scores: Scores, method: str) -> int:
+def num_unobserved(scores: Scores, method: str) -> int:
     """Number of unobserved scores that a lower bound uses; 0 with the exact null."""
     has_exact_null = scores.dim is not None and not BOUNDS[method].needs_coins
     if has_exact_null or scores.unobserved is None:
@@ -239,6 +240,7 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     # The events of a dominating law are not those by which the rounds were drawn.
     if law.dominating is not None:
         return float(np.all(presence.sum(axis=0) <= law.limit))
+    # In each event a canary takes part at most once, and exactly once if that is certain.
     for event in events.independent:
         counts = presence[np.unique(event.rounds)].sum(axis=0)
         if np.any(counts > 1) or (event.chance == 1 and np.any(counts == 0)):
@@ -350,7 +352,7 @@ def power_of_bound(
     observed = law.ppf(_quantiles(count)) + shift
     variance = 1 / count
     null = None
-    unobserved = compared_with(scores, method)
+    unobserved = num_unobserved(scores, method)
     if unobserved:
         null = law.ppf(_quantiles(unobserved))
         variance += 1 / unobserved
