@@ -72,24 +72,24 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
         clip_norm: the clip norm of each gradient.
     """
     examples = len(samples[0])
-    unseen = "how gradients of single examples are clipped does not follow from their sum"
+    unknown = "how gradients of single examples are clipped does not follow from their sum"
     if not examples:
         has_sum = any(total.any() for total in totals)
-        return BatchSeen(0, unseen=unseen if has_sum else "")
+        return BatchSeen(0, unseen=unknown if has_sum else "")
     with torch.no_grad():
-        rows = [
-            part.to(total) for part, total in zip(samples, totals, strict=True)
+        samples = [
+            sample.to(total)
+            for sample, total in zip(samples, totals, strict=True)
         ]
-        clipped = _clipped_norms(rows, totals, clip_norm)
+        clipped = _clipped_norms(samples, totals, clip_norm)
         if not np.isnan(clipped).any():
-            factor = _common_factor(clipped, _norms(rows))
+            factor = _common_factor(clipped, _norms(samples))
             return BatchSeen(examples, float(clipped.max()) / clip_norm, factor)
         # Each tensor may have been clipped by a factor of its own.
-        tensors = zip(rows, totals, strict=True)
         by_tensor = np.array(
             [
-                _clipped_norms([part], [total], clip_norm)
-                for part, total in tensors
+                _clipped_norms([sample], [total], clip_norm)
+                for sample, total in zip(samples, totals, strict=True)
             ]
         )
     known_norms = np.sqrt(np.nansum(by_tensor**2, axis=0))
@@ -98,23 +98,25 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
     return BatchSeen(
         examples,
         float(largest) / clip_norm,
-        unseen="" if is_known else unseen,
+        unseen="" if is_known else unknown,
     )
 
 
-def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
+def _clipped_norms(
+    samples: Tensors, totals: Tensors, clip_norm: float
+) -> Floats:
     """The norms of the clipped gradients, shape ``(n,)``; NaN where they are not known."""
-    norms = _norms(rows)
+    norms = _norms(samples)
     clipped = np.minimum(norms, clip_norm)
-    rounding = _ROUNDING_ERRORS * torch.finfo(rows[0].dtype).eps
-    distance = _distance(rows, totals, clipped, norms)
+    rounding = _ROUNDING_ERRORS * torch.finfo(samples[0].dtype).eps
+    distance = _distance(samples, totals, clipped, norms)
     if distance <= max(ROUNDING, rounding) * np.linalg.norm(clipped):
         return clipped
-    return _least_squares_norms(rows, totals, norms, clip_norm)
+    return _least_squares_norms(samples, totals, norms, clip_norm)
 
 
 def _least_squares_norms(
-    rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float
+    samples: Tensors, totals: Tensors, norms: Floats, clip_norm: float
 ) -> Floats:
     """The norms of the clipped gradients by least squares; NaN where they are not known.
 
@@ -124,18 +126,18 @@ def _least_squares_norms(
     entries = sum(len(total) for total in totals)
     if entries < 2 * len(norms) or len(norms) ** 2 * entries > _MAX_PRODUCTS:
         return unknown
-    gradients = torch.cat([part.double() for part in rows], dim=1)
-    total = torch.cat([part.double() for part in totals])
+    gradients = torch.cat([sample.double() for sample in samples], dim=1)
+    total_sum = torch.cat([total.double() for total in totals])
     scale = np.where(norms > 0, norms, 1.0)
     gram = _to_numpy(gradients @ gradients.T) / np.outer(scale, scale)
-    products = _to_numpy(gradients @ total) / scale
+    products = _to_numpy(gradients @ total_sum) / scale
     values, vectors = np.linalg.eigh(gram)
     # The matrix is singular if two gradients are equal, for example.
     is_singular = values < _MIN_EIGENVALUE * values.max()
     estimates = vectors @ np.where(
         is_singular, 0, vectors.T @ products / values
     )
-    distance = _distance(rows, totals, estimates, norms)
+    distance = _distance(samples, totals, estimates, norms)
     if distance > ROUNDING * np.linalg.norm(estimates):
         return unknown
     deviation = distance / math.sqrt(entries - len(norms))
@@ -150,13 +152,13 @@ def _least_squares_norms(
 
 
 def _distance(
-    rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats
+    samples: Tensors, totals: Tensors, clipped: Floats, norms: Floats
 ) -> float:
     """The distance of the sum from that of the gradients, scaled to the norms ``clipped``."""
     factors = torch.from_numpy(clipped / np.where(norms > 0, norms, 1.0))
     distances = [
-        float((total - factors.to(total) @ part).norm())
-        for total, part in zip(totals, rows, strict=True)
+        float((total - factors.to(total) @ sample).norm())
+        for total, sample in zip(totals, samples, strict=True)
     ]
     return math.hypot(*distances)
 
@@ -177,7 +179,7 @@ def _common_factor(clipped: Floats, norms: Floats) -> float:
 def _norms(samples: Tensors) -> Floats:
     """The norm of each example's gradient, over all tensors, shape ``(n,)``."""
     return _to_numpy(
-        torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0)
+        torch.stack([sample.norm(dim=1) for sample in samples]).norm(dim=0)
     )
 
 

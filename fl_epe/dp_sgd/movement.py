@@ -32,8 +32,8 @@ _MAX_VARIANCE_FACTOR = (1 - _DECAY**2) / (1 - _DECAY) ** 2
 # standard deviations.
 _STANDARD_DEVIATIONS = 3
 
-# Movements count as independent only if the replayed movements respond to the noise by more than
-# the response and its limit, divided by this share. Otherwise the test cannot tell.
+# The test is conclusive only if the response plus its limit is below this share of the response of
+# the replayed movements.
 _MAX_SHARE_OF_REPLAY = 0.1
 
 # The attributes that are stored for a later round, in their order in the file.

@@ -187,7 +187,8 @@ class Steps:
         if not {"PlainDPSGD", "DPOptimizer"} & set(names):
             raise TypeError(
                 f"Expected optimizer of type {names[0]} to be an Opacus DPOptimizer or a"
-                " PlainDPSGD. With Opacus, take what PrivacyEngine().make_private returns."
+                " PlainDPSGD. With Opacus, pass the optimizer that PrivacyEngine().make_private"
+                " returns."
             )
         for part, expected in _EXPECTED_INSTEAD.items():
             if any(part in name for name in names):
@@ -247,7 +248,7 @@ class Steps:
         count_std = getattr(optimizer, "unclipped_num_std", None)
         if count_std and sum_z == z > 0:
             # Adaptive clipping spends a part of the privacy of z on the count of clipped gradients
-            # (Andrew et al. 2021, theorem 1).
+            # (Andrew et al. 2021, theorem 1). This optimizer has not adjusted z itself.
             sum_z = (z**-2 - (2 * float(count_std)) ** -2) ** -0.5
         learning_rates = {
             float(group["lr"]) for group in optimizer.param_groups
@@ -256,6 +257,7 @@ class Steps:
         if len(learning_rates) == 1:
             learning_rate = learning_rates.pop()
         batches = int(optimizer.accumulated_iterations)
+        # Opacus divides the sum of the gradients only if the loss is a mean.
         if optimizer.loss_reduction == "mean":
             scale = 1 / batches
         else:
@@ -322,8 +324,8 @@ class Steps:
                 unseen="ghost clipping keeps no gradients of single examples",
             )
         samples = [
-            part.reshape(len(part), p.numel())
-            for part, p in zip(gradients, self.parameters, strict=True)
+            gradient.reshape(len(gradient), p.numel())
+            for gradient, p in zip(gradients, self.parameters, strict=True)
         ]
         totals = [
             (p.summed_grad - sums_before.get(p, 0)).reshape(-1)
@@ -350,8 +352,8 @@ class Steps:
             divisor = (
                 optimizer.expected_batch_size * optimizer.accumulated_iterations
             )
-        # `deepcopy` uses these copies in place of the parameters. Those that are not trained have
-        # no gradient, and get empty copies.
+        # `deepcopy` uses these copies in place of the parameters. A parameter that is not trained
+        # has no gradient, and gets an empty copy.
         copies: dict[int, Any] = {
             id(p): torch.nn.Parameter(torch.empty(0))
             for group in inner.param_groups
@@ -399,7 +401,7 @@ class Steps:
         ]
         old_values = [total.data for total in sums]
         undo = functools.partial(_set_values, sums, old_values)
-        joined_sum = flat(joined)  # may fail, and must not leave changed values
+        joined_sum = flat(joined)  # before any value changes, as it may fail
         _set_values(sums, joined)
         return joined_sum, undo
 
