@@ -85,11 +85,11 @@ class DPSGDAudit:
         self._loggers = loggers
         self.delta = auditor.delta
         self._active = False
-        self._stopped: str | None = None
+        self._stopped: str | None = None  # why the audit ended before the run
         self._final: Vector | None = None  # the model after training
         self._has_begun = False
         self._hooks = contextlib.ExitStack()
-        self._facts: list[StepFacts] = []
+        self._facts: list[StepFacts] = []  # of the scored steps
         self._seen = SeenSteps(steps.tensor_sizes)
 
     def __enter__(self) -> Self:
@@ -182,7 +182,7 @@ class DPSGDAudit:
         batches = self._seen.take_batches()
         cohort = self._cohorts(facts.batches)
         canary_sum = self._canary_sum(cohort, facts.clip_norm)
-        # Canaries must not hide whether noise is added to entries without a gradient.
+        # In some steps canaries must not hide whether noise is added to entries without a gradient.
         untouched = self._steps.clipped() == 0
         untouched &= self._auditor.rounds % _UNTOUCHED_EVERY == 0
         canary_sum[untouched] = 0
@@ -227,7 +227,11 @@ class DPSGDAudit:
         self._auditor.observe(
             None,
             auditing.RoundFacts(
-                present, clip_norm / batch_size, clip_norm, batch_size, num_lost
+                present,
+                contribution=clip_norm / batch_size,
+                clip_norm=clip_norm,
+                replies=batch_size,
+                absent=num_lost,
             ),
             released={"others": mean},
         )

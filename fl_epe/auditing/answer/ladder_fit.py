@@ -154,19 +154,13 @@ def ladder_fit(
     scale = scores.shift(0.0, expected_scores)
     residual = scores.deviates(scale * expected_scores)
     freedom = max(num_canaries - 1, 1)
-    number = None
-    largest = float(expected_scores.max(initial=0.0))
-    if np.ptp(expected_scores) > _MIN_RELATIVE_RANGE * largest:
-        positive = expected_scores[expected_scores > 0]
-        smallest = float(np.min(positive, initial=np.inf))
-        typical = max(float(np.sum(expected_scores**3)) / energy, _TINY)
-        growth = scale * smallest / (1 + smallest / typical)
-        took_part = np.where(expected_scores > 0, 1.0, 0.0)
-        number = _test(took_part, expected_scores, residual, growth)
-        if number is not None and number.is_significant(_LEVEL_OF_CHANGE):
-            regressor = took_part - number.along * expected_scores
-            residual = residual - number.slope * regressor
-            freedom = max(freedom - 1, 1)
+    took_part = np.where(expected_scores > 0, 1.0, 0.0)
+    number = _test_of_number(took_part, expected_scores, residual, scale)
+    if number is not None and number.is_significant(_LEVEL_OF_CHANGE):
+        # The fit is then a line with an intercept.
+        regressor = took_part - number.along * expected_scores
+        residual = residual - number.slope * regressor
+        freedom = max(freedom - 1, 1)
     parts = view.sizes.parts
     # The time of each round, from −1/2 to 1/2.
     times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
@@ -194,6 +188,33 @@ def ladder_fit(
         time=time,
     )
     return _widened(fit, scores.unit_error * scale, confidence)
+
+
+def _test_of_number(
+    took_part: Floats, expected_scores: Floats, residual: Floats, scale: float
+) -> LadderTest | None:
+    """A test whether scores grow with the number of participations as expected.
+
+    Args:
+        took_part: 1 for each canary that took part, and 0 for others.
+        expected_scores: the expected score of each canary.
+        residual: the scores minus the fitted ones.
+        scale: κ.
+
+    Returns:
+        ``None`` if the expected scores are all about the same.
+    """
+    largest = float(expected_scores.max(initial=0.0))
+    if np.ptp(expected_scores) <= _MIN_RELATIVE_RANGE * largest:
+        return None
+    energy = max(float(np.sum(expected_scores**2)), _TINY)
+    positive = expected_scores[expected_scores > 0]
+    smallest = float(np.min(positive, initial=np.inf))
+    typical = max(float(np.sum(expected_scores**3)) / energy, _TINY)
+    # With this intercept, scores grow by about half of the expected factor between the smallest
+    # and a typical expected score.
+    intercept = scale * smallest / (1 + smallest / typical)
+    return _test(took_part, expected_scores, residual, intercept)
 
 
 def client_fit(
