@@ -47,7 +47,10 @@ from fl_epe.auditing.scoring import seen_by
 from fl_epe.checks import Floats, check_count, check_probability
 from fl_epe.schedules import Events, ParticipationLaw
 
-METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
+METHOD = (
+    "κ of all canaries so far, at the client's expected score so far, interval valid for all rounds"
+    " simultaneously"
+)
 
 UNPLANNED = 100.0
 """Participations at which the interval is tightest, if no number of them is planned."""
@@ -85,8 +88,8 @@ class EpsilonSoFar:
         planned: planned participations of all canaries together, at which the intervals are
             tightest; ``None`` if not known. The run may have more or fewer.
         window: number of rounds over which correlations are followed, see `Whitener`.
-        client: the law of the client's participations; by default it takes part as often as the
-            median of the canaries that take part.
+        client_law: the law of the client's participations; by default it takes part as often as
+            the median of the canaries that take part.
     """
 
     def __init__(
@@ -95,12 +98,12 @@ class EpsilonSoFar:
         count: int,
         planned: float | None = None,
         window: int = 1,
-        client: ParticipationLaw | None = None,
+        client_law: ParticipationLaw | None = None,
     ) -> None:
         self._dim = dim
         self._planned = planned
         self._window = window
-        self._client = client
+        self._client_law = client_law
         # Sums over all canaries and rounds: of squared signals, of signals times scores, and of
         # the variances of these products.
         self._energy = 0.0
@@ -142,7 +145,7 @@ class EpsilonSoFar:
         self._pairs += energy_of_pairs(signals, previous_signals)
         self._signals.append(signals)
         self._squared_signals.append(math.nan)
-        if not signals.any():  # no model was released
+        if not signals.any():  # no canary contributed to the round
             return
         # Exact sums do not depend on the canaries' order.
         energy = math.fsum(signals**2)
@@ -176,14 +179,14 @@ class EpsilonSoFar:
     @property
     def participations(self) -> float:
         """The client's expected number of rounds so far; at least 1 if they are known."""
-        client = self._client
-        if client is None or client.rate is None:
+        law = self._client_law
+        if law is None or law.rate is None:
             counts = self._participations[self._participations > 0]
             if len(counts):
                 return float(np.median(counts))
             return 0.0
-        expected = client.rate * self._rounds
-        if client.hidden:
+        expected = law.rate * self._rounds
+        if law.hidden:
             return expected
         return max(expected, min(1.0, self._rounds))
 
@@ -197,9 +200,9 @@ class EpsilonSoFar:
         check_probability("confidence", confidence)
         if self.canaries_seen < 2 or not self._energy > 0:
             return None
-        client = self._client
+        law = self._client_law
         due_round = self._rounds
-        if client is not None and client.hidden:
+        if law is not None and law.hidden:
             # The last power of 2.
             due_round = 2 ** (self._rounds.bit_length() - 1)
             if due_round < _FIRST_SECRET_ROUND:
@@ -210,8 +213,8 @@ class EpsilonSoFar:
         if last_round >= due_round:
             return estimate
         events = None
-        if client is not None and client.hidden:
-            events = client.first(self._rounds).secret_events
+        if law is not None and law.hidden:
+            events = law.first(self._rounds).secret_events
             if events is None:
                 return None
         signal, scales = self._signal_and_scales(confidence)
@@ -301,7 +304,7 @@ def epsilon_by_round(
     delta: float | None = None,
     *,
     confidence: float = 0.95,
-    most: int = 200,
+    max_rounds: int = 200,
 ) -> list[RoundEstimate]:
     """ε after each round, as `RunAuditor.epsilon_so_far` returned it, and finally the answer.
 
@@ -312,8 +315,8 @@ def epsilon_by_round(
         record: the audit record of a run.
         delta: target δ; the record's by default.
         confidence: confidence of all intervals together, and of the answer's interval.
-        most: largest number of rounds to return; in a longer run they are evenly spread and
-            include the last one.
+        max_rounds: largest number of rounds to return; in a longer run they are evenly spread
+            and include the last one.
 
     Returns:
         The estimates in the order of the rounds, from the first round after which two canaries
@@ -322,7 +325,7 @@ def epsilon_by_round(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_count("most", most)
+    check_count("max_rounds", max_rounds)
     adversary = claim_adversary(record)
     last = answer(record, adversary, delta, confidence).estimate
     if last is None:
@@ -338,12 +341,13 @@ def epsilon_by_round(
     law = record.mechanism.participation
     client_law = law if running.of_law else None
     if running.scores is None:
+        # No plan was recorded. The answer's client and the run's participations replace it.
         if law.rate is not None:
             planned = float(record.presence.sum())
         client_law = law
         if not law.hidden:
             client_law = ParticipationLaw(record.rounds, client.participations)
-    count = min(most, record.rounds)
+    count = min(max_rounds, record.rounds)
     returned_rounds = set(np.linspace(1, record.rounds, count).round())
     so_far = EpsilonSoFar(
         record.dim,
