@@ -71,7 +71,7 @@ class AuditedClient:
             record: the audit record of a run.
             adversary: the adversary; by default that of `claim_adversary`.
             worst_case: whether to choose the client with the largest expected score instead of
-                the median one. A privacy claim covers it, and all other clients leak less.
+                the median one. A privacy claim covers it, and other clients leak at most as much.
 
         Raises:
             NotMeasured: if the adversary does not know the rounds, and their law is not known.
@@ -192,7 +192,7 @@ def hidden_events(record: AuditRecord) -> Events:
         and counts.any()
         and np.median(counts) != len(events.independent)
     )
-    # The weights of a law with counts are those counts.
+    # Weights are another law, unless the law has counts, which are then the weights.
     has_other_weights = (
         record.mechanism.canary_weights is not None and events.counts is None
     )
