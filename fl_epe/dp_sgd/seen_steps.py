@@ -49,7 +49,9 @@ def hooked(
     with contextlib.ExitStack() as hooks:
         for name, function in functions.items():
             if hasattr(optimizer, name):
-                method = _method(optimizer, getattr(optimizer, name), function)
+                method = _replaced_method(
+                    optimizer, getattr(optimizer, name), function
+                )
                 hooks.enter_context(stand_in(optimizer, name, method))
         yield
 
@@ -66,7 +68,7 @@ def call_or_undo(
         raise
 
 
-def _method(
+def _replaced_method(
     optimizer: Any, method: Callable[..., Any], function: Callable[..., Any]
 ) -> types.MethodType:
     """The method that replaces an optimizer's ``method``, which it passes to ``function``.

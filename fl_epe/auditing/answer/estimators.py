@@ -164,11 +164,12 @@ def epsilon_of_thresholds(
     def lower_limit(count: Floats, total: int, alpha: float) -> Floats:
         return 1 - band_upper(total - count, total, alpha)
 
+    def estimated_rate(count: Floats, total: int, _: float) -> Floats:
+        return (count + 0.5) / (total + 1)
+
     low = largest_epsilon(band_upper)
     high = largest_epsilon(lower_limit)
-    epsilon = largest_epsilon(
-        lambda count, total, _: (count + 0.5) / (total + 1)
-    )
+    epsilon = largest_epsilon(estimated_rate)
     if math.isinf(high):
         raise NotMeasured(
             f"without a law, an ε at δ = {delta:.2g} needs at least "
@@ -224,8 +225,9 @@ def epsilon_from_record(
     delta = record.delta if delta is None else delta
     if adversary is None:
         adversary = STATISTICS.get(statistic or "", claim_adversary(record))
-    named = statistic is not None or adversary.knows_others
-    if not named and variance == "known" and leave_one_out:
+    # No answer of a run is for an adversary who knows the others.
+    needs_statistic = statistic is not None or adversary.knows_others
+    if not needs_statistic and variance == "known" and leave_one_out:
         run_answer = answer(record, adversary, delta, confidence)
         if run_answer.estimate is None:
             raise NotMeasured(run_answer.reason)

@@ -253,7 +253,8 @@ class ScoreSummary:
         delta: target δ.
         confidence: confidence of the interval (two-sided) and of the lower bound (one-sided).
         dim: dimension of the cosines; ``None`` if the scores are not cosines.
-        observed, unobserved: number of scores in each group.
+        observed: number of observed scores.
+        unobserved: number of unobserved scores.
         estimates: every estimate that applies; the first is the primary one. It is empty if
             none applies.
         proved: the primary lower bound on ε; ``None`` without one.
@@ -264,7 +265,7 @@ class ScoreSummary:
         overlap: ``m²·k/d`` for a mean score m, which is the share of k observed canaries in the
             energy of the released vector, if all are in one vector; ``None`` if the scores are
             not cosines.
-        refused: why an estimate is missing: the first one whose law the scores refute, and how;
+        refusal: why an estimate is missing: the first one whose law the scores refute, and how;
             ``None`` if they refute none.
     """
 
@@ -280,7 +281,7 @@ class ScoreSummary:
     gaussian: dict[str, GaussianFit]
     evidence: Evidence | None = None
     overlap: float | None = None
-    refused: str | None = None
+    refusal: str | None = None
 
     @property
     def estimate(self) -> EpsilonEstimate | None:
@@ -290,7 +291,7 @@ class ScoreSummary:
         return None
 
     @property
-    def if_gaussian(self) -> bool:
+    def assumes_gaussian(self) -> bool:
         """Whether the estimate holds only if the scores are Gaussian.
 
         It does not if the scores are cosines, whose law is known, or if it holds for any law.
@@ -317,7 +318,7 @@ def bare_scores(
     """
     remedy = ""
     if dim is None:
-        remedy = ", or cosines their --dim"
+        remedy = ", or --dim if the scores are cosines"
         unobserved = () if unobserved is None else unobserved
     _check_count("took part", observed, "")
     if unobserved is not None:
@@ -370,14 +371,14 @@ def summarize_scores(
     if bare.unobserved is not None:
         candidates.append((bare, "fitted"))
     estimates: list[EpsilonEstimate] = []
-    refused = None
+    refusal = None
     for candidate, variance in candidates:
         try:
             estimates.append(
                 epsilon_of(candidate, delta, variance, confidence, refuse=True)
             )
         except NotMeasured as error:
-            refused = refused or str(error)
+            refusal = refusal or str(error)
     gaussian = {}
     groups = {"observed": bare.observed, "unobserved": bare.unobserved}
     for name, group in groups.items():
@@ -396,7 +397,7 @@ def summarize_scores(
         observed=len(scores.observed),
         unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=tuple(estimates),
-        refused=refused,
+        refusal=refusal,
         proved=None if proof is None else bounds.get(proof),
         proof=proof,
         bounds=bounds,
