@@ -164,43 +164,57 @@ def answer(
     theory = analytical(record.mechanism, client, delta)
     unmeasured = Answer(adversary, client.participations, theory)
     try:
-        scores = scores_of(seen_by(record, Adversary(adversary.sees)))
-        if not scores.observed.any():
-            raise NotMeasured(
-                "every score is 0: no canary reached what was released"
-            )
-        check_sign(scores)
-        view = client.view(record, adversary)
-        fit = client_fit(view, client, confidence)
-        epsilon = client_epsilon(view, client, fit.scale, delta)
-        low = client_epsilon(view, client, fit.low, delta)
-        high = client_epsilon(view, client, fit.high, delta)
+        return _measured(unmeasured, record, client, delta, confidence)
     except NotMeasured as error:
         return dataclasses.replace(unmeasured, reason=str(error))
+
+
+def _measured(
+    unmeasured: Answer,
+    record: AuditRecord,
+    client: AuditedClient,
+    delta: float,
+    confidence: float,
+) -> Answer:
+    """The answer with its estimate and lower bound; the arguments are those of `answer`.
+
+    Raises:
+        NotMeasured: with the reason, if ε cannot be estimated.
+    """
+    adversary = unmeasured.adversary
+    scores = scores_of(seen_by(record, Adversary(adversary.sees)))
+    if not scores.observed.any():
+        raise NotMeasured(
+            "every score is 0: no canary reached what was released"
+        )
+    check_sign(scores)
+    view = client.view(record, adversary)
+    fit = client_fit(view, client, confidence)
     knows_rounds = client.secret is None
     method = "κ of the canaries' ladder, at the client's expected score"
     if not knows_rounds:
         method = "κ of all canaries, mixture over secret rounds"
+    estimate = EpsilonEstimate(
+        epsilon=client_epsilon(view, client, fit.scale, delta),
+        low=client_epsilon(view, client, fit.low, delta),
+        high=client_epsilon(view, client, fit.high, delta),
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        adversary=dataclasses.replace(
+            view.adversary, knows_rounds=knows_rounds
+        ),
+    )
     proved, proof = _proof(record, adversary, client, delta, confidence)
     most_participations = int(record.presence.sum(axis=0).max())
+    is_rarer = most_participations < math.floor(client.participations)
     return dataclasses.replace(
         unmeasured,
-        estimate=EpsilonEstimate(
-            epsilon=epsilon,
-            low=low,
-            high=high,
-            delta=delta,
-            confidence=confidence,
-            method=method,
-            adversary=dataclasses.replace(
-                view.adversary, knows_rounds=knows_rounds
-            ),
-        ),
+        estimate=estimate,
         proved=proved,
         proof=proof,
         fit=fit,
-        extrapolated=knows_rounds
-        and most_participations < math.floor(client.participations),
+        extrapolated=knows_rounds and is_rarer,
         scores=scores,
         view=view,
     )

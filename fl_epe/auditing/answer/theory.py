@@ -115,4 +115,5 @@ def _sensitivity(
     squares = np.einsum(
         "tm,ts,sm->m", contributions, gram, contributions, optimize=True
     )
+    # At least the sensitivity with independent noise and the calibrated contribution.
     return max(float(np.sqrt(squares).mean()), math.sqrt(client.participations))
