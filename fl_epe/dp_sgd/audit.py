@@ -269,6 +269,7 @@ class DPSGDAudit:
         return self._findings(self._seen.noise)
 
     def _findings(self, noise: list[Check]) -> StepFindings:
+        """`findings`, from the checks of the noise."""
         steps = self._steps
         return self._seen.findings(
             steps.sample_rate or self._design["sample_rate"],
@@ -333,6 +334,7 @@ class DPSGDAudit:
         facts = self._facts
         learning_rates = np.array([step.learning_rate for step in facts])
         server = auditing.ServerStep(steps.description)
+        # After an audit that ended early, the model has moved by steps that are not recorded.
         momentum = None if self._stopped else steps.momentum
         if momentum is not None and np.isfinite(learning_rates).all():
             server = auditing.ServerStep("sgd", learning_rates, momentum)

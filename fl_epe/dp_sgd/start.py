@@ -44,8 +44,8 @@ def audit_dp_sgd(
     """An audit of a run of DP-SGD, as a context: ``with … as audit:`` around training.
 
     Each canary represents one example. Its gradient has a random direction and the clip norm as
-    its norm, and is added to the clipped gradients before the noise. Its steps are drawn as Poisson
-    sampling draws examples, by default at the run's own sampling rate. Nothing else changes:
+    its norm, and is added to the clipped gradients before the noise. By default its steps are drawn
+    as Poisson sampling draws examples, at the run's own sampling rate. Nothing else changes:
     noise, denominators, accounting and torch's random numbers stay as they are.
 
     Args:
@@ -134,10 +134,11 @@ def audit_dp_sgd(
 def _sampling_rate(
     steps: Steps, sample_rate: float | None, participations: float
 ) -> float:
-    """The probability that a canary is in a step: the argument, or the optimizer's rate."""
+    """The probability that a canary is in a step: ``sample_rate``, or the optimizer's rate."""
     if participations != 1:
         raise ValueError(
-            f"Expected steps=… with participations={participations}."
+            f"Expected steps=… with participations={participations}: without the number of steps,"
+            " canaries are drawn at a rate."
         )
     rate = steps.sample_rate if sample_rate is None else sample_rate
     if rate is None:

@@ -237,7 +237,7 @@ def test_too_little_noise_is_a_violation_whatever_proves_it():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
     record = _poisson(0.9, seed=1)
     evidence = find_evidence(record, claim, DELTA)
-    assert not evidence.proved
+    assert not evidence.refuted_by_bound
     assert evidence.refuted_by_estimate
     assert evidence.verdict == "violated"
     assert (

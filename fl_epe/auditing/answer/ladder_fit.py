@@ -261,8 +261,9 @@ def client_fit(
             "canaries took part in fewer rounds than a client, too few to tell how the others react"
             " to one"
         )
-    min_half_widths = _MIN_Z_FOR_REACTION / half_width(confidence)
-    if fit.scale < min_half_widths * (fit.scale - fit.low):
+    half_interval = fit.scale - fit.low
+    min_half_intervals = _MIN_Z_FOR_REACTION / half_width(confidence)
+    if fit.scale < min_half_intervals * half_interval:
         return _at_any_reaction(fit, view, client, confidence)
     error = _EXTRAPOLATION_ERROR + _ERROR_PER_CLIENT_SHARE * view.client_share
     deviation = math.hypot(shift / expected_score, error * fit.scale)
