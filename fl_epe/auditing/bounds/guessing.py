@@ -158,6 +158,7 @@ def guess_design(
 @functools.lru_cache
 def _designs(num_canaries: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Values of ε, increasing, with the guesses and the shift of `guess_design` at each."""
+    # Grids of shifts and of numbers of guesses.
     shifts = np.geomspace(0.02, 40.0, 120)
     counts = np.geomspace(2, num_canaries, 60)
     guesses = np.unique([max(2, 2 * int(count / 2)) for count in counts])

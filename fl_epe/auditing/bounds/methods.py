@@ -53,6 +53,10 @@ _MAX_LEAKS_EXACT_NULL = 1.0
 _MAX_LEAKS_TWO_GROUPS = 0.1
 
 
+# Standard errors of the scores' unit that are added to the width of the exact null.
+_STANDARD_ERRORS = 3
+
+
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """One method of ``epsilon_lower_bound``.
@@ -236,8 +240,9 @@ def lower_bound(
         return bound(
             scores.observed, scores.unobserved, delta, confidence=confidence
         )
-    # The scores' unit is an estimate, so the null may be wider by three of its standard errors.
-    cosines = scores.cosines / (1 + 3 * scores.unit_error)
+    # The scores' unit is an estimate, so the null may be wider by some of its standard errors.
+    width_margin = 1 + _STANDARD_ERRORS * scores.unit_error
+    cosines = scores.cosines / width_margin
     return bound(cosines, None, delta, dim=scores.dim, confidence=confidence)
 
 
@@ -328,7 +333,7 @@ def method_by_design(
         return "weighted"
     unobserved = len(scores.both()[1])
     smaller = min(observed, unobserved)
-    # Coins with a chance far from a half make "weighted" weak.
+    # "weighted" is weak unless the smaller group has at least two thirds of the larger one's size.
     is_balanced = 3 * smaller >= 2 * max(observed, unobserved)
     method = "clopper-pearson"
     if is_balanced and smaller * delta <= _MAX_LEAKS_TWO_GROUPS:

@@ -207,6 +207,7 @@ def _exact_null(sample: Sample) -> float:
 @functools.lru_cache
 def _detectable_shifts(count: int, alpha: float) -> tuple[Floats, Floats]:
     """Gaussian shifts, and the ε that ``count`` scores with each shift rule out; both increase."""
+    # Grids of shifts, and of the numbers of observed scores above a threshold.
     shifts = np.geomspace(0.01, 2000.0, 300)
     hits = np.geomspace(1.0, count, 60)
     threshold = shifts[:, np.newaxis] - scipy.special.ndtri(
