@@ -36,8 +36,7 @@ _EXPECTED_INSTEAD = {
     "FSDP": "an optimizer of one process",
 }
 
-
-# It avoids a division by 0.
+# Added to a norm, it avoids a division by 0.
 _TINY = 1e-12
 
 
@@ -75,13 +74,14 @@ class PlainDPSGD:
         expected_batch_size: float,
         seed: int | None = None,
     ) -> None:
+        check_positive("learning_rate", learning_rate)
         check_noise_multiplier("noise_multiplier", noise_multiplier)
+        check_positive("max_grad_norm", max_grad_norm)
+        check_positive("expected_batch_size", expected_batch_size)
         self.learning_rate = learning_rate
         self.noise_multiplier = noise_multiplier
         self.max_grad_norm = max_grad_norm
         self.expected_batch_size = expected_batch_size
-        for name in ("learning_rate", "max_grad_norm", "expected_batch_size"):
-            check_positive(name, getattr(self, name))
         if theta.ndim != 1 or not len(theta):
             raise_invalid("theta.shape", theta.shape, "to be (dim,)")
         initial = torch.from_numpy(np.array(theta, np.float64))
@@ -98,7 +98,7 @@ class PlainDPSGD:
     @property
     def param_groups(self) -> list[dict[str, float]]:
         """The options of the step, in the form of a torch optimizer."""
-        return [{"lr": self.learning_rate, "momentum": 0.0}]
+        return [{"lr": self.learning_rate}]
 
     def step(self, gradients: Reals) -> Floats:
         """Take one step by the gradients of the batch's examples, shape ``(batch, dim)``.

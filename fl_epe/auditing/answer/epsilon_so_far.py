@@ -71,8 +71,8 @@ class EpsilonSoFar:
 
     The scores are those of the matched filter of `epsilon_from_record`: each canary's score is
     κ times its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`.
-    The squared expected score of the client is the mean over all participations of canaries so
-    far, times the client's number of participations. ε is that of two Gaussians.
+    The squared expected score of the client is its number of participations times the mean
+    squared signal of a canary's participation so far. ε is that of two Gaussians.
 
     If the client's rounds are secret, ε is that of the mixture over all rounds that the client
     may have, as if rounds were independent. The mixture takes seconds, so it is computed only

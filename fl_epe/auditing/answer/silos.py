@@ -65,8 +65,7 @@ class SiloLine:
             theorem is known to apply.
         linear_limit: ε by the claimed noise if gradients did not depend on the model, which is
             not a bound; ``None`` if it is not known.
-        releases: the number of releases that the adversary sees, and that all these numbers are
-            for.
+        releases: the number of releases that the adversary sees.
         reason: why ε was not measured, as a sentence without its full stop; empty if it was.
         doubts: reasons why ε is unreliable or must be read differently, as such sentences.
     """
