@@ -183,28 +183,27 @@ class Steps:
     """
 
     def __init__(self, optimizer: Any) -> None:
+        name = type(optimizer).__name__
         names = [kind.__name__ for kind in type(optimizer).__mro__]
         if not {"PlainDPSGD", "DPOptimizer"} & set(names):
             raise TypeError(
-                f"Expected optimizer of type {names[0]} to be an Opacus DPOptimizer or a"
+                f"Expected optimizer of type {name} to be an Opacus DPOptimizer or a"
                 " PlainDPSGD. With Opacus, pass the optimizer that PrivacyEngine().make_private"
                 " returns."
             )
         for part, expected in _EXPECTED_INSTEAD.items():
-            if any(part in name for name in names):
-                raise ValueError(
-                    f"Expected {expected}, got optimizer={names[0]}."
-                )
+            if any(part in kind for kind in names):
+                raise ValueError(f"Expected {expected}, got optimizer={name}.")
         self.optimizer = optimizer
         self.inner = getattr(optimizer, "original_optimizer", optimizer)
         self.parameters: list[Any] = list(optimizer.params)
         self.tensor_sizes = np.array([p.numel() for p in self.parameters])
         if not self.tensor_sizes.sum():
             raise ValueError(
-                f"Expected an optimizer with trainable parameters, got {names[0]}."
+                f"Expected an optimizer with trainable parameters, got {name}."
             )
         self.batch_size = float(optimizer.expected_batch_size or 1)
-        self.description = names[0]
+        self.description = name
         if self.inner is not optimizer:
             self.description += f" around {type(self.inner).__name__}"
 

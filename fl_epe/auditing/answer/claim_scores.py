@@ -179,7 +179,7 @@ def _ratio_scores(view: View, events: Events) -> Scores:
 
     def ratios(scores: Floats, width: float) -> Floats:
         cosines = cosines_of(scores / width / width_margin, record.dim)
-        deviates = normal_deviates(cosines, record.dim, 0.0)
+        deviates = normal_deviates(cosines, record.dim, shift=0.0)
         return mixture_ratios(deviates, events, signal[:, None])
 
     # These scores are of all rounds. `view.whitened_scores` of a running audit may have a

@@ -141,6 +141,7 @@ def _group_weights(sizes: Integers, shift: float, epsilon: float) -> Integers:
     half = count // 2
     ranks = (np.arange(half) + 0.5) / half
     largest = distance_of_share(ranks[:1], shift)[0]
+    # The distance at each rank is interpolated, in steps that are small beside a unit of weight.
     distance = np.linspace(0.0, largest, _LARGEST_WEIGHT * 100)
     share = share_beyond(distance, shift)
     # `np.interp` needs increasing shares, and shares decrease with the distance.
