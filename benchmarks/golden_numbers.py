@@ -83,7 +83,7 @@ def numbers_of_record(record: AuditRecord) -> dict[str, Any]:
                 answer.estimate.high,
             ]
         found[answer.adversary.sees] = numbers
-    by_round = epsilon_by_round(record, most=4)
+    by_round = epsilon_by_round(record, max_rounds=4)
     found["so far"] = [
         [
             each.round,

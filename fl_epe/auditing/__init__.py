@@ -81,7 +81,6 @@ from fl_epe.auditing.record import (
     divergence,
     installed_versions,
     no_better_than_constant,
-    quotients,
     tells_apart,
     updates_lost,
 )
@@ -181,7 +180,6 @@ __all__ = [
     "no_better_than_constant",
     "null_misfit",
     "others_share",
-    "quotients",
     "read_scores",
     "scores_for_claim",
     "scores_of",

@@ -1,8 +1,9 @@
-"""Recovers the norm of each example's gradient in a clipped sum, given gradients and sum.
+"""Recovers the norms of the clipped gradients in a sum, given the gradients before clipping.
 
-If the sum is not that of gradients clipped to the clip norm, each gradient has an unknown
-factor in it. Least squares give the factors if there are more entries than examples: one factor
-for the whole gradient, or else one for each tensor.
+If the sum is not that of gradients clipped to the clip norm, each gradient was multiplied by an
+unknown factor. If there are more entries than examples, least squares give the factors. Each
+example has one factor for its whole gradient or, if that does not explain the sum, one for each
+tensor.
 
 Examples:
     >>> gradients = torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.6, 0.8, 0.0]])
@@ -20,17 +21,26 @@ import torch
 
 from fl_epe.checks import Floats
 
-# The relative difference of two norms that count as equal.
 ROUNDING = 1e-3
+"""Largest relative difference of two norms that count as equal."""
 
+# A distance of this many rounding errors of the sum's data type counts as 0.
+_ROUNDING_ERRORS = 10
 # The factors are unknown if the batch's Gram matrix would need more multiplications.
 _MAX_PRODUCTS = 10**10
-# So many standard errors are subtracted from the estimate of a norm. The norm counts as known
-# if together they are at most this share of the clip norm.
+# This number of standard errors is subtracted from the estimate of a norm. The norm counts as
+# known if that is at most this share of the clip norm.
 _STANDARD_ERRORS = 4
 _MAX_ERROR = 0.01
-# The variance of a factor that does not follow from the sum.
-_SINGULAR = 1e40
+# Factors count as equal if their relative difference is at most this.
+_MAX_FACTOR_DIFFERENCE = 0.01
+# Clipping gives similar factors to gradients of similar norms. So a common factor is a finding
+# only if the norms differ by at least this share of the largest.
+_MIN_NORM_DIFFERENCE = 0.1
+# An eigenvalue below this share of the largest belongs to factors that do not follow from the
+# sum, whose variance is set to a very large number.
+_MIN_EIGENVALUE = 1e-10
+_VARIANCE_OF_UNKNOWN = 1e40
 
 Tensors = Sequence[torch.Tensor]
 
@@ -41,7 +51,7 @@ class BatchSeen:
 
     Attributes:
         examples: the number of examples; NaN if it is not known.
-        largest: a lower bound on the norm of the longest clipped gradient, in clip norms.
+        largest: a lower bound on the largest norm of a clipped gradient, in clip norms.
         common_factor: the factor by which all gradients were multiplied although their norms
             differ; NaN if their factors differ or are not known.
         unseen: the reason why not all clipped gradients are known; empty if they are.
@@ -62,69 +72,78 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
         clip_norm: the clip norm of each gradient.
     """
     examples = len(samples[0])
-    unseen = "how gradients of single examples are clipped does not follow from their sum"
+    unknown = "how gradients of single examples are clipped does not follow from their sum"
     if not examples:
         has_sum = any(total.any() for total in totals)
-        return BatchSeen(0, unseen=unseen if has_sum else "")
+        return BatchSeen(0, unseen=unknown if has_sum else "")
     with torch.no_grad():
-        rows = [
-            part.to(total) for part, total in zip(samples, totals, strict=True)
+        samples = [
+            sample.to(total)
+            for sample, total in zip(samples, totals, strict=True)
         ]
-        clipped = _clipped_norms(rows, totals, clip_norm)
+        clipped = _clipped_norms(samples, totals, clip_norm)
         if not np.isnan(clipped).any():
-            factor = _common_factor(clipped, _norms(rows))
+            factor = _common_factor(clipped, _norms(samples))
             return BatchSeen(examples, float(clipped.max()) / clip_norm, factor)
-        tensors = zip(rows, totals, strict=True)
+        # Each tensor may have been clipped by a factor of its own.
         by_tensor = np.array(
             [
-                _clipped_norms([part], [total], clip_norm)
-                for part, total in tensors
+                _clipped_norms([sample], [total], clip_norm)
+                for sample, total in zip(samples, totals, strict=True)
             ]
         )
-    norms = np.sqrt(np.nansum(by_tensor**2, axis=0))
-    largest = float(max(norms.max(), np.nan_to_num(clipped).max())) / clip_norm
+    known_norms = np.sqrt(np.nansum(by_tensor**2, axis=0))
+    largest = max(known_norms.max(), np.nan_to_num(clipped).max())
     is_known = not np.isnan(by_tensor).any()
-    return BatchSeen(examples, largest, unseen="" if is_known else unseen)
+    return BatchSeen(
+        examples,
+        float(largest) / clip_norm,
+        unseen="" if is_known else unknown,
+    )
 
 
-def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
-    """The norms of the clipped gradients, shape ``(n,)``; NaN where they are not known."""
-    norms = _norms(rows)
-    clipped = np.minimum(norms, clip_norm)
-    tolerance = max(ROUNDING, 10 * torch.finfo(rows[0].dtype).eps)
-    distance = _distance(rows, totals, clipped, norms)
-    if distance <= tolerance * np.linalg.norm(clipped):
-        return clipped
-    return _solved(rows, totals, norms, clip_norm)
-
-
-def _solved(
-    rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float
+def _clipped_norms(
+    samples: Tensors, totals: Tensors, clip_norm: float
 ) -> Floats:
-    """The norms of `_clipped_norms` by least squares.
+    """The norms of the clipped gradients, shape ``(n,)``; NaN where they are not known."""
+    norms = _norms(samples)
+    clipped = np.minimum(norms, clip_norm)
+    rounding = _ROUNDING_ERRORS * torch.finfo(samples[0].dtype).eps
+    distance = _distance(samples, totals, clipped, norms)
+    if distance <= max(ROUNDING, rounding) * np.linalg.norm(clipped):
+        return clipped
+    return _least_squares_norms(samples, totals, norms, clip_norm)
 
-    A norm is its estimate minus some standard errors. It is unknown if these are large.
+
+def _least_squares_norms(
+    samples: Tensors, totals: Tensors, norms: Floats, clip_norm: float
+) -> Floats:
+    """The norms of the clipped gradients by least squares; NaN where they are not known.
+
+    A norm is its estimate minus some standard errors. It is not known if these are large.
     """
     unknown = np.full(len(norms), math.nan)
     entries = sum(len(total) for total in totals)
     if entries < 2 * len(norms) or len(norms) ** 2 * entries > _MAX_PRODUCTS:
         return unknown
-    gradients = torch.cat([part.double() for part in rows], dim=1)
-    total = torch.cat([part.double() for part in totals])
+    gradients = torch.cat([sample.double() for sample in samples], dim=1)
+    total_sum = torch.cat([total.double() for total in totals])
     scale = np.where(norms > 0, norms, 1.0)
-    gram = _host(gradients @ gradients.T) / np.outer(scale, scale)
-    products = _host(gradients @ total) / scale
+    gram = _to_numpy(gradients @ gradients.T) / np.outer(scale, scale)
+    products = _to_numpy(gradients @ total_sum) / scale
     values, vectors = np.linalg.eigh(gram)
     # The matrix is singular if two gradients are equal, for example.
-    is_singular = values < 1e-10 * values.max()
+    is_singular = values < _MIN_EIGENVALUE * values.max()
     estimates = vectors @ np.where(
         is_singular, 0, vectors.T @ products / values
     )
-    distance = _distance(rows, totals, estimates, norms)
+    distance = _distance(samples, totals, estimates, norms)
     if distance > ROUNDING * np.linalg.norm(estimates):
         return unknown
     deviation = distance / math.sqrt(entries - len(norms))
-    variances = vectors**2 @ np.where(is_singular, _SINGULAR, 1 / values)
+    variances = vectors**2 @ np.where(
+        is_singular, _VARIANCE_OF_UNKNOWN, 1 / values
+    )
     errors = _STANDARD_ERRORS * deviation * np.sqrt(variances)
     is_known = (errors <= _MAX_ERROR * clip_norm) | (norms == 0)
     return np.where(
@@ -133,13 +152,13 @@ def _solved(
 
 
 def _distance(
-    rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats
+    samples: Tensors, totals: Tensors, clipped: Floats, norms: Floats
 ) -> float:
-    """The distance of the sum from the sum of gradients that have the norms ``clipped``."""
+    """The distance of the sum from that of the gradients, scaled to the norms ``clipped``."""
     factors = torch.from_numpy(clipped / np.where(norms > 0, norms, 1.0))
     distances = [
-        float((total - factors.to(total) @ part).norm())
-        for total, part in zip(totals, rows, strict=True)
+        float((total - factors.to(total) @ sample).norm())
+        for total, sample in zip(totals, samples, strict=True)
     ]
     return math.hypot(*distances)
 
@@ -149,21 +168,20 @@ def _common_factor(clipped: Floats, norms: Floats) -> float:
     is_positive = norms > 0
     clipped = clipped[is_positive]
     norms = norms[is_positive]
-    # Clipping gives similar factors to gradients of similar norms.
-    if len(norms) < 2 or np.ptp(norms) < 0.1 * norms.max():
+    if len(norms) < 2 or np.ptp(norms) < _MIN_NORM_DIFFERENCE * norms.max():
         return math.nan
     factors = clipped / norms
-    is_common = np.ptp(factors) <= _MAX_ERROR * factors.max()
-    if is_common:
-        return float(np.median(factors))
-    return math.nan
+    if np.ptp(factors) > _MAX_FACTOR_DIFFERENCE * factors.max():
+        return math.nan
+    return float(np.median(factors))
 
 
 def _norms(samples: Tensors) -> Floats:
-    return _host(
-        torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0)
+    """The norm of each example's gradient, over all tensors, shape ``(n,)``."""
+    return _to_numpy(
+        torch.stack([sample.norm(dim=1) for sample in samples]).norm(dim=0)
     )
 
 
-def _host(vector: torch.Tensor) -> Floats:
+def _to_numpy(vector: torch.Tensor) -> Floats:
     return np.asarray(vector.cpu().double().numpy())

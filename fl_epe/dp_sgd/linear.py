@@ -1,4 +1,6 @@
-"""Computes how far some gradients move a model in SGD, exactly, as each step is linear in them.
+"""Computes how far some of all gradients move a model in SGD.
+
+It is exact, as the model is linear in the gradients of all steps.
 
 Examples:
     >>> step = LinearStep(learning_rate=0.1, momentum=0.5)
@@ -21,7 +23,7 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class LinearStep:
-    """A step of torch's SGD, with its options as fields."""
+    """The options of a step of torch's SGD."""
 
     learning_rate: float
     momentum: float = 0.0
@@ -31,7 +33,7 @@ class LinearStep:
 
     @classmethod
     def of(cls, groups: Sequence[Mapping[str, Any]]) -> Self | None:
-        """The step of SGD's parameter groups; ``None`` if it maximizes or the groups differ."""
+        """The options of SGD's parameter groups; ``None`` if it maximizes or the groups differ."""
         if any(group.get("maximize") for group in groups):
             return None
         steps = {
@@ -50,12 +52,12 @@ class LinearStep:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the movement is just the learning rate times the gradient."""
+        """Whether the movement is the learning rate times the gradient, and nothing else."""
         return not self.momentum and not self.weight_decay
 
 
 class Response:
-    """The position of a model that some gradients move, one after the other.
+    """The position of a model that some gradients alone move, step by step.
 
     Attributes:
         position: the position, an array of NumPy or torch; the initial one before the first
@@ -72,11 +74,7 @@ class Response:
             # In place, which reads the arrays only once.
             self.position.sub_(gradient, alpha=step.learning_rate * scale)
             return
-        gradient = scale * gradient
-        if step.is_plain:
-            self.position -= step.learning_rate * gradient
-            return
-        gradient = gradient + step.weight_decay * self.position
+        gradient = scale * gradient + step.weight_decay * self.position
         if step.momentum:
             if self._velocity is None:
                 self._velocity = 1.0 * gradient

@@ -1,9 +1,10 @@
-"""Checks whether the noisy gradient is what moves the model.
+"""Checks whether the noisy gradient alone moves the model.
 
-Each step is replayed: a copy of the optimizer takes it from the noisy gradient alone. If the
-model ends elsewhere, its movement is tested for independence of the noise. A movement that is
-neither replayed nor independent may be computed from the noisy gradient, or from other data as
-well.
+Each step is replayed: a copy of the optimizer takes the step from the noisy gradient alone. If
+the model's movement differs from that of the copy, the step is unexplained. The movements of
+unexplained steps are tested for independence of the noise. Independent movements leak the data
+without noise. Other unexplained movements may be computed from the noisy gradient, or from other
+data as well.
 """
 
 import json
@@ -16,17 +17,24 @@ from fl_epe.archive import error_text
 from fl_epe.checks import Vector
 from fl_epe.mechanism import norm
 
-# The largest distance from the replayed model, as a share of the movement.
+# The largest distance between the model and the replayed one, as a share of the movement.
 _TOLERANCE = 1e-3
-# The noise of earlier steps has this weight, as an optimizer may use a gradient later.
-_DECAY = 0.5
-# The factor by which such correlations increase the variance of a sum, at most.
-_MAX_CORRELATED = (1 - _DECAY**2) / (1 - _DECAY) ** 2
-_DEVIATIONS = 3
 
-# If a model responds to the noise by less than this share of the replay's response, the noise
-# does not move it.
-_MIN_SHARE = 0.1
+# An optimizer may use a gradient some steps later. So the movement of a step is compared with the
+# noise of all steps so far, which has the weights d⁰, d¹, d², … from the last step back.
+_DECAY = 0.5
+
+# Sums of noise with these weights are correlated between steps. Correlations increase the
+# variance of a sum over steps at most by this factor: (Σ dᵏ)² / Σ d²ᵏ = 3.
+_MAX_VARIANCE_FACTOR = (1 - _DECAY**2) / (1 - _DECAY) ** 2
+
+# The response to the noise of movements that are independent of it is at most this number of
+# standard deviations.
+_STANDARD_DEVIATIONS = 3
+
+# The test is conclusive only if the response plus its limit is below this share of the response of
+# the replayed movements.
+_MAX_SHARE_OF_REPLAY = 0.1
 
 # The attributes that are stored for a later round, in their order in the file.
 _STORED = (
@@ -41,16 +49,19 @@ _STORED = (
 
 
 class Movement:
-    """Compares the movement of a run's steps with that by their noisy gradients.
+    """Compares the model's movement in each step with that by the noisy gradient alone.
+
+    For each step call `begin` before the model moves, and `end` afterwards. Call `count_change`
+    with the model after the last step.
 
     Args:
         dim: the dimension of the model.
 
     Attributes:
         steps: the number of steps so far.
-        unexplained: the number of steps that did not end where the noisy gradient alone leads.
-        changes: the number of changes of the model between steps, or after the last one.
-        reason: the reason for the first unexplained step.
+        unexplained: the number of steps whose movement is not that by the noisy gradient alone.
+        changes: the number of times that the model changed between steps, or after the last one.
+        reason: why the first unexplained step is unexplained; empty if there is none.
     """
 
     def __init__(self, dim: int) -> None:
@@ -58,11 +69,16 @@ class Movement:
         self.unexplained = 0
         self.changes = 0
         self.reason = ""
-        self._start: Vector | None = None  # the model of the present step
-        self._end: Vector | None = None  # the model after the last step
+        # The model at the beginning of the present step; `None` between steps.
+        self._start: Vector | None = None
+        # The model after the last step; `None` if it is not known.
+        self._end: Vector | None = None
+        # The replayed model of the present step; `None` if it cannot be replayed.
         self._replay: Vector | None = None
-        # The noise of this step and, with smaller weights, of earlier steps.
+        # The noise of all steps so far, with the weights that `_DECAY` explains.
         self._noise: Vector = np.zeros(dim, np.float32)
+        # Sums over unexplained steps: of the inner products of the noise with the movement's
+        # direction and with that of the replayed movement, and of their variance if independent.
         self._moved_by_noise = 0.0
         self._replayed_by_noise = 0.0
         self._variance = 0.0
@@ -70,13 +86,13 @@ class Movement:
     def begin(
         self, model: Vector, noise: Vector, replay: Callable[[], Vector]
     ) -> None:
-        """Store the model before it moves.
+        """Store the model before the step moves it, and the replayed model after it.
 
         Args:
             model: the model, shape ``(dim,)``.
             noise: the noise of this step, shape ``(dim,)``.
-            replay: a function that returns the model after the step; an error means that the
-                step cannot be replayed.
+            replay: a function that returns the replayed model after the step. If it raises an
+                error, the step cannot be replayed.
         """
         self.count_change(model)
         self._start = model
@@ -84,48 +100,48 @@ class Movement:
         self._noise = noise + _DECAY * self._noise
         try:
             self._replay = replay()
-        except Exception as error:  # noqa: BLE001 - somebody's optimizer: named as unseen
+        # An optimizer may raise any error. The step then counts as unexplained.
+        except Exception as error:  # noqa: BLE001
             text = f"a step cannot be replayed ({error_text(error)})"
             self.reason = self.reason or text
 
     def end(self, model: Vector) -> None:
-        """Compare the model after a step, shape ``(dim,)``, if a step has begun."""
+        """Compare the model after a step, shape ``(dim,)``, with the replayed one.
+
+        Nothing happens if no step has begun.
+        """
         start = self._start
-        replay = self._replay
         if start is None:
             return
         self._start = None
         self._end = model
         self.steps += 1
-        if replay is not None and np.isfinite(model).all():
+        if self._replay is not None and np.isfinite(model).all():
             movement = model - start
-            replayed = replay - start
+            replayed = self._replay - start
             distance = norm(movement - replayed)
             if distance <= _TOLERANCE * norm(replayed) < math.inf:
                 return
             self._add_responses(movement, replayed)
         self.unexplained += 1
-        self.reason = (
-            self.reason
-            or "they do not end where the noisy gradient alone takes them"
-        )
+        text = "the model does not move as the noisy gradient alone moves it"
+        self.reason = self.reason or text
 
     def _add_responses(self, movement: Vector, replayed: Vector) -> None:
-        """Add each movement's inner product with the noise, over its norm, to its sum."""
+        """Add the inner product of the noise with each movement's direction to its sum."""
         length = norm(movement)
         replayed_length = norm(replayed)
         if length > 0 and replayed_length > 0:
-            self._moved_by_noise += (
-                float(np.dot(movement, self._noise)) / length
-            )
-            self._replayed_by_noise += (
-                float(np.dot(replayed, self._noise)) / replayed_length
-            )
+            moved_by_noise = float(np.dot(movement, self._noise))
+            replayed_by_noise = float(np.dot(replayed, self._noise))
+            self._moved_by_noise += moved_by_noise / length
+            self._replayed_by_noise += replayed_by_noise / replayed_length
             self._variance += norm(self._noise) ** 2 / len(self._noise)
 
     def count_change(self, model: Vector) -> None:
-        """Count a change if the model, shape ``(dim,)``, differs from that of the last step."""
-        if self._start is not None:  # `end` was not called for the step
+        """Count a change if the model, shape ``(dim,)``, differs from that after the last step."""
+        if self._start is not None:
+            # `end` was not called. The step is assumed to have ended as replayed.
             self._end = self._start if self._replay is None else self._replay
             self._start = None
         end = self._end
@@ -133,32 +149,33 @@ class Movement:
             self.changes += 1
 
     def forget(self) -> None:
-        """Forget this step, as unchecked steps or another round follow."""
+        """Forget the last step's model and noise, as unchecked steps or another round follow."""
         self._start = None
         self._end = None
         self._replay = None
         self._noise = np.zeros_like(self._noise)
 
     def state(self) -> np.ndarray:
-        """The state that a later round needs, as a JSON text."""
+        """The sums and counts so far, as a JSON text for a later round."""
         return np.array(json.dumps([getattr(self, name) for name in _STORED]))
 
     def restore(self, state: np.ndarray) -> None:
-        """Continue from the state that `state` returned."""
+        """Set the sums and counts to those of `state`."""
         for name, value in zip(_STORED, json.loads(str(state)), strict=True):
             setattr(self, name, value)
 
     @property
     def has_no_noise(self) -> bool:
-        """Whether the unexplained movements are independent of the noise.
+        """Whether the unexplained movements are shown to be independent of the noise.
 
-        If so, the sum of their inner products with the noise has mean 0. The noise of a step is
-        in later sums with weights 1, 1/2, 1/4, …, so the variance is at most 4 / (4/3) times
-        that of independent movements.
+        The sum of inner products of independent movements with the noise has mean 0, so it is
+        within its limit. This is conclusive only if the sum of the replayed movements is far
+        above the limit.
         """
-        limit = _DEVIATIONS * math.sqrt(_MAX_CORRELATED * self._variance)
+        variance = _MAX_VARIANCE_FACTOR * self._variance
+        limit = _STANDARD_DEVIATIONS * math.sqrt(variance)
         response = abs(self._moved_by_noise)
-        min_response = _MIN_SHARE * abs(self._replayed_by_noise)
+        max_response = _MAX_SHARE_OF_REPLAY * abs(self._replayed_by_noise)
         return (
-            limit > 0 and response <= limit and response + limit < min_response
+            limit > 0 and response <= limit and response + limit < max_response
         )

@@ -1,7 +1,7 @@
 """The optimizers that can be audited: Opacus's, and `PlainDPSGD`, a short reference.
 
-`Steps` is an audit's interface to both: to the clipped sum, which canaries join before the
-optimizer's ``add_noise``, and to the noisy sum after it.
+`Steps` is an audit's interface to both. It reads the clipped sum, adds canaries to it before the
+optimizer's ``add_noise``, and reads the noisy sum afterwards.
 """
 
 import contextlib
@@ -29,12 +29,15 @@ from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.dp_sgd.linear import LinearStep
 from fl_epe.seeding import noise_generator
 
-# Parts of names of Opacus optimizers that cannot be audited, and what is expected instead.
-_REFUSED = {
+# Parts of the names of Opacus optimizers that cannot be audited, and what is expected instead.
+_EXPECTED_INSTEAD = {
     "PerLayer": "one clip norm for all layers",
     "Distributed": "an optimizer of one process",
     "FSDP": "an optimizer of one process",
 }
+
+# Added to a norm, it avoids a division by 0.
+_TINY = 1e-12
 
 
 class PlainDPSGD:
@@ -71,13 +74,14 @@ class PlainDPSGD:
         expected_batch_size: float,
         seed: int | None = None,
     ) -> None:
+        check_positive("learning_rate", learning_rate)
         check_noise_multiplier("noise_multiplier", noise_multiplier)
+        check_positive("max_grad_norm", max_grad_norm)
+        check_positive("expected_batch_size", expected_batch_size)
         self.learning_rate = learning_rate
         self.noise_multiplier = noise_multiplier
         self.max_grad_norm = max_grad_norm
         self.expected_batch_size = expected_batch_size
-        for name in ("learning_rate", "max_grad_norm", "expected_batch_size"):
-            check_positive(name, getattr(self, name))
         if theta.ndim != 1 or not len(theta):
             raise_invalid("theta.shape", theta.shape, "to be (dim,)")
         initial = torch.from_numpy(np.array(theta, np.float64))
@@ -94,7 +98,7 @@ class PlainDPSGD:
     @property
     def param_groups(self) -> list[dict[str, float]]:
         """The options of the step, in the form of a torch optimizer."""
-        return [{"lr": self.learning_rate, "momentum": 0.0}]
+        return [{"lr": self.learning_rate}]
 
     def step(self, gradients: Reals) -> Floats:
         """Take one step by the gradients of the batch's examples, shape ``(batch, dim)``.
@@ -126,8 +130,7 @@ class PlainDPSGD:
         """Set the ``summed_grad`` of the parameter: the sum of the clipped gradients."""
         gradients = self.grad_samples[0].numpy()
         norms = np.linalg.norm(gradients, axis=1)
-        # 1e-12 avoids a division by 0.
-        factors = np.minimum(1.0, self.max_grad_norm / (norms + 1e-12))
+        factors = np.minimum(1.0, self.max_grad_norm / (norms + _TINY))
         self._model.summed_grad = torch.from_numpy(factors @ gradients)
 
     def add_noise(self) -> None:
@@ -146,10 +149,12 @@ class StepFacts:
         noise_multiplier: the noise multiplier z of the privacy accounting.
         sum_noise_multiplier: the noise multiplier of the sum. It is smaller than z if a count
             of clipped gradients is released as well (adaptive clipping).
-        learning_rate: the length of the model's movement for a mean of length 1.
-        batches: the number of accumulated batches, by which Opacus multiplies the sampling
-            rate.
-        scale: the factor of a mean gradient, which is applied before the learning rate.
+        learning_rate: the norm of the model's movement if the mean gradient has norm 1; NaN if
+            parameters have different learning rates.
+        batches: the number of batches that are accumulated for the step. Opacus multiplies the
+            sampling rate by it.
+        scale: the factor by which the optimizer multiplies a mean gradient before it applies the
+            learning rate.
     """
 
     clip_norm: float
@@ -165,39 +170,40 @@ class Steps:
 
     Attributes:
         optimizer: the optimizer that takes the steps.
-        inner: the optimizer that moves the model by noisy gradients.
+        inner: the optimizer that moves the model by noisy gradients. It is that which Opacus's
+            optimizer wraps, or `optimizer` itself.
         description: a description of the optimizer, for reports.
         parameters: the trainable tensors, in their order in vectors of shape ``(dim,)``.
         tensor_sizes: the number of entries of each trainable tensor.
         batch_size: the divisor of a noisy sum; 1 if the optimizer has none.
 
     Raises:
-        TypeError: if the optimizer is neither.
+        TypeError: if the optimizer is neither of the two.
         ValueError: with per-layer clipping, or over several processes.
     """
 
     def __init__(self, optimizer: Any) -> None:
+        name = type(optimizer).__name__
         names = [kind.__name__ for kind in type(optimizer).__mro__]
         if not {"PlainDPSGD", "DPOptimizer"} & set(names):
             raise TypeError(
-                f"Expected optimizer of type {names[0]} to be an Opacus DPOptimizer or a"
-                " PlainDPSGD. With Opacus, take what PrivacyEngine().make_private returns."
+                f"Expected optimizer of type {name} to be an Opacus DPOptimizer or a"
+                " PlainDPSGD. With Opacus, pass the optimizer that PrivacyEngine().make_private"
+                " returns."
             )
-        for part, wanted in _REFUSED.items():
-            if any(part in name for name in names):
-                raise ValueError(
-                    f"Expected {wanted}, got optimizer={names[0]}."
-                )
+        for part, expected in _EXPECTED_INSTEAD.items():
+            if any(part in kind for kind in names):
+                raise ValueError(f"Expected {expected}, got optimizer={name}.")
         self.optimizer = optimizer
         self.inner = getattr(optimizer, "original_optimizer", optimizer)
         self.parameters: list[Any] = list(optimizer.params)
         self.tensor_sizes = np.array([p.numel() for p in self.parameters])
         if not self.tensor_sizes.sum():
             raise ValueError(
-                f"Expected an optimizer with trainable parameters, got {names[0]}."
+                f"Expected an optimizer with trainable parameters, got {name}."
             )
         self.batch_size = float(optimizer.expected_batch_size or 1)
-        self.description = names[0]
+        self.description = name
         if self.inner is not optimizer:
             self.description += f" around {type(self.inner).__name__}"
 
@@ -220,7 +226,7 @@ class Steps:
     def _engine_variables(self) -> dict[str, Any]:
         """The variables of ``PrivacyEngine``'s hook after each step; empty without that hook."""
         hook: Any = getattr(self.optimizer, "step_hook", None)
-        # The hook may be missing, or be another function.
+        # The hook may be missing, or it may be somebody's own function.
         with contextlib.suppress(TypeError, ValueError):
             return dict(inspect.getclosurevars(hook).nonlocals)
         return {}
@@ -228,7 +234,7 @@ class Steps:
     @property
     def sample_rate(self) -> float | None:
         """The sampling rate of ``PrivacyEngine``'s accountant; ``None`` without one."""
-        # The hook may be another function.
+        # The hook may be a function without such a variable.
         with contextlib.suppress(TypeError, ValueError, KeyError):
             return float(self._engine_variables["sample_rate"])
         return None
@@ -240,11 +246,17 @@ class Steps:
         sum_z = float(getattr(optimizer, "_adjusted_noise_multiplier", z))
         count_std = getattr(optimizer, "unclipped_num_std", None)
         if count_std and sum_z == z > 0:
-            # Adaptive clipping spends a part of z on the count (Andrew et al. 2021, theorem 1).
+            # Adaptive clipping spends a part of the privacy of z on the count of clipped gradients
+            # (Andrew et al. 2021, theorem 1). This optimizer has not adjusted z itself.
             sum_z = (z**-2 - (2 * float(count_std)) ** -2) ** -0.5
-        rates = {float(group["lr"]) for group in optimizer.param_groups}
-        rate = rates.pop() if len(rates) == 1 else math.nan
+        learning_rates = {
+            float(group["lr"]) for group in optimizer.param_groups
+        }
+        learning_rate = math.nan
+        if len(learning_rates) == 1:
+            learning_rate = learning_rates.pop()
         batches = int(optimizer.accumulated_iterations)
+        # Opacus divides the sum of the gradients only if the loss is a mean.
         if optimizer.loss_reduction == "mean":
             scale = 1 / batches
         else:
@@ -253,7 +265,7 @@ class Steps:
             clip_norm=float(optimizer.max_grad_norm),
             noise_multiplier=z,
             sum_noise_multiplier=sum_z,
-            learning_rate=rate * scale,
+            learning_rate=learning_rate * scale,
             batches=batches,
             scale=scale,
         )
@@ -261,42 +273,49 @@ class Steps:
     def clip(self, clip: Callable[[], None], *, look: bool = True) -> BatchSeen:
         """Let the optimizer clip a batch, and observe the clipping as far as it can be read.
 
-        Without ``look``, only the examples are counted.
+        Args:
+            clip: the optimizer's method, which adds the clipped gradients to its sums.
+            look: whether to observe more than the number of examples.
         """
-        if not look:
-            clip()
-            # A third party's optimizer may raise any error.
+        sums_before: dict[Any, Any] | None = None
+        if look:
+            # There may be too little memory for a copy, for example.
             with contextlib.suppress(Exception):
-                return BatchSeen(self._examples())
-            return BatchSeen()
-        before: dict[Any, Any] | None = None
-        # There may be too little memory for a copy, for example.
-        with contextlib.suppress(Exception):
-            sums = {p: getattr(p, "summed_grad", None) for p in self.parameters}
-            before = {p: s.clone() for p, s in sums.items() if s is not None}
+                sums_before = self._copies_of_sums()
         clip()
         examples = math.nan
         try:
             examples = self._examples()
-            if before is not None:
-                return self._clipped(examples, before)
-        except Exception as error:  # noqa: BLE001 - somebody's optimizer
+            if not look:
+                return BatchSeen(examples)
+            if sums_before is not None:
+                return self._clipped(examples, sums_before)
+        # A third party's optimizer may raise any error.
+        except Exception as error:  # noqa: BLE001
             return BatchSeen(examples, unseen=error_text(error))
         return BatchSeen(
-            examples, unseen="the sums before it could not be read"
+            examples, unseen="the sums before the batch could not be read"
         )
+
+    def _copies_of_sums(self) -> dict[Any, Any]:
+        """Copies of the sums of the clipped gradients so far, by parameter."""
+        sums = {p: getattr(p, "summed_grad", None) for p in self.parameters}
+        return {p: s.clone() for p, s in sums.items() if s is not None}
 
     def _examples(self) -> float:
         """The number of examples of the batch that was just clipped; NaN if it is not known."""
         gradients = self.optimizer.grad_samples[0]
-        if gradients is None:  # ghost clipping stores their norms instead
+        if gradients is None:
+            # Ghost clipping has no gradients of single examples. It stores their norms.
             gradients = getattr(self.parameters[0], "_norm_sample", None)
         if gradients is None:
             return math.nan
         return float(len(gradients))
 
-    def _clipped(self, examples: float, before: dict[Any, Any]) -> BatchSeen:
-        """Observe how a batch was clipped, given the sums before it."""
+    def _clipped(
+        self, examples: float, sums_before: dict[Any, Any]
+    ) -> BatchSeen:
+        """Observe how a batch was clipped, given the sums before it by parameter."""
         gradients = self.optimizer.grad_samples
         if gradients[0] is None:
             return BatchSeen(
@@ -304,11 +323,11 @@ class Steps:
                 unseen="ghost clipping keeps no gradients of single examples",
             )
         samples = [
-            part.reshape(len(part), p.numel())
-            for part, p in zip(gradients, self.parameters, strict=True)
+            gradient.reshape(len(gradient), p.numel())
+            for gradient, p in zip(gradients, self.parameters, strict=True)
         ]
         totals = [
-            (p.summed_grad - before.get(p, 0)).reshape(-1)
+            (p.summed_grad - sums_before.get(p, 0)).reshape(-1)
             for p in self.parameters
         ]
         return clipping(samples, totals, float(self.optimizer.max_grad_norm))
@@ -316,8 +335,8 @@ class Steps:
     def replay(self) -> Vector:
         """The model after the present step, if the noisy sum alone moves it.
 
-        A copy of the optimizer takes the step. Call this after noise was added to the sum and
-        before the sum is divided.
+        A copy of the optimizer takes the step. Call this after the noise was added to the sum, and
+        before the optimizer divides the sum.
 
         Raises:
             Exception: any error of an optimizer that cannot be copied.
@@ -332,7 +351,8 @@ class Steps:
             divisor = (
                 optimizer.expected_batch_size * optimizer.accumulated_iterations
             )
-        # A parameter that is not trained has no gradient, and an empty copy.
+        # `deepcopy` uses these copies in place of the parameters. A parameter that is not trained
+        # has no gradient, and gets an empty copy.
         copies: dict[int, Any] = {
             id(p): torch.nn.Parameter(torch.empty(0))
             for group in inner.param_groups
@@ -343,8 +363,8 @@ class Steps:
             replica.grad = p.grad / divisor
             copies[id(p)] = replica
         inner_copy = copy.deepcopy(inner, dict(copies))
+        # The unwrapped step does not call the optimizer's hooks, which are not for copies.
         step = type(inner).step
-        # The step without its hooks, which are not for copies.
         step = getattr(step, "__wrapped__", step)
         devices = {
             p.device.index for p in self.parameters if p.device.type == "cuda"
@@ -370,17 +390,17 @@ class Steps:
         trained_ids = [id(p) for p in self.optimizer.params]
         if trained_ids != [id(p) for p in self.parameters]:
             raise ValueError(
-                f"Expected the {len(self.parameters)} trainable tensors of the start."
+                f"Expected the same {len(self.parameters)} trainable tensors as at the start of the"
+                " audit."
             )
         sums = [p.summed_grad for p in self.parameters]
         joined = [
             total + part.view_as(total).to(total)
             for total, part in zip(sums, self._split(vector), strict=True)
         ]
-        undo = functools.partial(
-            _set_values, sums, [total.data for total in sums]
-        )
-        joined_sum = flat(joined)
+        old_values = [total.data for total in sums]
+        undo = functools.partial(_set_values, sums, old_values)
+        joined_sum = flat(joined)  # before any value changes, as it may fail
         _set_values(sums, joined)
         return joined_sum, undo
 
@@ -415,7 +435,7 @@ class Steps:
         return flat(p.summed_grad for p in self.parameters)
 
     def noisy(self) -> Vector:
-        """The noisy sum before any division, shape ``(dim,)``."""
+        """The noisy sum before the optimizer divides it, shape ``(dim,)``."""
         return flat(p.grad for p in self.parameters)
 
     def model(self) -> Vector:

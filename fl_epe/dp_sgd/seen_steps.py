@@ -1,4 +1,7 @@
-"""`SeenSteps` are an audit's observations of a run's steps, which it makes within `hooked`."""
+"""`SeenSteps`: an audit's observations of a run's steps.
+
+Within the context `hooked`, an audit's functions replace the methods of the optimizer.
+"""
 
 import contextlib
 import dataclasses
@@ -46,7 +49,9 @@ def hooked(
     with contextlib.ExitStack() as hooks:
         for name, function in functions.items():
             if hasattr(optimizer, name):
-                method = _method(optimizer, getattr(optimizer, name), function)
+                method = _replaced_method(
+                    optimizer, getattr(optimizer, name), function
+                )
                 hooks.enter_context(stand_in(optimizer, name, method))
         yield
 
@@ -54,7 +59,7 @@ def hooked(
 def call_or_undo(
     call: Callable[[], None], undo: Callable[[], None] | None
 ) -> None:
-    """Call a function; if it raises an error, call ``undo`` first."""
+    """Call a function. If it raises an error, call ``undo``, and raise the error again."""
     try:
         call()
     except BaseException:
@@ -63,10 +68,13 @@ def call_or_undo(
         raise
 
 
-def _method(
+def _replaced_method(
     optimizer: Any, method: Callable[..., Any], function: Callable[..., Any]
 ) -> types.MethodType:
-    """A bound method that calls ``function``; learning rate schedulers expect one."""
+    """The method that replaces an optimizer's ``method``, which it passes to ``function``.
+
+    It is a bound method, as learning rate schedulers expect one.
+    """
 
     @functools.wraps(method)
     def replaced(_: Any, *args: Any, **options: Any) -> Any:
@@ -76,14 +84,14 @@ def _method(
 
 
 class SeenSteps:
-    """The steps of a run, as `check_steps` checks them.
+    """The observations of a run's steps, which `check_steps` checks.
 
     Args:
         tensor_sizes: the number of entries of each trainable tensor.
         coordinates: the approximate number of coordinates of a step's noise that are stored.
 
     Attributes:
-        movement: the movement of the model by these steps.
+        movement: the comparison of the model's movement with that by the noisy gradients.
     """
 
     def __init__(
@@ -126,10 +134,10 @@ class SeenSteps:
         noise: Vector,
         untouched: Booleans,
     ) -> None:
-        """Add a step.
+        """Add a step, after the noise and before the model moves.
 
         Args:
-            steps: the steps of the optimizer.
+            steps: the interface to the optimizer.
             facts: the parameters of this step.
             batches: the batches that were clipped for it.
             noise: the noise on their sum, shape ``(dim,)``.
@@ -137,16 +145,18 @@ class SeenSteps:
         """
         deviation = facts.sum_noise_multiplier * facts.clip_norm
         self._noise.add(noise, deviation)
-        in_units: Vector = np.empty(0)
+        untouched_noise: Vector = np.empty(0)
         if deviation > 0:
-            in_units = noise[untouched] / deviation
+            untouched_noise = noise[untouched] / deviation
         self._steps.append(
             StepSeen(
                 batches=facts.batches,
                 parts=tuple(batches) or (_NOT_CLIPPED,),
                 silent=deviation == 0 and not noise.any(),
-                untouched=len(in_units),
-                untouched_square=float(np.dot(in_units, in_units)),
+                untouched=len(untouched_noise),
+                untouched_square=float(
+                    np.dot(untouched_noise, untouched_noise)
+                ),
             )
         )
         self.movement.begin(steps.model(), noise, steps.replay)
@@ -172,7 +182,7 @@ class SeenSteps:
             batch_size: the expected number of examples of a batch; NaN if it is not known.
             is_sampled: whether the accounting is for Poisson sampling.
             tells_sizes: whether the text of a fault may contain batch sizes and the rate.
-            noise: the value of `noise`, if it has been computed before.
+            noise: the value of the property `noise`, if it has been computed before.
         """
         return check_steps(
             self._steps,
@@ -198,7 +208,7 @@ class SeenSteps:
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
-        """The steps of a `state`."""
+        """The observations in a `state`."""
         steps = cls(state["tensor_sizes"], int(state["kept"]))
         for row in unpacked_json(state["steps"]):
             row["parts"] = tuple(BatchSeen(**part) for part in row["parts"])

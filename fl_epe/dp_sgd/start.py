@@ -1,4 +1,4 @@
-"""`audit_dp_sgd`: draws the canaries and their steps, and makes the audit of a run of DP-SGD."""
+"""`audit_dp_sgd` draws the canaries and their steps, and makes the audit of a run of DP-SGD."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fl_epe.seeding import generator
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
-# By default, the canaries of a step are this share of an expected batch, and a run has at most
-# this number of canaries.
+# By default, the canaries of a step are this share of an expected batch, but a run has at least
+# 2 canaries and at most this number.
 _CANARY_SHARE = 0.1
 _MAX_CANARIES = 1000
-# The stream of random numbers of the canaries' steps.
+# The index of the random stream that draws the canaries' steps.
 _SCHEDULE = 0
 
 
@@ -43,11 +43,10 @@ def audit_dp_sgd(
 ) -> DPSGDAudit:
     """An audit of a run of DP-SGD, as a context: ``with … as audit:`` around training.
 
-    Each canary represents one example. Its gradient is a random direction with the clip norm as
-    length, which is added to the clipped gradients before the noise. Its steps are drawn before
-    the run, by default at the run's own sampling rate, as Poisson sampling draws examples.
-    Nothing else changes: noise, denominators, accounting and torch's random numbers stay as
-    they are.
+    Each canary represents one example. Its gradient has a random direction and the clip norm as
+    its norm, and is added to the clipped gradients before the noise. By default its steps are drawn
+    as Poisson sampling draws examples, at the run's own sampling rate. Nothing else changes:
+    noise, denominators, accounting and torch's random numbers stay as they are.
 
     Args:
         optimizer: an Opacus ``DPOptimizer`` (as ``PrivacyEngine().make_private`` returns it), with
@@ -104,13 +103,14 @@ def audit_dp_sgd(
         window=1,  # the noise of a step is fresh
         faults=FaultBook("step"),
     )
-    expected = num_canaries * rate
+    expected_canaries = num_canaries * rate
+    decimals = 1 if expected_canaries < 100 else 0
     also_known = "every real example's gradient in every step"
     design = {
         "task": f"DP-SGD with {audited_steps.description}",
         "participations": None if schedule is None else participations,
         "sample_rate": rate if schedule is None else None,
-        "share": expected / batch_size,
+        "share": expected_canaries / batch_size,
         "num_canaries": num_canaries,
         "unobserved": unobserved,
         "full_knowledge": full_knowledge,
@@ -118,7 +118,7 @@ def audit_dp_sgd(
     }
     rng = generator(seed, _SCHEDULE)
     plan = (
-        f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
+        f"About {expected_canaries:.{decimals}f} canaries join a step, beside an expected"
         f" batch of {batch_size:g} examples: {design['share']:.1%} of its size."
     )
     return DPSGDAudit(
@@ -134,10 +134,11 @@ def audit_dp_sgd(
 def _sampling_rate(
     steps: Steps, sample_rate: float | None, participations: float
 ) -> float:
-    """The probability that a canary is in a step: the argument, or the optimizer's rate."""
+    """The probability that a canary is in a step: ``sample_rate``, or the optimizer's rate."""
     if participations != 1:
         raise ValueError(
-            f"Expected steps=… with participations={participations}."
+            f"Expected steps=… with participations={participations}: without the number of steps,"
+            " canaries are drawn at a rate."
         )
     rate = steps.sample_rate if sample_rate is None else sample_rate
     if rate is None:
@@ -157,8 +158,9 @@ def _cohorts(
 ) -> Callable[[int], Cohort]:
     """A function from the number of accumulated batches to the canaries of the next step."""
     if schedule is None:
-        return lambda n: next(
-            Poisson(1, min(1.0, n * rate)).cohorts(canaries, rng)
+        return lambda batches: next(
+            Poisson(1, min(1.0, batches * rate)).cohorts(canaries, rng)
         )
+    # A run may have more steps than planned, which no canary joins.
     cohorts = schedule.cohorts(canaries, rng)
     return lambda _: next(cohorts, np.empty(0, np.int64))

@@ -1,9 +1,9 @@
 """Checks whether the steps of DP-SGD did what their privacy accounting assumes.
 
-`check_steps` compares clipped gradients with the clip norm, batch sizes with Poisson sampling,
-the noise of entries without any gradient with the claimed noise, and the model's movement with
-the noisy gradient; `fl_epe.noise` checks the noise itself. The findings name what could not be
-checked.
+`check_steps` compares the norms of clipped gradients with the clip norm, batch sizes with Poisson
+sampling, the noise of entries without any gradient with the claimed noise, and the model's
+movement with that by the noisy gradient alone. `fl_epe.noise` checks the noise itself. The
+findings also name what could not be checked.
 
 Examples:
     >>> steps = [StepSeen(batches=1, parts=(BatchSeen(examples=50, largest=2.0),))] * 20
@@ -22,12 +22,16 @@ from fl_epe.checks import Floats, Integers
 from fl_epe.dp_sgd.clipping import ROUNDING, BatchSeen
 from fl_epe.dp_sgd.movement import Movement
 from fl_epe.noise import Check, fault, faults
+from fl_epe.wording import counted
 
+# The level of each of two tests: of the batch sizes, and of the entries without a gradient.
 _LEVEL = 1e-4
-"""The level of each of two tests: of the batch sizes, and of the entries without a gradient."""
 
-# The relative difference of the factors of two batches that count as different.
-_FACTOR_SPREAD = 0.02
+# Factors of two batches count as different if their relative difference is larger.
+_MAX_FACTOR_DIFFERENCE = 0.02
+
+# A batch size is hardly ever this many standard deviations from its mean.
+_FAR = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +44,9 @@ class StepSeen:
         silent: whether no noise was claimed, and none was added.
         untouched: the number of entries in which neither an example nor a canary had a
             gradient.
-        untouched_square: the sum of the squared noise of these entries over the claimed
+        untouched_square: the sum of the squared noise of these entries, divided by its claimed
             variance.
-        looked_at: whether more than the batch sizes was observed.
+        looked_at: whether more was observed than the batch sizes.
     """
 
     batches: int
@@ -95,60 +99,38 @@ def check_steps(
     if not steps:
         return StepFindings()
     checked = [step for step in steps if step.looked_at]
-    silent_steps = sum(step.silent for step in steps)
-    if silent_steps:
-        infinite = [f"{silent_steps} of {len(checked)} steps had no noise"]
-    else:
-        infinite = []
-    infinite += [
-        f"the noise: {check.measured}"
-        for check in faults(noise)
-        # The seed of an experiment leaks its noise only to an adversary who knows the seed.
-        if check.infinite and check.name != "seed"
-    ]
-    step_faults, unseen = _clipping(checked)
+    # Some checks return an empty text if they find no fault.
+    results = [_check_clipping(checked)]
     if is_sampled:
-        fault_of_sizes, unseen_sizes = _sampling(steps, rate, batch_size)
-        unseen += unseen_sizes
-        if fault_of_sizes and not tells_sizes:
-            fault_of_sizes = (
-                "batch sizes are not those of Poisson sampling at the rate of the"
-                " accounting"
-            )
-        step_faults.append(fault_of_sizes)
-    step_faults.append(fault(noise))
-    if not infinite:
-        too_little, is_silent = _untouched(steps)
-        step_faults.append(too_little)
-        if is_silent:
-            infinite.append(too_little)
-    unmoved, unseen_movement = _movement(movement)
-    step_faults.append(unmoved)
-    unseen += unseen_movement
-    if unmoved:
-        infinite.append(unmoved)
+        results.append(_check_sampling(steps, rate, batch_size, tells_sizes))
+    noise_result = _check_noise(checked, noise)
+    results.append(noise_result)
+    if noise_result.unbounded is None:
+        results.append(_check_untouched(steps))
+    results.append(_check_movement(movement))
     return StepFindings(
-        tuple(text for text in step_faults if text),
-        tuple(unseen),
-        infinite[0] if infinite else None,
+        tuple(text for result in results for text in result.faults if text),
+        tuple(text for result in results for text in result.unseen),
+        next((r.unbounded for r in results if r.unbounded), None),
     )
 
 
-def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
-    """The faults of clipping, and the clipping that is not known."""
+def _check_clipping(steps: Sequence[StepSeen]) -> StepFindings:
+    """Compare the clipped gradients of steps with the clip norm."""
     clipping_faults = []
     largest = np.array(
         [max(part.largest for part in step.parts) for step in steps]
     )
-    longer = int(np.sum(largest > 1 + ROUNDING))
-    if longer:
+    num_longer = int(np.sum(largest > 1 + ROUNDING))
+    if num_longer:
         clipping_faults.append(
             f"clipped gradients are up to {largest.max():.3g} times as long as the clip norm,"
-            f" in {longer} of {len(steps)} steps"
+            f" in {num_longer} of {len(steps)} steps"
         )
     parts = [part for step in steps for part in step.parts]
     factors = [part.common_factor for part in parts if part.common_factor > 0]
-    if factors and min(factors) < (1 - _FACTOR_SPREAD) * max(factors):
+    # One factor in all batches may be a change of units.
+    if factors and min(factors) < (1 - _MAX_FACTOR_DIFFERENCE) * max(factors):
         clipping_faults.append(
             "not each gradient is clipped, but the sum or the mean of a batch: all its gradients"
             f" have one factor, from {min(factors):.3g} to {max(factors):.3g} by batch"
@@ -158,73 +140,114 @@ def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
     if reasons:
         count = f"{len(reasons)} of {len(parts)}"
         unseen.append(f"clipping of {count} batches: {reasons[0]}")
-    return clipping_faults, unseen
+    return StepFindings(tuple(clipping_faults), tuple(unseen))
 
 
-def _sampling(
-    steps: Sequence[StepSeen], rate: float | None, batch_size: float
-) -> tuple[str, list[str]]:
-    """The fault of batch sizes for Poisson sampling, or "", and the unknown batch sizes."""
+def _check_sampling(
+    steps: Sequence[StepSeen],
+    rate: float | None,
+    batch_size: float,
+    tells_sizes: bool,
+) -> StepFindings:
+    """Compare batch sizes with Poisson sampling; the arguments are those of `check_steps`."""
     if rate is None or not np.isfinite(batch_size):
-        return "", [
-            "batch sizes, as they or the sampling rate of the accounting are not known"
-        ]
+        reason = "batch sizes, as they or the sampling rate of the accounting are not known"
+        return StepFindings(unseen=(reason,))
     examples = np.array(
         [sum(part.examples for part in step.parts) for step in steps]
     )
     batches = np.array([step.batches for step in steps])
+    sampling_fault = _fault_of_mean_size(examples, batches, rate, batch_size)
+    if not sampling_fault:
+        sampling_fault = _fault_of_equal_sizes(
+            examples, batches, rate, batch_size
+        )
+    if sampling_fault and not tells_sizes:
+        sampling_fault = (
+            "batch sizes are not those of Poisson sampling at the rate of the"
+            " accounting"
+        )
     unseen = []
-    unknown = int(np.isnan(examples).sum())
-    if unknown:
-        unseen.append(f"batch sizes in {unknown} of {len(steps)} steps")
-    size_fault = _average(examples, batches, rate, batch_size)
-    return size_fault or _fixed(examples, batches, rate, batch_size), unseen
+    num_unknown = int(np.isnan(examples).sum())
+    if num_unknown:
+        unseen.append(f"batch sizes in {num_unknown} of {len(steps)} steps")
+    return StepFindings((sampling_fault,), tuple(unseen))
 
 
-def _untouched(steps: Sequence[StepSeen]) -> tuple[str, bool]:
-    """The fault of too little noise in entries without a gradient, or ""; whether it is 0."""
+def _check_noise(
+    steps: Sequence[StepSeen], noise: Sequence[Check]
+) -> StepFindings:
+    """Collect the results of the checks of the noise, and count the steps without any noise."""
+    num_silent = sum(step.silent for step in steps)
+    reasons = []
+    if num_silent:
+        reasons.append(f"{num_silent} of {len(steps)} steps had no noise")
+    reasons += [
+        f"the noise: {check.measured}"
+        for check in faults(noise)
+        # The seed of an experiment leaks its noise only to an adversary who knows the seed.
+        if check.infinite and check.name != "seed"
+    ]
+    return StepFindings(
+        (fault(noise),), unbounded=reasons[0] if reasons else None
+    )
+
+
+def _check_untouched(steps: Sequence[StepSeen]) -> StepFindings:
+    """Test whether entries without a gradient have as much noise as claimed."""
     entries = sum(step.untouched for step in steps)
     square = sum(step.untouched_square for step in steps)
     if not entries or scipy.stats.chi2.cdf(square, entries) >= _LEVEL:
-        return "", False
+        return StepFindings()
     share = math.sqrt(square / entries)
     text = f"the noise has {share:.3g} times its scale in {entries:,} entries where no gradient is"
-    return text, not square
+    return StepFindings((text,), unbounded=None if square else text)
 
 
-def _movement(movement: Movement) -> tuple[str, list[str]]:
-    """The fault of a model that moves without noise, or "", and unexplained movement."""
+def _check_movement(movement: Movement) -> StepFindings:
+    """Collect the results of the checks of the model's movement."""
     unseen = []
     if movement.changes:
-        unseen.append(
-            f"what changed the model between steps, {movement.changes} times"
-        )
+        times = counted(movement.changes, "time")
+        unseen.append(f"what changed the model between steps, {times}")
     if not movement.unexplained:
-        return "", unseen
+        return StepFindings(unseen=tuple(unseen))
     steps = f"in {movement.unexplained} of {movement.steps} steps"
     if movement.has_no_noise:
-        return f"the model moves by a gradient without noise, {steps}", unseen
+        text = f"the model moves by a gradient without noise, {steps}"
+        return StepFindings((text,), tuple(unseen), unbounded=text)
     unseen.append(f"what moves the model {steps}: {movement.reason}")
-    return "", unseen
+    return StepFindings(unseen=tuple(unseen))
 
 
-def _average(
+def _fault_of_mean_size(
     examples: Floats, batches: Integers, rate: float, size: float
 ) -> str:
     """Test the sum of the batch sizes against its binomial law under Poisson sampling.
 
-    Batches of unknown size may be empty or large. The level is split over the two tails, and
-    over this test and `_fixed`.
+    Batches of unknown size may be empty or large, so they count as empty, and then only sums
+    that are too large are a fault. The level is split over the two tails, and over this test and
+    `_fault_of_equal_sizes`.
+
+    Args:
+        examples: the number of examples of each step; NaN if it is not known.
+        batches: the number of batches of each step.
+        rate: the sampling rate.
+        size: the expected batch size, rounded down. So the number of examples in the data set
+            is known only up to a range.
+
+    Returns:
+        The fault; empty if there is none.
     """
     total = np.nansum(examples)
     count = batches.sum()
-    smallest_population = np.floor(size * count / rate)
-    largest_population = np.floor((size + 1) * count / rate)
-    lower = 1.0
+    min_trials = np.floor(size * count / rate)
+    max_trials = np.floor((size + 1) * count / rate)
+    lower_tail = 1.0
     if not np.isnan(examples).any():
-        lower = scipy.stats.binom.cdf(total, smallest_population, rate)
-    upper = scipy.stats.binom.sf(total - 1, largest_population, rate)
-    if min(lower, upper) >= _LEVEL / 4:
+        lower_tail = scipy.stats.binom.cdf(total, min_trials, rate)
+    upper_tail = scipy.stats.binom.sf(total - 1, max_trials, rate)
+    if min(lower_tail, upper_tail) >= _LEVEL / 4:
         return ""
     return (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
@@ -232,18 +255,22 @@ def _average(
     )
 
 
-def _fixed(
+def _fault_of_equal_sizes(
     examples: Floats, batches: Integers, rate: float, size: float
 ) -> str:
-    """Test how many batches have the same size, against the mode of the binomial law."""
+    """Test how many batches have the same size, which are few under Poisson sampling.
+
+    No size is more probable than the mode of the binomial law, and the correction is for all
+    sizes that are possible in practice. The arguments and the result are those of
+    `_fault_of_mean_size`.
+    """
     population = np.floor(batches.min() * size / rate)
     mode = min(np.floor((population + 1) * rate), population)
-    likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
+    max_chance = float(scipy.stats.binom.pmf(mode, population, rate))
     sizes, counts = np.unique(examples, return_counts=True, equal_nan=False)
-    chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
-    # The range of ±6 standard deviations, which a size hardly ever leaves.
-    possible_sizes = 1 + 12 * math.sqrt(size * (1 - rate))
-    if chance * possible_sizes >= _LEVEL / 2:
+    p_value = scipy.stats.binom.sf(counts.max() - 1, len(examples), max_chance)
+    num_possible_sizes = 1 + 2 * _FAR * math.sqrt(size * (1 - rate))
+    if p_value * num_possible_sizes >= _LEVEL / 2:
         return ""
     return (
         f"{counts.max()} of {len(examples)} batches have {sizes[counts.argmax()]:g} examples: they"

@@ -226,7 +226,7 @@ def _adversary_traces(
     view = seen_by(record, Adversary(sees))
     name = charts.view_name(sees, record)
     color, dash, symbol = charts.LOOKS[sees]
-    client_size = client.size(view)
+    client_size = client.expected_score(view)
     delta = estimate.delta
 
     def epsilon(scale: ArrayLike, times: ArrayLike) -> Floats:

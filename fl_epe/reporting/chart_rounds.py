@@ -45,7 +45,7 @@ def rounds_chart(
 ) -> Chart | None:
     """Draws ε so far after each round, its time-uniform interval, and what theory allows."""
     by_round = epsilon_by_round(
-        record, delta, confidence=confidence, most=_MOST_ROUNDS
+        record, delta, confidence=confidence, max_rounds=_MOST_ROUNDS
     )
     if not by_round:
         return None

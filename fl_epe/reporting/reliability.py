@@ -219,7 +219,7 @@ def _of_proof(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
 def refutation(evidence: Evidence) -> str:
     """The evidence that refutes a claim, in words."""
     estimate = evidence.estimate
-    if estimate is not None and not evidence.proved:
+    if estimate is not None and not evidence.refuted_by_bound:
         return f"ε ≥ {number(estimate.low)} if its noise is Gaussian"
     return f"proved ε ≥ {number(evidence.lower_bound)}"
 

@@ -33,7 +33,7 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
         )
     if estimate is None:
         warnings.append(
-            ReportWarning("not-measured", f"no estimate: {scores.refused}")
+            ReportWarning("not-measured", f"no estimate: {scores.refusal}")
         )
     else:
         if (scores.proved or 0.0) > estimate.high:
@@ -42,8 +42,8 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
                 f"the estimate ({interval(estimate)})"
             )
             warnings.append(ReportWarning("contradicted", text))
-        if scores.refused is not None:
-            warnings.append(ReportWarning("width", scores.refused))
+        if scores.refusal is not None:
+            warnings.append(ReportWarning("width", scores.refusal))
     overlap = scores.overlap or 0.0
     if _LARGE_OVERLAP <= overlap <= _LARGEST_OVERLAP:
         text = (
@@ -70,7 +70,7 @@ def score_sentences(scores: ScoreSummary) -> list[str]:
         clause = "how exposed a canary is was not measured"
         caveat = ""
     else:
-        condition = "if they are Gaussian, " if scores.if_gaussian else ""
+        condition = "if they are Gaussian, " if scores.assumes_gaussian else ""
         clause = (
             f"by these scores, {condition}this attack guesses right "
             f"{share(guess_limit(estimate.high, scores.delta))} whether one canary took part "
@@ -94,9 +94,9 @@ def _of_claim(scores: ScoreSummary) -> str:
     claim = f"ε ≤ {number(evidence.claimed)}"
     if evidence.violated:
         return f"The claim of {claim} is refuted at {scores.confidence:.0%} confidence."
-    if not evidence.undecided:
+    if not evidence.undecided_reason:
         return f"The claim of {claim} is not refuted; an ε twice as large would have been."
-    reason = evidence.laws.objection or evidence.undecided
+    reason = evidence.laws.objection or evidence.undecided_reason
     return f"Whether {claim} holds is undecided, as {reason}."
 
 

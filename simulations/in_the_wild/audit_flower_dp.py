@@ -419,7 +419,7 @@ class Finding:
         evidence = self.evidence
         if evidence is None:
             return f"refused: {self.refusal}"
-        if evidence.proved:
+        if evidence.refuted_by_bound:
             return "violation, proved"
         if evidence.violated:
             return "violation, if noise is Gaussian"
@@ -430,7 +430,7 @@ class Finding:
             return "measured more, not proved"
         return (
             "too few canaries to tell"
-            if evidence.undecided
+            if evidence.undecided_reason
             else "no violation found"
         )
 

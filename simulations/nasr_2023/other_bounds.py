@@ -24,9 +24,9 @@ from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import Errors, Sample
 from fl_epe.auditing.bounds.methods import Bound
 from fl_epe.auditing.bounds.thresholds import (
-    AtThresholds,
+    LimitsOfLevel,
     epsilon_limits,
-    held_out,
+    held_out_errors,
     mu_limits,
 )
 from fl_epe.auditing.scoring.scores import fitted_shift
@@ -88,10 +88,10 @@ def katz_log(sample: Sample) -> float:
     It holds only asymptotically, with tens of true and of false positives; without any it is 0.
     """
     epsilon = _katz_epsilon(sample)
-    return float(epsilon(held_out(sample, epsilon))[0])
+    return float(epsilon(held_out_errors(sample, epsilon))[0])
 
 
-def _katz_epsilon(sample: Sample) -> AtThresholds:
+def _katz_epsilon(sample: Sample) -> LimitsOfLevel:
     def epsilon(errors: Errors) -> Floats:
         hits = errors.observed - errors.missed
         log_fpr, variance = (
@@ -120,17 +120,19 @@ def bayesian(sample: Sample) -> float:
     at ε = 0.
     """
     choice = epsilon_limits(dataclasses.replace(sample, delta=1e-3))
-    return float(_credible_epsilon(sample)(held_out(sample, choice))[0])
+    return float(_credible_epsilon(sample)(held_out_errors(sample, choice))[0])
 
 
 def bayesian_gdp(sample: Sample) -> float:
     """ε of the credible limit of μ-GDP at a held-out threshold."""
     return float(
-        _credible_gdp_epsilon(sample)(held_out(sample, mu_limits(sample)))[0]
+        _credible_gdp_epsilon(sample)(
+            held_out_errors(sample, mu_limits(sample))
+        )[0]
     )
 
 
-def _credible_epsilon(sample: Sample) -> AtThresholds:
+def _credible_epsilon(sample: Sample) -> LimitsOfLevel:
     target = 1 - sample.delta
 
     def least_fnr(log_fpr: Floats, epsilon: float) -> Floats:
@@ -141,7 +143,7 @@ def _credible_epsilon(sample: Sample) -> AtThresholds:
     return lambda errors: _credible_limits(errors, least_fnr, sample.alpha)
 
 
-def _credible_gdp_epsilon(sample: Sample) -> AtThresholds:
+def _credible_gdp_epsilon(sample: Sample) -> LimitsOfLevel:
     def least_fnr(log_fpr: Floats, mu: float) -> Floats:
         return np.asarray(
             scipy.special.ndtr(-scipy.special.ndtri_exp(log_fpr) - mu)

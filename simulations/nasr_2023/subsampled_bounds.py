@@ -35,7 +35,11 @@ from fl_epe.auditing.bounds.error_rates import (
     count_errors,
     upper_rates,
 )
-from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
+from fl_epe.auditing.bounds.thresholds import (
+    held_out_errors,
+    joint_alpha,
+    mu_limits,
+)
 from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, check_probability
 from simulations.nasr_2023.sampled_gaussian import (
@@ -153,7 +157,7 @@ def noise_multiplier_limit(
         return math.inf
     if sampling_rate == 1:
         limits = mu_limits(sample)
-        mu = float(limits(held_out(sample, limits))[0])
+        mu = float(limits(held_out_errors(sample, limits))[0])
         return math.sqrt(steps) / mu if mu > 0 else math.inf
     return _limit(sample, sampling_rate, steps)
 
@@ -206,7 +210,7 @@ def _held_out(
     which the canary was sampled.
     """
     if sample.unobserved is None:
-        return held_out(sample, promise)
+        return held_out_errors(sample, promise)
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
     observed, unobserved = choosing.both()
     middle, spread = float(unobserved.mean()), float(unobserved.std())

@@ -35,7 +35,11 @@ from fl_epe.auditing.bounds.error_rates import (
     clopper_pearson_upper,
     upper_rates,
 )
-from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
+from fl_epe.auditing.bounds.thresholds import (
+    held_out_errors,
+    joint_alpha,
+    mu_limits,
+)
 from fl_epe.checks import check_probability
 from fl_epe.conformance import games
 from fl_epe.seeding import generator
@@ -232,7 +236,7 @@ def hidden_substitute_lower_bound(
     sample = Sample(
         scores.observed, scores.unobserved, 0, delta, 1 - confidence
     )
-    errors = held_out(sample, mu_limits(sample))
+    errors = held_out_errors(sample, mu_limits(sample))
     limits = upper_rates(errors, clopper_pearson_upper, joint_alpha(sample))
     fpr, fnr = math.exp(float(limits[0][0])), float(limits[1][0])
     if fpr + fnr >= 1:

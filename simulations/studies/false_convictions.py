@@ -97,7 +97,7 @@ class Cell:
         """What a run says of its claim."""
         record = self.record(seed)
         adversary = claim_adversary(record)
-        client = AuditedClient.of(record, adversary, most=True)
+        client = AuditedClient.of(record, adversary, worst_case=True)
         claim = analytical(record.mechanism, client, DELTA).epsilon
         if claim is None:
             raise ValueError(f"Expected a theorem for {self.name}.")
@@ -257,7 +257,7 @@ def lines(cells: tuple[Cell, ...], runs: int) -> Iterator[str]:
             f" lower ends {np.median(lows):6.3f}, proved"
             f" {np.median([run.lower_bound for run in evidence]):6.3f};"
             f" violated {sum(run.violated for run in evidence):3d} of {runs}"
-            f" ({sum(run.proved for run in evidence)} proved,"
+            f" ({sum(run.refuted_by_bound for run in evidence)} proved,"
             f" {sum(bool(run.laws.objection) for run in evidence)} laws rejected)"
         )
 

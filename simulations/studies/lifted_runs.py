@@ -16,7 +16,7 @@ import scipy
 
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds.error_rates import Sample
-from fl_epe.auditing.bounds.guessing import log_p_values
+from fl_epe.auditing.bounds.lifted import log_p_values
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _BETS = (

@@ -74,7 +74,7 @@ def with_noise(share: float) -> Any:
 
 def allowed(record: AuditRecord) -> float:
     """ε by theory of the client that takes part most often."""
-    client = AuditedClient.of(record, EVERY_ROUND, most=True)
+    client = AuditedClient.of(record, EVERY_ROUND, worst_case=True)
     epsilon = analytical(record.mechanism, client, DELTA).epsilon
     if epsilon is None:
         raise ValueError("Expected a theorem for the run.")

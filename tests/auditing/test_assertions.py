@@ -26,7 +26,7 @@ from fl_epe.auditing import (
     scores_of,
     seen_by,
 )
-from fl_epe.auditing.bounds import BOUNDS, lower_bound
+from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound
 from fl_epe.auditing.claims.evidence import Evidence, run_scores
 from fl_epe.auditing.claims.laws import laws_of_scores
 from fl_epe.conformance.games import play
@@ -236,13 +236,13 @@ def test_no_scores_pass_the_ceiling(method, counts):
             rng.normal(shift, 1, counts[0]), rng.normal(0, 1, counts[1])
         )
         evidence = find_evidence(scores, 1.0, 1e-5, method=method)
-        assert 0 <= evidence.lower_bound <= evidence.ceiling + 1e-9
-    assert evidence.ceiling < math.inf
+        largest = ceiling(scores, 1e-5, evidence.proof_confidence, method)
+        assert 0 <= evidence.lower_bound <= largest + 1e-9
+    assert largest < math.inf
     if not BOUNDS[method].gaussian:
         ties = Scores(np.full(counts[0], 1.0), np.zeros(counts[1]))
         assert (
-            find_evidence(ties, 1.0, 1e-5, method=method).lower_bound
-            <= evidence.ceiling
+            find_evidence(ties, 1.0, 1e-5, method=method).lower_bound <= largest
         )
 
 
@@ -253,15 +253,18 @@ def test_no_cosines_pass_the_ceiling(method):
     rng = np.random.default_rng(6)
     for shift in (1.0, 4.0, 30.0):
         cosines = np.minimum(rng.normal(shift, 1, 100) / 30, 1.0)
-        evidence = find_evidence(
-            Scores.from_cosines(cosines, 900), 1.0, 1e-5, method=method
-        )
-        assert 0 <= evidence.lower_bound <= evidence.ceiling + 1e-9
+        scores = Scores.from_cosines(cosines, 900)
+        evidence = find_evidence(scores, 1.0, 1e-5, method=method)
+        largest = ceiling(scores, 1e-5, evidence.proof_confidence, method)
+        assert 0 <= evidence.lower_bound <= largest + 1e-9
 
 
 def test_noise_that_is_the_same_in_every_call_hides_nothing():
-    evidence = find_evidence(_play(0.0, 0, trials=50), 1.0, DELTA)
-    assert evidence.lower_bound == evidence.ceiling
+    scores = _play(0.0, 0, trials=50)
+    evidence = find_evidence(scores, 1.0, DELTA)
+    assert evidence.lower_bound == ceiling(
+        scores, DELTA, evidence.proof_confidence, evidence.method
+    )
     assert evidence.violated
 
 
@@ -514,7 +517,7 @@ def test_evidence_names_adversary_and_client():
     knowing = find_evidence(secret, 1.0, 1e-5, adversary=FINAL_MODEL)
     assert "the adversary knows when; the final model is seen" in str(knowing)
     assert knowing.estimate.adversary == FINAL_MODEL
-    with pytest.raises(ValueError, match=r"adversary=.* for a record alone"):
+    with pytest.raises(ValueError, match=r"adversary=.* to be None"):
         find_evidence(_two_groups(1.0), 1.0, DELTA, adversary=EVERY_ROUND)
 
 
@@ -524,7 +527,7 @@ def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
         ShuffledEpochs(16, 1), 0.5, 1e-5, num_canaries=40, beside=64, seed=2
     )
     claim = analytical(
-        record.mechanism, AuditedClient.of(record, most=True), 1e-5
+        record.mechanism, AuditedClient.of(record, worst_case=True), 1e-5
     ).epsilon
     assert claim is not None
     presence = record.presence.copy()

@@ -31,7 +31,8 @@ def log_of(counts, rounds):
 def test_it_takes_part_as_often_as_the_median_client_of_the_log():
     record = make_record(clients=log_of([1, 1, 2, 5, 6], 6))
     client, most = (
-        AuditedClient.of(record, most=most) for most in (False, True)
+        AuditedClient.of(record, worst_case=worst_case)
+        for worst_case in (False, True)
     )
     assert (client.participations, most.participations) == (2, 6)
     assert client.patterns.sum(axis=0).tolist() == [2]
@@ -41,7 +42,8 @@ def test_it_takes_part_as_often_as_the_median_client_of_the_log():
 def test_where_most_clients_never_come_it_is_one_of_those_who_do():
     record = make_record(clients=log_of([0, 0, 0, 0, 0, 1, 1, 2], 6))
     client, most = (
-        AuditedClient.of(record, most=most) for most in (False, True)
+        AuditedClient.of(record, worst_case=worst_case)
+        for worst_case in (False, True)
     )
     assert (client.participations, most.participations) == (1, 2)
     assert client.patterns.sum(axis=0).tolist() == [1, 1]
@@ -59,7 +61,7 @@ def test_without_a_log_the_settings_tell_and_else_the_canaries():
 
 def test_a_claim_covers_whoever_the_schedule_lets_take_part_most_often():
     record = limit_record(ShuffledEpochs(20, 1.5), 1.0, 1e-5, num_canaries=20)
-    assert AuditedClient.of(record, most=True).participations == 2
+    assert AuditedClient.of(record, worst_case=True).participations == 2
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_its_expected_score_is_that_of_a_canary_with_as_many_rounds(sees):
     )
     client, view = AuditedClient.of(record), seen_by(record, Adversary(sees))
     expected = np.sqrt(12) if sees == "all" else 12 / np.sqrt(60)
-    assert client.size(view) == pytest.approx(expected, rel=1e-6)
+    assert client.expected_score(view) == pytest.approx(expected, rel=1e-6)
     whole = record.presence.sum(axis=0) == 12
     np.testing.assert_allclose(
         view.expected_scores.observed[whole], expected, rtol=1e-6
@@ -127,7 +129,7 @@ def test_its_expected_score_is_that_of_a_canary_with_as_many_rounds(sees):
     np.testing.assert_allclose(
         heavy.expected_scores.observed[whole], 2 * expected, rtol=0.01
     )
-    assert client.size(heavy) == pytest.approx(
+    assert client.expected_score(heavy) == pytest.approx(
         expected, rel=0.01
     )  # its own weight
 
@@ -149,15 +151,17 @@ def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
     )
     view = seen_by(record, Adversary(sees))
     unit = np.sqrt(20)
-    assert AuditedClient.of(record).size(view) == pytest.approx(unit, rel=1e-6)
+    assert AuditedClient.of(record).expected_score(view) == pytest.approx(
+        unit, rel=1e-6
+    )
     twice = record.with_values(
         **{"clients.weights": np.full(100, 2.0)}
     )  # asked twice a round
     client = AuditedClient.of(twice)
     assert client.participations == 20
-    assert client.size(seen_by(twice, Adversary(sees))) == pytest.approx(
-        2 * unit, rel=1e-6
-    )
+    assert client.expected_score(
+        seen_by(twice, Adversary(sees))
+    ) == pytest.approx(2 * unit, rel=1e-6)
     theory = analytical(twice.mechanism, client, 1e-5).epsilon
     assert theory == pytest.approx(gaussian_epsilon(1 / (2 * unit), 1e-5))
 

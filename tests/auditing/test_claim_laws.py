@@ -24,7 +24,7 @@ from fl_epe.auditing.answer.audited_client import (
 )
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.auditing.claims.laws import (
-    LEAST_BARE,
+    MIN_BARE_SCORES,
     epsilon_of_one_variance,
     laws_of_scores,
     power_of_bound,
@@ -96,13 +96,13 @@ def test_each_end_of_its_interval_keeps_its_level(shift):
 
 
 def test_too_few_scores_are_no_test_of_their_law():
-    few = laws_of_scores(_shifted(1.0, LEAST_BARE // 2 - 1, 0), "weighted")
+    few = laws_of_scores(_shifted(1.0, MIN_BARE_SCORES // 2 - 1, 0), "weighted")
     assert (
         few.objection
         == "fewer than 2000 scores cannot tell whether they are Gaussian"
     )
     assert not laws_of_scores(
-        _shifted(1.0, LEAST_BARE // 2, 0), "weighted"
+        _shifted(1.0, MIN_BARE_SCORES // 2, 0), "weighted"
     ).objection
 
 
@@ -117,7 +117,7 @@ def test_laws_that_are_not_gaussian_are_rejected_by_as_many_as_are_asked_for(
     for seed in range(20):
         rng = np.random.default_rng((31, seed))
         draw = getattr(rng, law)
-        count = LEAST_BARE // 2
+        count = MIN_BARE_SCORES // 2
         scores = Scores(
             draw(*arguments, size=count) + 1, draw(*arguments, size=count)
         )
@@ -129,7 +129,7 @@ def test_another_variance_of_observed_scores_is_an_objection():
     scores = _shifted(1.0, 1000, 0)
     wider = Scores(1.3 * scores.observed, scores.unobserved)
     assert laws_of_scores(wider, "weighted").objection.startswith(
-        ("the variance of observed scores is 1.", "the scores are not Gaussian")
+        ("observed scores have 1.", "the scores are not Gaussian")
     )
 
 
@@ -237,7 +237,7 @@ def test_too_little_noise_is_a_violation_whatever_proves_it():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
     record = _poisson(0.9, seed=1)
     evidence = find_evidence(record, claim, DELTA)
-    assert not evidence.proved
+    assert not evidence.refuted_by_bound
     assert evidence.refuted_by_estimate
     assert evidence.verdict == "violated"
     assert (
@@ -265,7 +265,7 @@ def test_a_law_that_was_rejected_refutes_nothing():
     estimate = answer(record, claim_adversary(record), DELTA, 0.99).estimate
     changes = {
         "clients add noise": {"findings.clients_add_noise": True},
-        "was ended by its scores": {
+        "ended the run by its scores": {
             "findings.stopped": EarlyStop(60, estimate)
         },
         "do not follow the recorded law": {
@@ -339,7 +339,7 @@ def test_report_and_assertion_agree():
         assert against.violated == (status == "faulty")
         codes = {one.code for one in summary.warnings}
         assert ("exceeds-theory" in codes) == (status == "faulty")
-        client = AuditedClient.of(record, adversary, most=True)
+        client = AuditedClient.of(record, adversary, worst_case=True)
         assert against.participations == client.participations
     no_noise = record.with_values(noise_multiplier=0.0)
     assert evidence_against_theory(no_noise, adversary, DELTA) is None

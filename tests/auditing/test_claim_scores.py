@@ -19,7 +19,7 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.auditing.answer.audited_client import hidden_events
-from fl_epe.auditing.answer.claim_scores import _normal, _null_law
+from fl_epe.auditing.answer.claim_scores import _ratio_draws, _scores_of_ratios
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.scoring.statistics import mixture_ratios
 from fl_epe.limit import limit_record
@@ -69,13 +69,15 @@ def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
         hidden_events(record),
         seen_by(record, EVERY_ROUND).signals.by_round,
     )
-    law = _null_law(signal.astype("<f4").tobytes(), secret)
+    law = _ratio_draws(signal.astype("<f4").tobytes(), secret)
     rng, draws = np.random.default_rng(5), 40_000 if rounds < 100 else 10_000
     found = []
     for _ in range(draws // 2000):
         noise = rng.standard_normal((rounds, 2000))
         found.append(
-            _normal(mixture_ratios(noise, secret, signal[:, None]), *law)
+            _scores_of_ratios(
+                mixture_ratios(noise, secret, signal[:, None]), *law
+            )
         )
     scores = np.concatenate(found)
     for tail in (0.1, 0.01, 1e-3, 1e-4):
@@ -89,28 +91,28 @@ def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
 def test_far_tails_are_those_of_the_ratio_itself():
     """With one round and one place to hide, L is a Gaussian shift: a closed form at any depth."""
     signal = np.array([1.5], "<f4")
-    law = _null_law(signal.tobytes(), Events.blocks([(0, np.ones(1))]))
+    law = _ratio_draws(signal.tobytes(), Events.blocks([(0, np.ones(1))]))
     scores = np.array([2.0, 4.0, 5.0])
-    found = _normal(1.5 * scores - 1.5**2 / 2, *law)
+    found = _scores_of_ratios(1.5 * scores - 1.5**2 / 2, *law)
     assert np.all(found <= scores + 0.01)
     assert np.all(found > scores - [0.05, 0.1, 0.4])
-    beyond = _normal(
+    beyond = _scores_of_ratios(
         np.array([1.5 * 20 - 1.5**2 / 2]), *law
     )  # P[L ≥ x] ≤ e^(−x)
     assert beyond[0] > -stats.norm.ppf(np.exp(-(1.5 * 20 - 1.5**2 / 2)))
 
 
 def test_a_ratio_without_a_signal_proves_nothing():
-    law = _null_law(
+    law = _ratio_draws(
         np.zeros(10, "<f4").tobytes(), Events.coins(np.full(10, 0.1))
     )
-    assert np.all(_normal(np.zeros(5), *law) < 0)
+    assert np.all(_scores_of_ratios(np.zeros(5), *law) < 0)
 
 
 @pytest.mark.slow
 def test_it_takes_bounded_memory_and_work():
     started = time.process_time()
-    _null_law(
+    _ratio_draws(
         np.full(2048, 0.7, "<f4").tobytes(), Events.coins(np.full(2048, 0.01))
     )
     assert time.process_time() - started < 20  # a tenth of that on an idle core

@@ -100,7 +100,11 @@ def test_it_is_for_a_client_who_takes_part_as_often_as_planned(name):
 
 def test_long_runs_are_thinned_out_evenly_with_their_last_round():
     record = make_record()
-    assert [e.round for e in epsilon_by_round(record, most=3)] == [1, 4, 6]
+    assert [e.round for e in epsilon_by_round(record, max_rounds=3)] == [
+        1,
+        4,
+        6,
+    ]
     assert [e.participations for e in epsilon_by_round(record)] == [
         1,
         1,
@@ -109,10 +113,10 @@ def test_long_runs_are_thinned_out_evenly_with_their_last_round():
         2.5,
         3,
     ]
-    thin = epsilon_by_round(record, most=2)[-1]
+    thin = epsilon_by_round(record, max_rounds=2)[-1]
     assert thin == epsilon_by_round(record)[-1]
-    with pytest.raises(ArgumentError, match="most=0"):
-        epsilon_by_round(record, most=0)
+    with pytest.raises(ArgumentError, match="max_rounds=0"):
+        epsilon_by_round(record, max_rounds=0)
 
 
 @pytest.mark.parametrize(

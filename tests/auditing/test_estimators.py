@@ -211,8 +211,8 @@ class TestUnequalCanaries:
         assert [e.method for e in summary.estimates] == [
             "cosines, fitted variance"
         ]
-        assert summary.refused is not None
-        assert "times as wide as known variance" in summary.refused
+        assert summary.refusal is not None
+        assert "times as wide as known variance" in summary.refusal
 
     def test_equal_canaries_are_hardly_ever_refused(self):
         rng, refused, runs = np.random.default_rng(0), 0, 2000

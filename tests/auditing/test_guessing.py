@@ -11,16 +11,18 @@ from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import (
-    _detectable_shifts,
-    _largest_probability,
-    _tail_of_sum,
-    confidence_quantile,
-    first_accepted,
+    distance_of_share,
     guess_design,
     guesses_on_groups,
+    rejected_up_to,
     steinke_p_value,
     tied_groups,
     wrong_share,
+)
+from fl_epe.auditing.bounds.weighted import (
+    _detectable_shifts,
+    _largest_probability,
+    _tail_of_sum,
 )
 
 ALPHA = 0.05
@@ -109,7 +111,7 @@ def test_tied_scores_are_guessed_together_or_not_at_all():
 
 def test_confidence_is_about_the_middle():
     share = np.array([0.01, 0.3, 0.9])
-    distance = confidence_quantile(share, 1.4)
+    distance = distance_of_share(share, 1.4)
     far = stats.norm.sf(0.7 + distance), stats.norm.sf(distance - 0.7)
     assert sum(far) == pytest.approx(share, rel=1e-9)
     assert wrong_share(distance, 1.4) == pytest.approx(far[0] / share, rel=1e-9)
@@ -120,21 +122,21 @@ def test_design_has_even_odds_at_its_epsilon():
     for epsilon in (0.5, 2.0, 4.0):
         guesses, shift = guess_design(1000, ALPHA, epsilon)
         wrong = wrong_share(
-            confidence_quantile(np.array([guesses / 1000]), shift), shift
+            distance_of_share(np.array([guesses / 1000]), shift), shift
         )[0]
         right = round(guesses * (1 - wrong))
         assert steinke_p_value(epsilon - 0.3, 1000, guesses, right, 0.0) < ALPHA
         assert steinke_p_value(epsilon + 0.3, 1000, guesses, right, 0.0) > ALPHA
 
 
-def test_first_accepted_finds_the_end_of_the_first_stretch():
-    assert first_accepted(
+def test_the_end_of_the_first_rejected_range_is_found():
+    assert rejected_up_to(
         lambda _: lambda value: value - 1.234
     ) == pytest.approx(1.234, abs=2e-4)
-    assert first_accepted(lambda _: lambda value: value - 1.234) <= 1.234
-    assert first_accepted(lambda _: lambda _: 1.0) == 0.0
+    assert rejected_up_to(lambda _: lambda value: value - 1.234) <= 1.234
+    assert rejected_up_to(lambda _: lambda _: 1.0) == 0.0
     # Rejected again after an accepted cell: that does not count.
-    assert first_accepted(
+    assert rejected_up_to(
         lambda high: lambda _: 1.0 if 2.05 < high < 3 else -1.0
     ) == pytest.approx(2.0)
 

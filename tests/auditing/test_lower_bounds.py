@@ -12,7 +12,14 @@ from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
-from fl_epe.auditing.bounds import BOUNDS, error_rates, guessing, thresholds
+from fl_epe.auditing.bounds import (
+    BOUNDS,
+    error_rates,
+    guessing,
+    lifted,
+    thresholds,
+    weighted,
+)
 from fl_epe.auditing.bounds.error_rates import Sample
 
 COINS = {"one-run"}
@@ -43,7 +50,7 @@ def test_a_function_from_a_sample_to_epsilon_is_a_bound_by_name():
     skipped = {"joint_alpha"}  # a level, and no ε
     written = {
         function
-        for module in (error_rates, guessing, thresholds)
+        for module in (error_rates, guessing, lifted, thresholds, weighted)
         for name, function in vars(module).items()
         if inspect.isfunction(function)
         and function.__module__ == module.__name__

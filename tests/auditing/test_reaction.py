@@ -99,8 +99,10 @@ def test_noise_that_is_known_to_prevail_shows_the_reaction_without_a_fit():
     client = AuditedClient.of(record)
     view = client.view(record, EVERY_ROUND)
     assert view.reaction == Reaction()
-    assert client.size(view) == pytest.approx(true_size(RATE), rel=0.1)
-    plain = client.size(seen_by(record, EVERY_ROUND))
+    assert client.expected_score(view) == pytest.approx(
+        true_size(RATE), rel=0.1
+    )
+    plain = client.expected_score(seen_by(record, EVERY_ROUND))
     assert plain > 1.4 * true_size(
         RATE
     )  # as if nobody pulled the client's updates back
@@ -113,7 +115,7 @@ def test_a_fitted_reaction_gives_the_same_client_a_score_near_it():
     assert view.reaction is not None
     assert view.reaction.rate is not None
     # One of ten is not hidden by its own tenth.
-    assert client.size(view) == pytest.approx(
+    assert client.expected_score(view) == pytest.approx(
         true_size(RATE) / np.sqrt(0.9), rel=0.15
     )
     final, every = answers(record)
@@ -148,9 +150,10 @@ def test_scores_of_noise_alone_have_the_interval_of_any_rate():
             other = seen_by(record, EVERY_ROUND, Reaction(rate))
             alone = ladder_fit(other)
             lowest, highest = (
-                end * client.size(other) for end in (alone.low, alone.high)
+                end * client.expected_score(other)
+                for end in (alone.low, alone.high)
             )
-            size = client.size(view)
+            size = client.expected_score(view)
             assert fit.low * size < lowest + 1e-6
             assert fit.high * size > highest - 1e-6
     assert measured > 4

@@ -322,7 +322,7 @@ def test_infinite_scores_count_by_their_order_and_have_no_mean(
     assert 0 < found.bounds["clopper-pearson"] <= found.bounds["gdp"] < np.inf
     assert found.estimate is None
     assert "these scores are not Gaussian (some are infinite)" in str(
-        found.refused
+        found.refusal
     )
     assert found.gaussian == {}
     assert found.evidence.estimate is None

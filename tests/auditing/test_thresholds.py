@@ -11,7 +11,7 @@ from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
-from fl_epe.auditing.bounds.thresholds import held_out
+from fl_epe.auditing.bounds.thresholds import held_out_errors
 
 
 def _jeffreys(errors, total):
@@ -75,7 +75,7 @@ def test_held_out_threshold_is_judged_by_the_other_scores():
         seen.append(errors)
         return -np.abs(errors.missed - 90)
 
-    errors = held_out(sample, bound)
+    errors = held_out_errors(sample, bound)
     assert len(seen) == 1  # only forecasts, never the judges' counts
     assert (errors.observed, errors.unobserved) == (180, 180)
     assert errors.missed.shape == (1,)
@@ -87,10 +87,10 @@ def judged(monkeypatch):
     seen = []
 
     def remember(*args):
-        seen.append(held_out(*args))
+        seen.append(held_out_errors(*args))
         return seen[-1]
 
-    monkeypatch.setattr(thresholds, "held_out", remember)
+    monkeypatch.setattr(thresholds, "held_out_errors", remember)
     return seen
 
 

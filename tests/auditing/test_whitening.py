@@ -188,9 +188,11 @@ def test_what_an_estimated_factor_costs(
     reach = reach_of(rounds, correlation.window)
     assert reach == (26 if rounds == 48 else rounds)
     told = Precision.of(reach, dim, correlation.parts)
-    assert np.sqrt(np.mean(widths)) == pytest.approx(told.width, abs=0.01)
-    assert np.sqrt(np.mean(fresh)) == pytest.approx(told.own, abs=0.01)
-    assert (told.width, told.own) == pytest.approx((width, own), abs=0.001)
+    assert np.sqrt(np.mean(widths)) == pytest.approx(told.null_std, abs=0.01)
+    assert np.sqrt(np.mean(fresh)) == pytest.approx(told.observed_std, abs=0.01)
+    assert (told.null_std, told.observed_std) == pytest.approx(
+        (width, own), abs=0.001
+    )
     # As long as in the mean over the noise, whose cosines of 4,000 dimensions differ by chance.
     pairs = np.sum((shape @ shape.T) ** 2) - np.sum(shape**4)
     error = told.unit_error(

@@ -61,7 +61,7 @@ def test_estimate(kind: str, tmp_path, capsys):
         "one": "there is only 1 score of a canary that took part; an ε needs at least 2",
         "no-member": "there is no score of a canary that took part; an ε needs at least 2",
         "one-left-out": "there is only 1 score of a canary that did not take part; an ε needs at "
-        "least 2, or cosines their --dim",
+        "least 2, or --dim if the scores are cosines",
     }[kind]
     assert main(["estimate", str(path)]) == 3
     captured = capsys.readouterr()

@@ -306,7 +306,7 @@ def test_weights_from_elsewhere_are_told():
             next(iter(model.parameters())).mul_(0.5)  # as a server's model
         train(model, optimizer, 5)
     assert (
-        "what changed the model between steps, 1 times" in audit.findings.unseen
+        "what changed the model between steps, 1 time" in audit.findings.unseen
     )
     assert audit._seen.movement.unexplained == 0
 
@@ -326,7 +326,7 @@ def test_replays_leave_random_numbers_and_other_parameters_alone():
     plain = train(model, optimizer)
     numbers = torch.get_rng_state()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DPSGDAudit, "_gradient", nothing)
+        patch.setattr(DPSGDAudit, "_canary_sum", nothing)
         model, optimizer = private(inner=Draws)
         with audited(optimizer) as audit:
             assert torch.equal(plain, train(model, optimizer))
@@ -354,7 +354,7 @@ OPTIMIZERS = {
 def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(
     name, monkeypatch
 ):
-    monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
+    monkeypatch.setattr(DPSGDAudit, "_canary_sum", nothing)
     model, optimizer = private(**OPTIMIZERS[name])
     plain, numbers = train(model, optimizer), torch.get_rng_state()
     model, optimizer = private(**OPTIMIZERS[name])
@@ -367,7 +367,7 @@ def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_the_engine_s_training_is_the_same_bit_for_bit(mode, monkeypatch):
-    monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
+    monkeypatch.setattr(DPSGDAudit, "_canary_sum", nothing)
     plain = epochs(*engine(mode))
     parts = engine(mode)
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
@@ -441,7 +441,7 @@ def breaks(*args, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["_gradient", "_score", "observe"])
+@pytest.mark.parametrize("where", ["_canary_sum", "_score", "observe"])
 def test_no_exception_of_the_audit_ends_training(where, monkeypatch, caplog):
     model, optimizer = private()
     audit = audited(optimizer)
@@ -491,7 +491,7 @@ def test_the_optimizer_is_given_back():
     assert "add_noise" not in vars(optimizer)
     train(model, optimizer, 2)
     assert outer.record().rounds == 1
-    with pytest.raises(ValueError, match="has seen a run"), outer:
+    with pytest.raises(ValueError, match="has audited a run"), outer:
         pass
 
 
@@ -1005,7 +1005,7 @@ def test_what_cannot_be_seen_is_named():
 @pytest.mark.parametrize("where", ["clipping", "StepSeen"])
 def test_a_check_that_fails_ends_nothing(where, monkeypatch):
     plain = epochs(*engine())
-    monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
+    monkeypatch.setattr(DPSGDAudit, "_canary_sum", nothing)
     monkeypatch.setattr(
         optimizers if where == "clipping" else seen_steps, where, breaks
     )

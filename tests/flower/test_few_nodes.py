@@ -64,7 +64,7 @@ def test_the_score_of_a_client_is_that_of_the_noise(nodes, rounds):
     theory = math.sqrt(
         client.participations
     )  # z is 1, and real updates hide next to nothing
-    assert client.size(view) == pytest.approx(theory, rel=0.02)
+    assert client.expected_score(view) == pytest.approx(theory, rel=0.02)
     every = answers(record, confidence=0.999)[
         1
     ]  # a run in twenty is outside of its 95%

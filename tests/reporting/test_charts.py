@@ -173,7 +173,7 @@ def test_a_point_of_the_picture_is_what_its_canaries_alone_would_say(made):
     alone = taken == 6
     sizes, size = (
         view.expected_scores.observed[alone],
-        AuditedClient.of(record).size(view),
+        AuditedClient.of(record).expected_score(view),
     )
     scale = every.scores.observed[alone] @ sizes / (sizes @ sizes)
     spread = 1.96 * max(every.fit.width, 1) / math.sqrt(sizes @ sizes)

@@ -8,7 +8,7 @@ from gaussian_scores import ALPHA, DELTA, gaussian_scores
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing.bounds.thresholds import held_out
+from fl_epe.auditing.bounds.thresholds import held_out_errors
 from simulations.nasr_2023 import other_bounds
 from simulations.nasr_2023.other_bounds import OTHER_BOUNDS
 
@@ -43,10 +43,10 @@ def judged(monkeypatch):
     seen = []
 
     def remember(*args):
-        seen.append(held_out(*args))
+        seen.append(held_out_errors(*args))
         return seen[-1]
 
-    monkeypatch.setattr(other_bounds, "held_out", remember)
+    monkeypatch.setattr(other_bounds, "held_out_errors", remember)
     return seen
 
 

@@ -11,7 +11,7 @@ from fl_epe.auditing.answer.answer import (
     client_epsilon,
 )
 from fl_epe.auditing.answer.audited_client import AuditedClient, claim_adversary
-from fl_epe.auditing.answer.claim_scores import members_of, scores_for_claim
+from fl_epe.auditing.answer.claim_scores import num_members, scores_for_claim
 from fl_epe.auditing.answer.epsilon_so_far import EpsilonSoFar, epsilon_by_round
 from fl_epe.auditing.answer.estimators import (
     ANY_LAW,
@@ -59,6 +59,6 @@ __all__ = [
     "epsilon_of",
     "epsilon_of_thresholds",
     "ladder_fit",
-    "members_of",
+    "num_members",
     "scores_for_claim",
 ]

@@ -1,17 +1,17 @@
-"""The answer of an audit: ε of a client of the run against an adversary, from one function.
+"""The answer of an audit: ε of a client of the run against an adversary.
 
-For each adversary, one who sees the final model and one who sees every round's, an `Answer` has
-four numbers of the same client, adversary and adjacency: ε with its interval, a proved lower bound,
-and the analytical ε. The client is an `AuditedClient`: it takes part as often as the median real
-client. The adversary knows the client's rounds, unless a privacy claim rests on hiding them
-(Poisson sampling, cohorts of fixed size, balls-in-bins).
+An `Answer` has three results for the same client, adversary and adjacency: an estimate of ε with
+its interval, a lower bound, and the analytical ε. There is one answer for an adversary who sees
+the final model, and one for an adversary who sees every round's. The client is an
+`AuditedClient`: it takes part as often as the median real client. The adversary knows the
+client's rounds, unless a privacy claim rests on hiding them (Poisson sampling, cohorts of fixed
+size, balls-in-bins).
 
-If the rounds are known, κ of ``score = κ · expected score + N(0, 1)`` is fitted over all
-canaries (`fl_epe.auditing.answer.ladder_fit`), and ε is that of two Gaussians κ times the
-client's expected score apart. If they are secret, the same κ is used in the mixture over all
-rounds that the client may have; the number of rounds of a canary is never used. The proof
-compares canaries that took part at most as often as the client with the exact null, by a method
-fixed beforehand.
+For the estimate, κ of ``score = κ · expected score + N(0, 1)`` is fitted over all canaries
+(`fl_epe.auditing.answer.ladder_fit`). If the rounds are known, ε is that of two Gaussians κ times
+the client's expected score apart. If they are secret, ε is that of the mixture over all rounds
+that the client may have, with the same κ. The lower bound compares canaries that took part at
+most as often as the client with the exact null, by a method that is chosen beforehand.
 
 Examples:
     >>> from fl_epe.limit import limit_record
@@ -39,8 +39,9 @@ from fl_epe.auditing.record import AuditRecord, NotMeasured, not_measured
 from fl_epe.auditing.scoring import Scores, View, check_sign, scores_of, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
-# Largest relative error of signals at secret rounds, which are assumed to be independent.
-_MOST_CORRELATED = 0.05
+# ε of secret rounds is computed as if rounds were independent. This is the largest relative error
+# of expected scores by that assumption.
+_MAX_ERROR_OF_INDEPENDENCE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +54,10 @@ class Answer:
         analytical: the analytical ε, with its assumptions.
         estimate: ε with its interval; ``None`` if it was not measured.
         reason: why ε was not measured, as a sentence without its full stop; empty if it was.
-        proved: a lower bound on the client's ε at the confidence; ``None`` without a bound.
+        proved: a lower bound on the client's ε; ``None`` without a bound.
         proof: the method of the lower bound.
         fit: the fitted κ, and tests of its model.
-        extrapolated: whether all canaries took part less often than the client.
+        extrapolated: whether all canaries took part less often than the client at known rounds.
         scores: the scores of the canaries.
         view: the adversary's view, to which κ was fitted.
     """
@@ -107,7 +108,7 @@ def answers(
 
 
 def answer_metrics(pair: tuple[Answer, Answer]) -> dict[str, float]:
-    """The numbers of `answers` by their names in a run's metrics; NaN where nothing is known.
+    """The numbers of `answers` by their names in a run's metrics; NaN for those that are not known.
 
     The analytical ε is the same against both adversaries.
     """
@@ -163,42 +164,57 @@ def answer(
     theory = analytical(record.mechanism, client, delta)
     unmeasured = Answer(adversary, client.participations, theory)
     try:
-        scores = scores_of(seen_by(record, Adversary(adversary.sees)))
-        if not scores.observed.any():
-            raise NotMeasured(
-                "every score is 0: no canary reached what was released"
-            )
-        check_sign(scores)
-        view = client.view(record, adversary)
-        fit = client_fit(view, client, confidence)
-        epsilon = client_epsilon(view, client, fit.scale, delta)
-        low = client_epsilon(view, client, fit.low, delta)
-        high = client_epsilon(view, client, fit.high, delta)
+        return _measured(unmeasured, record, client, delta, confidence)
     except NotMeasured as error:
         return dataclasses.replace(unmeasured, reason=str(error))
+
+
+def _measured(
+    unmeasured: Answer,
+    record: AuditRecord,
+    client: AuditedClient,
+    delta: float,
+    confidence: float,
+) -> Answer:
+    """The answer with its estimate and lower bound; the arguments are those of `answer`.
+
+    Raises:
+        NotMeasured: with the reason, if ε cannot be estimated.
+    """
+    adversary = unmeasured.adversary
+    scores = scores_of(seen_by(record, Adversary(adversary.sees)))
+    if not scores.observed.any():
+        raise NotMeasured(
+            "every score is 0: no canary reached what was released"
+        )
+    check_sign(scores)
+    view = client.view(record, adversary)
+    fit = client_fit(view, client, confidence)
     knows_rounds = client.secret is None
     method = "κ of the canaries' ladder, at the client's expected score"
     if not knows_rounds:
         method = "κ of all canaries, mixture over secret rounds"
-    claimed = dataclasses.replace(view.adversary, knows_rounds=knows_rounds)
+    estimate = EpsilonEstimate(
+        epsilon=client_epsilon(view, client, fit.scale, delta),
+        low=client_epsilon(view, client, fit.low, delta),
+        high=client_epsilon(view, client, fit.high, delta),
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        adversary=dataclasses.replace(
+            view.adversary, knows_rounds=knows_rounds
+        ),
+    )
     proved, proof = _proof(record, adversary, client, delta, confidence)
-    most_often = int(record.presence.sum(axis=0).max())
+    most_participations = int(record.presence.sum(axis=0).max())
+    is_rarer = most_participations < math.floor(client.participations)
     return dataclasses.replace(
         unmeasured,
-        estimate=EpsilonEstimate(
-            epsilon=epsilon,
-            low=low,
-            high=high,
-            delta=delta,
-            confidence=confidence,
-            method=method,
-            adversary=claimed,
-        ),
+        estimate=estimate,
         proved=proved,
         proof=proof,
         fit=fit,
-        extrapolated=knows_rounds
-        and most_often < math.floor(client.participations),
+        extrapolated=knows_rounds and is_rarer,
         scores=scores,
         view=view,
     )
@@ -209,8 +225,8 @@ def client_epsilon(
 ) -> float:
     """ε of a client whose scores are ``scale`` (κ) times the expected ones, plus N(0, 1).
 
-    At known rounds it is that of two Gaussians; at secret rounds, that of the mixture over all
-    rounds that the client may have.
+    At known rounds it is ε of two Gaussians; at secret rounds, ε of the mixture over all rounds
+    that the client may have.
 
     Raises:
         NotMeasured: if the law of the secret rounds is not known, or the residuals of rounds
@@ -221,7 +237,7 @@ def client_epsilon(
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        expected_score = scale * client.size(view)
+        expected_score = scale * client.expected_score(view)
         return accounting.epsilon_of_signals(np.array([expected_score]), delta)
     if view.adversary.sees == "final":
         law = accounting.expected_score_law(secret, scale * weights)
@@ -232,7 +248,7 @@ def client_epsilon(
         return accounting.unknown_expected_score_epsilon(
             law.expected_scores, delta, weights=law.shares
         )
-    if client.error_of_secret_rounds(view) > _MOST_CORRELATED:
+    if client.error_of_secret_rounds(view) > _MAX_ERROR_OF_INDEPENDENCE:
         raise NotMeasured(
             "noise or other clients' updates are correlated between rounds, and ε of secret rounds "
             "is computed for independent ones alone"

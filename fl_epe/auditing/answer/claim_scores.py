@@ -1,14 +1,15 @@
 """Scores that test a privacy claim, for the adversary and the client of the claim.
 
-Canaries that take part more often than the client, or with larger weights, do not count. If the
-rounds are secret, canaries are not chosen by their rounds, and canaries that were drawn for no
-round count as members.
+If the rounds are known, canaries that take part more often than the client, or with larger
+weights, do not count. If the rounds are secret, all members count. A member is a canary whose
+rounds were drawn by the client's law, even if it was drawn for no round.
 
-The null of likelihood ratios at secret rounds has no closed form but can be simulated: whitened
-scores of a direction that took no part are independent N(0, 1). The tail of a large ratio L is
-computed from draws of members, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, however small it is, and the
-tail of other ratios from draws of the null. So ratios are turned into scores whose null is
-N(0, 1), and no unobserved canary is needed.
+An adversary who sees every round's model at secret rounds uses a likelihood ratio L of having taken
+part. Its law for canaries that took no part, the null, has no closed form. But it can be simulated,
+as the whitened scores of these canaries are independent N(0, 1). The tail of a small ratio is
+computed from draws of the null. The tail of a large ratio x is computed from draws of members,
+however small it is: P₀[L ≥ x] = E₁[e^(−L); L ≥ x], with P₀ for the null and E₁ for members. Each
+ratio is then replaced by the N(0, 1) score with the same tail, so no unobserved canary is needed.
 """
 
 import dataclasses
@@ -36,30 +37,43 @@ from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
 
-# Largest expected score of a canary, over the client's expected score.
-_LARGEST_SIZE = 1.1
+# A canary counts if its expected score, divided by the client's, is at most this.
+_MAX_RELATIVE_EXPECTED_SCORE = 1.1
 
-# If at least `_ENOUGH` canaries have at least this share of the client's rounds, only they
-# count.
-_LEAST_SHARE = 0.5
-_ENOUGH = 4
+# Relative rounding error of a sum of probabilities, which may exceed a whole number by it.
+_ROUNDING = 1e-9
 
-# Draws of a null, each of as many random numbers as there are rounds.
-_WORK = 2 * 10**7  # random numbers in all
-_LEAST_DRAWS = 2_000
-_MOST_DRAWS = 20_000
-_AT_ONCE = 2 * 10**6  # random numbers that are in memory at once
+# Canaries with few rounds have low scores. So if at least `_MIN_CANARIES` have at least this
+# share of the client's rounds, only they count.
+_MIN_SHARE_OF_ROUNDS = 0.5
+_MIN_CANARIES = 4
+
+# The law of the likelihood ratio is simulated by this number of draws. Each draw needs one random
+# number for each round, so long runs have fewer draws.
+_MIN_DRAWS = 2_000
+_MAX_DRAWS = 20_000
+_MAX_RANDOM_NUMBERS = 2 * 10**7
+_MAX_RANDOM_NUMBERS_IN_MEMORY = 2 * 10**6
+_MIN_DRAWS_IN_MEMORY = 20
 _SEED = 0
 
-# A larger tail probability is estimated from draws of the null.
-_DIRECT = 0.02
+# Draws of members estimate a small tail with a smaller error than draws of the null do. A tail
+# above this one is estimated from draws of the null alone.
+_MAX_TAIL_BY_MEMBERS = 0.02
 
-# Standard errors that are added to an estimated tail.
+# Standard errors that are added to an estimated tail, and to the unit of the null's scores.
 _STANDARD_ERRORS = 3.0
 
-# If more than 5 draws were expected above a value, none would be with probability below e⁻⁵. So
-# the tail above all draws is at most 5 over their number.
-_MISSING = 5.0
+# If more than 5 draws of members were expected to exceed a value, none would with probability
+# below e⁻⁵. So the members' tail above all draws is at most 5 over their number.
+_MAX_EXPECTED_MISSED = 5.0
+
+# Smaller ratios count as this one, whose weight e⁵⁰ does not overflow. Their tails are estimated
+# from draws of the null.
+_MIN_RATIO = -50.0
+
+# The smallest tail whose N(0, 1) quantile is computed, as that of 0 is infinite.
+_MIN_TAIL = 1e-300
 
 # Scores whose null is N(0, 1) get this dimension, as if it were infinite.
 _DIM = 10**9
@@ -81,21 +95,25 @@ def scores_for_claim(
         NotMeasured: if fewer than two canaries count, or the law of secret rounds is not known.
     """
     adversary = adversary or claim_adversary(record)
-    client = client or AuditedClient.of(record, adversary, most=True)
+    client = client or AuditedClient.of(record, adversary, worst_case=True)
     view = seen_by(record, Adversary(adversary.sees))
-    # It raises an error if too few canaries took part.
+    # It raises an error if too few canaries took part, in all of the cases below.
     scores = scores_of(view)
     if client.secret is None:
         return _covered_scores(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
         return _ratio_scores(view, client.secret)
-    null = view.signals.leave_one_out.unobserved.displacement * math.sqrt(
-        record.dim
+    # Members of the final model at secret rounds keep their scores, whatever their rounds were.
+    cosines = view.signals.leave_one_out.unobserved.displacement
+    null_scores = math.sqrt(record.dim) * cosines
+    absent_scores = _absent_member_scores(
+        record, client.secret, null_scores, scores.observed
     )
-    absent = _absent_member_scores(record, client.secret, null, scores.observed)
-    observed = np.append(scores.observed, absent)
     return dataclasses.replace(
-        scores, observed=observed, unobserved=None, expected=None
+        scores,
+        observed=np.append(scores.observed, absent_scores),
+        unobserved=None,
+        expected=None,
     )
 
 
@@ -112,20 +130,30 @@ def _covered_scores(
     Raises:
         NotMeasured: if fewer than two canaries count.
     """
-    sizes = view.expected_scores.observed
+    expected_scores = view.expected_scores.observed
+    client_score = client.expected_score(view)
+    max_expected_score = _MAX_RELATIVE_EXPECTED_SCORE * client_score
     counts = view.record.presence.sum(axis=0)
-    if len(sizes) < len(counts):  # Canaries that never took part have no score.
+    # Statistics of every round have no scores of canaries that never took part.
+    if len(expected_scores) < len(counts):
         counts = counts[counts > 0]
-    most_rounds = math.ceil(client.participations * (1 - 1e-9))
-    is_small = sizes <= _LARGEST_SIZE * client.size(view)
-    is_covered = (counts <= most_rounds) & is_small & (counts > 0)
-    is_frequent = is_covered & (counts >= _LEAST_SHARE * client.participations)
-    chosen = is_frequent if is_frequent.sum() >= _ENOUGH else is_covered
+    max_rounds = math.ceil(client.participations * (1 - _ROUNDING))
+    is_covered = (
+        (counts > 0)
+        & (counts <= max_rounds)
+        & (expected_scores <= max_expected_score)
+    )
+    is_frequent = is_covered & (
+        counts >= _MIN_SHARE_OF_ROUNDS * client.participations
+    )
+    chosen = is_covered
+    if is_frequent.sum() >= _MIN_CANARIES:
+        chosen = is_frequent
     number = int(chosen.sum())
     if number < 2:
         raise NotMeasured(
             f"only {number} of {len(counts)} canaries took part at most as often as the client, "
-            f"{how_often(most_rounds)}, and with no larger weight"
+            f"{how_often(max_rounds)}, and with no larger weight"
         )
     return dataclasses.replace(
         scores,
@@ -143,38 +171,44 @@ def _ratio_scores(view: View, events: Events) -> Scores:
     """
     record = view.record
     correlation = record.correlation
-    precision = view.precision
     signal = np.ones(record.rounds)
     if record.signal_known():
         signal = view.signals.by_round / correlation.innovations
-    # The null may be wider by three standard errors of its unit.
-    safe = 1 + 3 * view.unit_error
+    # The unit of the scores is estimated, so the null may be wider than N(0, 1).
+    width_margin = 1 + _STANDARD_ERRORS * view.unit_error
 
     def ratios(scores: Floats, width: float) -> Floats:
-        cosines = cosines_of(scores / width / safe, record.dim)
-        deviates = normal_deviates(cosines, record.dim, 0.0)
+        cosines = cosines_of(scores / width / width_margin, record.dim)
+        deviates = normal_deviates(cosines, record.dim, shift=0.0)
         return mixture_ratios(deviates, events, signal[:, None])
 
-    # These are scores of all rounds: scores of a running audit may be of a canary's rounds alone.
-    members = ratios(
-        correlation.whiten(view.round_scores), precision.observed_std
+    # These scores are of all rounds. `view.whitened_scores` of a running audit may have a
+    # canary's scores only in the rounds in which it took part.
+    member_scores = correlation.whiten(view.round_scores)
+    member_ratios = ratios(member_scores, view.precision.observed_std)
+    null_ratios = ratios(view.whitened_null, view.precision.null_std)
+    absent_ratios = _absent_member_scores(
+        record, events, null_ratios, member_ratios
     )
-    null = ratios(view.whitened_null, precision.null_std)
-    absent = _absent_member_scores(record, events, null, members)
-    members = np.append(members, absent)
-    null = null[len(absent) :]
+    member_ratios = np.append(member_ratios, absent_ratios)
+    null_ratios = null_ratios[len(absent_ratios) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
-    # Without a factor rounds may be correlated, and the null is not known.
     if correlation.factor is None:
-        unobserved = null if len(null) > 1 else None
+        # Rounds may be correlated, so the null cannot be simulated.
         return Scores(
-            members, unobserved, None, UNKNOWN_ROUNDS, adversary=adversary
+            member_ratios,
+            null_ratios if len(null_ratios) > 1 else None,
+            None,
+            UNKNOWN_ROUNDS,
+            adversary=adversary,
         )
-    drawn_members, drawn_null = _null_law(
+    drawn_member_ratios, drawn_null_ratios = _ratio_draws(
         signal.astype("<f4").tobytes(), events
     )
     return Scores(
-        _normal(members, drawn_members, drawn_null),
+        _scores_of_ratios(
+            member_ratios, drawn_member_ratios, drawn_null_ratios
+        ),
         None,
         _DIM,
         UNKNOWN_ROUNDS,
@@ -183,63 +217,80 @@ def _ratio_scores(view: View, events: Events) -> Scores:
     )
 
 
-def members_of(record: AuditRecord, events: Events) -> int:
+def num_members(record: AuditRecord, events: Events) -> int:
     """The number of canaries that are members, including those that were drawn for no round."""
-    count = record.num_canaries
-    planned = record.design.num_canaries
+    num_recorded = record.num_canaries
+    num_planned = record.design.num_canaries
     chances = np.array([event.chance for event in events.independent])
-    if not record.presence.any(axis=0).all() or np.any(chances == 1):
-        return count
-    if record.mechanism.inclusion == "fixed" and planned is not None:
-        return max(planned, count)
-    # A canary that is drawn for no round is missing with a known probability.
-    drawn_once = -math.expm1(float(np.log1p(-chances).sum()))
-    return max(round(count / drawn_once), count)
+    # Nothing is missing if the record has canaries without a round, or if all have a round.
+    has_absent_canaries = not record.presence.any(axis=0).all()
+    is_certain = bool(np.any(chances == 1))
+    if has_absent_canaries or is_certain:
+        return num_recorded
+    if record.mechanism.inclusion == "fixed" and num_planned is not None:
+        return max(num_planned, num_recorded)
+    # The record lacks the canaries that were drawn for no round. Their number is estimated.
+    chance_of_any_round = -math.expm1(float(np.log1p(-chances).sum()))
+    return max(round(num_recorded / chance_of_any_round), num_recorded)
 
 
 def _absent_member_scores(
-    record: AuditRecord, events: Events, null: Floats, observed: Floats
+    record: AuditRecord,
+    events: Events,
+    null_scores: Floats,
+    member_scores: Floats,
 ) -> Floats:
     """Scores of canaries that are members, but were drawn for no round.
 
-    A record has them among the unobserved canaries; for missing ones the lowest score is used.
+    A record counts such canaries as unobserved, and has them before all others of that group.
+    Those that it lacks get the lowest score of a recorded member, or 0 if that is lower.
     """
-    absent = members_of(record, events) - record.num_canaries
-    scores = null[:absent]
-    lowest = observed.min(initial=0.0)
-    return np.append(scores, np.full(absent - len(scores), lowest))
+    num_absent = num_members(record, events) - record.num_canaries
+    absent_scores = null_scores[:num_absent]
+    lowest = member_scores.min(initial=0.0)
+    num_without_score = num_absent - len(absent_scores)
+    return np.append(absent_scores, np.full(num_without_score, lowest))
 
 
-def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
+def _scores_of_ratios(
+    ratios: Floats, member_ratios: Floats, null_ratios: Floats
+) -> Floats:
     """Scores whose law for canaries that took no part is N(0, 1), or below it.
 
-    They rise with the ratio.
+    A score increases with its ratio.
 
     Args:
         ratios: log likelihood ratios of canaries.
-        members: sorted draws of the ratio of members.
-        null: equally many sorted draws of the ratio of canaries that took no part.
+        member_ratios: sorted draws of the ratio of members.
+        null_ratios: equally many sorted draws of the ratio of canaries that took no part.
     """
-    count = len(null)
-    above = count - np.searchsorted(null, ratios, side="left")
-    direct = (above + _STANDARD_ERRORS * np.sqrt(above) + 1) / (count + 1)
-    weights = np.exp(-np.maximum(members, -50.0))
-    sums = tail_sums(weights)
-    squares = tail_sums(weights**2)
-    at = np.searchsorted(members, ratios, side="left")
-    missing = _MISSING * np.exp(-np.maximum(ratios, -50.0)) / count
-    drawn = (
-        sums[at] + _STANDARD_ERRORS * np.sqrt(squares[at])
-    ) / count + missing
-    tail = np.where(above > _DIRECT * count, direct, np.minimum(direct, drawn))
+    count = len(null_ratios)
+    num_null_above = count - np.searchsorted(null_ratios, ratios, side="left")
+    max_null_above = num_null_above + _STANDARD_ERRORS * np.sqrt(num_null_above)
+    tail_by_null = (max_null_above + 1) / (count + 1)
+    # A draw of a member with the ratio L has the weight e^(−L) in the null's tail.
+    weights = np.exp(-np.maximum(member_ratios, _MIN_RATIO))
+    first_above = np.searchsorted(member_ratios, ratios, side="left")
+    sums = tail_sums(weights)[first_above]
+    squares = tail_sums(weights**2)[first_above]
+    max_sums = sums + _STANDARD_ERRORS * np.sqrt(squares)
+    # A member with a larger ratio than all draws has at most the weight e^(−x).
+    max_weights = np.exp(-np.maximum(ratios, _MIN_RATIO))
+    tail_of_missed = _MAX_EXPECTED_MISSED * max_weights / count
+    tail_by_members = max_sums / count + tail_of_missed
+    tail = np.where(
+        num_null_above > _MAX_TAIL_BY_MEMBERS * count,
+        tail_by_null,
+        np.minimum(tail_by_null, tail_by_members),
+    )
     return np.asarray(
-        -scipy.special.ndtri(np.clip(tail, 1e-300, 1 - 1 / (count + 1)))
+        -scipy.special.ndtri(np.clip(tail, _MIN_TAIL, 1 - 1 / (count + 1)))
     )
 
 
 @functools.lru_cache(maxsize=16)
-def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
-    """Sorted draws of the ratio of members and of the null, for `_normal`.
+def _ratio_draws(signal: bytes, events: Events) -> tuple[Floats, Floats]:
+    """Sorted draws of the ratio of members, and of canaries that took no part.
 
     Args:
         signal: bytes of the float32 signals, which can be a key of the cache.
@@ -248,16 +299,18 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     means = np.frombuffer(signal, "<f4")[:, None]
     rounds = len(means)
     rng = generator(_SEED, rounds)
-    members: list[Floats] = []
-    null: list[Floats] = []
-    draws = np.clip(_WORK // rounds, _LEAST_DRAWS, _MOST_DRAWS)
-    block = max(_AT_ONCE // rounds, 20)
-    while len(null) * block < draws:
+    draws = np.clip(_MAX_RANDOM_NUMBERS // rounds, _MIN_DRAWS, _MAX_DRAWS)
+    block = max(_MAX_RANDOM_NUMBERS_IN_MEMORY // rounds, _MIN_DRAWS_IN_MEMORY)
+    member_blocks: list[Floats] = []
+    null_blocks: list[Floats] = []
+    for _ in range(math.ceil(draws / block)):
         noise = rng.standard_normal((rounds, block), np.float32)
-        null.append(mixture_ratios(noise, events, means))
-        noise += means * _drawn_counts(events, rounds, block, rng)
-        members.append(mixture_ratios(noise, events, means))
-    return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
+        null_blocks.append(mixture_ratios(noise, events, means))
+        scores = noise + means * _drawn_counts(events, rounds, block, rng)
+        member_blocks.append(mixture_ratios(scores, events, means))
+    member_ratios = np.concatenate(member_blocks)
+    null_ratios = np.concatenate(null_blocks)
+    return np.sort(member_ratios), np.sort(null_ratios)
 
 
 def _drawn_counts(
@@ -265,21 +318,27 @@ def _drawn_counts(
 ) -> Floats32:
     """Draws how many times each of ``count`` members is in each round, ``(T, count)``."""
     counts = np.zeros((rounds, count), np.float32)
-    members = np.arange(count)
-    chances = np.zeros((rounds, 1), np.float32)
+    # All coins are tossed at once, as there may be one for each round.
+    coin_chances = np.zeros((rounds, 1), np.float32)
+    choices = []
     for event in events.independent:
         if event.is_coin:
-            chances[event.rounds[0]] = event.chance
-    if chances.any():
-        counts += rng.random((rounds, count), np.float32) < chances
-    for event in events.independent:
+            coin_chances[event.rounds[0]] = event.chance
+        else:
+            choices.append(event)
+    if coin_chances.any():
+        counts += rng.random((rounds, count), np.float32) < coin_chances
+    member_indices = np.arange(count)
+    for event in choices:
         if event.is_uniform:
-            is_drawn = np.ones(count, bool)
+            takes_part = np.ones(count, bool)
             if event.chance < 1:
-                is_drawn = rng.random(count) < event.chance
-            counts[rng.choice(event.rounds, count), members] = is_drawn
-        elif not event.is_coin:
-            row = np.searchsorted(np.cumsum(event.chances), rng.random(count))
-            drawn = np.flatnonzero(row < len(event.rounds))
-            counts[event.rounds[row[drawn]], drawn] = event.counts[row[drawn]]
+                takes_part = rng.random(count) < event.chance
+            counts[rng.choice(event.rounds, count), member_indices] = takes_part
+        else:
+            # Each member draws an option of the event, or none if its index is beyond the last.
+            drawn = np.searchsorted(np.cumsum(event.chances), rng.random(count))
+            present = np.flatnonzero(drawn < len(event.rounds))
+            option = drawn[present]
+            counts[event.rounds[option], present] = event.counts[option]
     return counts

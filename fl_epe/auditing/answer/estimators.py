@@ -1,7 +1,7 @@
 """Estimates of an empirical ε with an interval, from scores.
 
-Every result here is an *estimate*: the ε that this canary attack achieves, not a bound for all
-attacks. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched
+Every result here is an *estimate* of the ε that this canary attack achieves. It is not a bound for
+all attacks; lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched
 filter are the defaults: docs/notes/estimates.md.
 
 Examples:
@@ -50,15 +50,17 @@ from fl_epe.auditing.scoring import (
 )
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
-# Relative difference of expected scores that count as equal.
-_ALIKE = 0.01
+# Expected scores count as equal if their range is at most this share of their mean.
+_MAX_RELATIVE_RANGE = 0.01
 
-# Least number of scores of each side, times δ, for an estimate without a law.
-_SCORES_FOR_ANY_LAW = 10
+# Least number of scores in each group, times δ, for an estimate without a law.
+_MIN_SCORES_TIMES_DELTA = 10
 
 ANY_LAW = "best threshold, any law"
+"""The end of the method of an estimate that assumes no law."""
 
-# For a larger mean score ε is infinite; sums of squares of scores of this size do not overflow.
+# Scores are clipped to this size, so that sums of their squares do not overflow. For a larger mean
+# score ε is infinite.
 _HUGE = 1e145
 
 
@@ -74,16 +76,17 @@ def epsilon_from_cosines(
 
     The cosines' exact law is used, a noncentral t distribution
     (`fl_epe.auditing.scoring.scores`), whether the canaries are in independent Gaussian vectors
-    or in a common one. The interval covers at every ε for ``dim`` ≥ 10, and a χ² test refuses
-    cosines with a larger variance (`check_known_variance`). ``benchmarks/estimators.py --dims``
-    prints bias, coverage and refusals.
+    or in a common one. The interval has its confidence at every ε for ``dim`` ≥ 10, and a χ² test
+    refuses cosines with a larger variance (`check_known_variance`).
+    ``benchmarks/estimators.py --dims`` prints bias, coverage and refusals.
 
     Args:
         cosines: shape ``(k,)``, the cosine of each observed canary with the released vector.
         dim: dimension of the canaries.
         delta: target δ in (0, 1).
-        variance: "known" uses the variance of a shifted null; "fitted" estimates it, as the
-            paper does (noisier, biased upwards), and takes a mixture of canaries for a Gaussian.
+        variance: "known" uses the variance of a shifted null. "fitted" estimates it as the
+            paper does, which is noisier and biased upwards. It treats scores of canaries with
+            different means as one Gaussian.
         confidence: coverage of the interval.
 
     Raises:
@@ -106,8 +109,8 @@ def epsilon_from_scores(
 ) -> EpsilonEstimate:
     """ε between two fitted Gaussians (Andrew et al. 2024, Algorithm 3).
 
-    Scores that are certainly not Gaussian (`not_gaussian`) have `epsilon_of_thresholds` instead,
-    which needs no law and at least 10/δ scores of each side.
+    For scores that are certainly not Gaussian (`not_gaussian`), the result is that of
+    `epsilon_of_thresholds`, which assumes no law and needs at least 10/δ scores in each group.
 
     Args:
         observed: shape ``(k,)``, the score of each canary that took part.
@@ -119,7 +122,7 @@ def epsilon_from_scores(
         ValueError: for scores that are NaN, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones, and for
             scores that are not Gaussian (infinite ones are not) if there are too few of them.
-            `epsilon_lower_bound` needs no law.
+            `epsilon_lower_bound` assumes no law.
     """
     scores = Scores(np.asarray(observed), np.asarray(unobserved))
     return epsilon_of(scores, delta, confidence=confidence, refuse=True)
@@ -131,10 +134,10 @@ def epsilon_of_thresholds(
     """ε of the best threshold on the scores, whatever their law.
 
     It is the largest of ln((P[S ≥ t] − δ)/Q[S ≥ t]) and ln((Q[S < t] − δ)/P[S < t]) over all
-    thresholds t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh,
-    Viswanath 2015). It is ε of the scores if their likelihood ratio rises with the score, and
+    thresholds t, with P the law of observed scores and Q that of unobserved ones (Kairouz, Oh,
+    Viswanath 2015). It is ε of the scores if their likelihood ratio increases with the score, and
     less otherwise. The interval is computed from limits of both rates that hold at all
-    thresholds simultaneously, so it covers for every law. Coverage and width:
+    thresholds simultaneously, so it has its confidence for every law. Coverage and width:
     ``simulations/studies/any_law.py``.
 
     Raises:
@@ -145,7 +148,7 @@ def epsilon_of_thresholds(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     observed, unobserved = in_moderate_units(*scores.both())
-    # Each of four bands has a quarter of the level.
+    # Four bands, a lower and an upper one for each rate, have a quarter of the level each.
     alpha = (1 - confidence) / 4
     sample = Sample(observed, unobserved, 0, delta, alpha)
     thresholds = np.append(
@@ -161,15 +164,16 @@ def epsilon_of_thresholds(
     def lower_limit(count: Floats, total: int, alpha: float) -> Floats:
         return 1 - band_upper(total - count, total, alpha)
 
+    def estimated_rate(count: Floats, total: int, _: float) -> Floats:
+        return (count + 0.5) / (total + 1)
+
     low = largest_epsilon(band_upper)
     high = largest_epsilon(lower_limit)
-    epsilon = largest_epsilon(
-        lambda count, total, _: (count + 0.5) / (total + 1)
-    )
+    epsilon = largest_epsilon(estimated_rate)
     if math.isinf(high):
         raise NotMeasured(
             f"without a law, an ε at δ = {delta:.2g} needs at least "
-            f"{math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
+            f"{math.ceil(_MIN_SCORES_TIMES_DELTA / delta):,} scores of each side"
         )
     return EpsilonEstimate(
         epsilon=min(max(epsilon, low), high),
@@ -194,15 +198,15 @@ def epsilon_from_record(
 ) -> EpsilonEstimate:
     """ε of an audited run against an adversary: that of `fl_epe.auditing.answer.answer`.
 
-    A named ``statistic``, fitted variance, or ``leave_one_out=False`` gives the estimate of that
-    statistic instead: ε of the canaries' mean score.
+    With a named ``statistic``, fitted variance, or ``leave_one_out=False`` the result is ε of the
+    canaries' mean score in that statistic instead.
 
     Args:
         record: the audit record of the run.
         delta: target δ; the record's by default.
-        adversary: what the adversary sees and knows. By default it is the adversary of a named
-            statistic, or else that of privacy accounting, who sees every round's model and
-            knows the rounds of a client unless sampling hides them.
+        adversary: what the adversary sees and knows. The default is the adversary of a named
+            ``statistic``. Without one it is that of privacy accounting, who sees every round's
+            model and knows the rounds of a client unless sampling hides them.
         statistic: "displacement" is the cosine with θ_T − θ_0, as the initial model is public, and
             "model" is the paper's, the cosine with θ_T. The others use every round's model:
             "matched-filter" needs known rounds; "full-knowledge" is for an adversary who also knows
@@ -221,8 +225,9 @@ def epsilon_from_record(
     delta = record.delta if delta is None else delta
     if adversary is None:
         adversary = STATISTICS.get(statistic or "", claim_adversary(record))
-    named = statistic is not None or adversary.knows_others
-    if not named and variance == "known" and leave_one_out:
+    # No answer of a run is for an adversary who knows the others.
+    needs_statistic = statistic is not None or adversary.knows_others
+    if not needs_statistic and variance == "known" and leave_one_out:
         run_answer = answer(record, adversary, delta, confidence)
         if run_answer.estimate is None:
             raise NotMeasured(run_answer.reason)
@@ -233,8 +238,8 @@ def epsilon_from_record(
     scores = scores_of(view, statistic)
     if leave_one_out or variance != "known" or not scores.standard_null:
         return epsilon_of(scores, delta, variance, confidence)
-    # Canaries are noise to each other, so the scores have a larger variance than the known one. It
-    # is not tested.
+    # Canaries are noise to each other, so the scores have a larger variance than the known one.
+    # `epsilon_of` would test the variance and refuse it.
     method = f"{scores.statistic}, known variance"
     return _known_variance(scores, delta, confidence, method)
 
@@ -249,16 +254,21 @@ def epsilon_of(
 ) -> EpsilonEstimate:
     """ε from scores: against N(0, 1) if that is their null, else between two fitted Gaussians.
 
-    The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
-    N(0, 1). For scores that are `wider_than_known` the estimate is that of the fitted variance,
-    and its interval has no upper end; with ``refuse=True`` they are an error. With
-    ``refuse=True`` scores that are not Gaussian have no estimate by fitted Gaussians, but that
-    of `epsilon_of_thresholds` if there are enough of them.
+    Args:
+        scores: the scores.
+        delta: target δ in (0, 1).
+        variance: "known" or "fitted", for scores with the null N(0, 1); not used for others.
+        confidence: coverage of the interval.
+        refuse: whether scores with another law than the assumed one are an error, namely those
+            that are `wider_than_known` or not Gaussian. If both groups are given and large
+            enough, the result is that of `epsilon_of_thresholds` instead. Without ``refuse``,
+            scores that are `wider_than_known` get the estimate of the fitted variance, with an
+            interval without an upper end.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
         NotMeasured: a `ValueError`, for observed scores far below unobserved ones, cosines in fewer
-            than 10 dimensions, or, with ``refuse=True``, other scores without an estimate.
+            than 10 dimensions, or scores that ``refuse`` excludes.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
@@ -270,11 +280,12 @@ def epsilon_of(
     finite = np.clip(scores.observed, -_HUGE, _HUGE)
     scores = dataclasses.replace(scores, observed=finite)
     check_sign(scores)
-    is_wide = variance == "known" and wider_than_known(scores)
-    if variance == "known" and (refuse or not is_wide):
+    is_known = variance == "known"
+    is_wide = is_known and wider_than_known(scores)
+    if is_known and (refuse or not is_wide):
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
-    if variance == "fitted" and refuse:
+    if refuse:
         reason = not_gaussian(scores)
         if reason:
             raise NotMeasured(reason)
@@ -325,10 +336,14 @@ def _known_variance(
 ) -> EpsilonEstimate:
     """ε by known variance: at the true μ the mean of the k deviates is N(0, spread²/k).
 
-    The interval allows for the error of the scores' unit.
+    The interval includes the error of the scores' unit.
     """
     expected = scores.expected
-    if expected is not None and np.ptp(expected) > _ALIKE * expected.mean():
+    is_unequal = (
+        expected is not None
+        and np.ptp(expected) > _MAX_RELATIVE_RANGE * expected.mean()
+    )
+    if is_unequal:
         method += ", of the mean of unequal canaries"
     quantile = half_width(confidence)
     half = quantile * scores.spread / math.sqrt(scores.observed.size)

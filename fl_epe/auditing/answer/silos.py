@@ -1,14 +1,13 @@
-"""The privacy leakage of one record in a federation of a few silos: `SiloAnswer`.
+"""`SiloAnswer`: the privacy leakage of one record in a federation of a few silos.
 
-`FederationFacts` are the facts about the federation that a silo needs for its answer.
+Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. An answer
+has a `SiloLine` for each adversary: the measured ε of a record, a lower bound, the analytical ε,
+and the linear limit. The analytical ε is the privacy accountant's for all steps, and holds for
+everything that is computed from the steps. The linear limit is exact if gradients do not depend
+on the model, and no bound otherwise (docs/notes/silos.md).
 
-Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. For each
-adversary there is a `SiloLine`: the measured ε of a record, what is proved of it, the analytical
-ε, and the linear limit. The analytical ε is the privacy accountant's for all steps, and holds
-for everything that is computed from the steps. The linear limit is exact if gradients do not
-depend on the model, and no bound otherwise (docs/notes/silos.md).
-
-An answer leaves a silo as text, and nothing else leaves it.
+The text of the answer is all that leaves a silo. To compute it, the silo receives
+`FederationFacts`.
 
 Examples:
     >>> line = SiloLine("server", epsilon=2.1, low=1.8, high=2.5, theory=3.0, releases=30)
@@ -19,14 +18,10 @@ Examples:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
-from typing import Any, Literal, Self, get_args
-
-from fl_epe.checks import raise_invalid
+from typing import Literal, Self
 
 SiloAdversary = Literal["server", "partner", "outsider", "public"]
 """The server, another silo, an observer of every average, or an observer of the last model."""
@@ -37,12 +32,12 @@ SEEN_OF_SILOS: dict[SiloAdversary, str] = {
     "outsider": "every round's average",
     "public": "the last model",
 }
-"""The view of each adversary; all know the gradients of the silo's other records."""
+"""What each adversary sees. All of them know the gradients of the silo's other records."""
 
 RECORDS = "fl_epe.records"
 """The name under which messages and states hold the content of the audit."""
 
-# Fields of a line that are numbers or ``None``.
+# Fields of a line that may be infinite.
 _NUMBERS = (
     "epsilon",
     "low",
@@ -64,14 +59,13 @@ class SiloLine:
         low: lower end of the interval of ε.
         high: upper end of the interval of ε.
         scale: κ, the part of a canary's contribution that reaches the adversary's view.
-        proved: a lower bound on the record's ε; ``None`` without one. A bound above theory
-            holds at 99.99% confidence in place of the stated one, as it accuses the silo.
+        proved: a lower bound on the record's ε; ``None`` without one. A bound above ``theory``
+            has a confidence of 99.99% in place of the answer's, as it accuses the silo.
         theory: the accountant's ε of every step, in nats; infinite without noise, ``None`` if no
             theorem is known to apply.
         linear_limit: ε by the claimed noise if gradients did not depend on the model, which is
             not a bound; ``None`` if it is not known.
-        releases: the number of releases in the adversary's view that the numbers above are
-            from.
+        releases: the number of releases that the adversary sees.
         reason: why ε was not measured, as a sentence without its full stop; empty if it was.
         doubts: reasons why ε is unreliable or must be read differently, as such sentences.
     """
@@ -147,43 +141,19 @@ class SiloAnswer:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`, for a text from a silo.
-
-        Raises:
-            ValueError: if it is no such text.
-        """
-        with _reading("the answer of a silo", text):
-            values = json.loads(text)
-            values["lines"] = tuple(_line(line) for line in values["lines"])
-            for name in ("faults", "notes"):
-                values[name] = tuple(map(str, values[name]))
-            return cls(**values)
-
-
-@contextlib.contextmanager
-def _reading(expected: str, text: str) -> Iterator[None]:
-    """Raises an error in this context again as a `ValueError` that names the text."""
-    try:
-        yield
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"Expected {expected}, got {text[:40]!r}…") from error
-
-
-def _line(values: dict[str, Any]) -> SiloLine:
-    """A line from its JSON values."""
-    fields = values.copy()
-    for name in _NUMBERS:
-        if values[name] is not None:
-            fields[name] = float(values[name])
-    fields["doubts"] = tuple(map(str, values["doubts"]))
-    line = SiloLine(**fields)
-    if line.adversary not in get_args(SiloAdversary):
-        raise_invalid(
-            "adversary",
-            line.adversary,
-            f"to be one of {', '.join(SEEN_OF_SILOS)}",
-        )
-    return line
+        """The inverse of `to_json`, for an answer that this process has stored."""
+        values = json.loads(text)
+        lines = []
+        for line in values["lines"]:
+            for name in _NUMBERS:
+                if line[name] == "inf":
+                    line[name] = math.inf
+            line["doubts"] = tuple(line["doubts"])
+            lines.append(SiloLine(**line))
+        values["lines"] = tuple(lines)
+        for name in ("faults", "notes"):
+            values[name] = tuple(values[name])
+        return cls(**values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,14 +162,13 @@ class FederationFacts:
 
     Attributes:
         rounds: number of the federation's rounds that released a model.
-        taken: the numbers, from 1, of the rounds among these in which the silo's upload
-            arrived.
+        taken: the rounds among these in which the silo's upload arrived, counted from 1.
         silos: the number of silos that took part; ``None`` if it is not known.
-        others: for each round of ``taken`` the share of the energy of the other silos' weighted
-            uploads that remains without those of a partner and its allies, in [0, 1]; empty if
-            nobody can see uploads. A partner is then measured only if the silo was configured
-            for silos that are all alike.
-        allies: number of silos that collude, a partner included.
+        others: for each round of ``taken``, the uploads of the other silos without a partner and
+            its allies: their share of the energy of all other silos' weighted uploads, in
+            [0, 1]. It is empty if uploads cannot be seen. ε against a partner is then measured
+            only if the silo was configured for silos that are all alike.
+        allies: number of silos that collude, including the partner.
         server: "sgd" if the average moves the model, with ``momentum``; else the name of the
             server's optimizer.
         momentum: the server's momentum.
@@ -221,14 +190,17 @@ class FederationFacts:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`.
+        """The inverse of `to_json`, for a text from the server.
 
         Raises:
-            ValueError: if it is no such text.
+            ValueError: if the text has no such facts.
         """
-        with _reading("facts of a federation", text):
+        try:
             values = json.loads(text)
-            values |= {
-                name: tuple(values[name]) for name in ("taken", "others")
-            }
+            values["taken"] = tuple(values["taken"])
+            values["others"] = tuple(values["others"])
             return cls(**values)
+        except (TypeError, KeyError, RecursionError) as error:
+            raise ValueError(
+                f"Expected facts of a federation, got {text[:40]!r}…"
+            ) from error

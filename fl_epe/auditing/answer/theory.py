@@ -1,11 +1,11 @@
 """The analytical ε of the answer's client and adversary.
 
-If the adversary knows the client's rounds, it is ε of a Gaussian mechanism with that client's
-rounds and share of the mean: μ-GDP with ``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``. C is the
-strategy of correlated noise (the identity for independent noise), and r the client's share over
-the share that the noise is calibrated to (Dong, Roth, Su 2019; Denisov et al. 2022). If
-sampling hides the rounds, it is ε by the schedule's theorem (`fl_epe.accounting.upper_bounds`).
-Both hold for every round's model, and so for the final one, by post-processing.
+If the adversary knows the client's rounds S, it is ε of a Gaussian mechanism: μ-GDP with
+``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``. C is the strategy of correlated noise (the identity for
+independent noise), and r the client's share of the mean, divided by the share that the noise is
+calibrated to (Dong, Roth, Su 2019; Denisov et al. 2022). If sampling hides the rounds, it is ε by
+the schedule's theorem (`fl_epe.accounting.upper_bounds`). Both hold for every round's model, and
+so for the final one, by post-processing.
 """
 
 import dataclasses
@@ -66,7 +66,8 @@ def analytical(
     if shares is None:
         return result(None, "what a client adds is not known")
     if client.secret is not None:
-        # The noise multiplier for a client of median weight.
+        # The theorems are for clients with the share that the noise is calibrated to. A larger
+        # share has the effect of a smaller noise multiplier.
         z /= max(1.0, float(shares.max()))
         bounds = accounting.strategy_bounds(
             law.first(rounds), mechanism.strategy, z, delta
@@ -81,11 +82,15 @@ def analytical(
 
 
 def _shares(mechanism: Mechanism) -> Floats | None:
-    """A median client's contribution over the one that the noise is calibrated to, ``(T,)``."""
-    expected = mechanism.noise_is_for
-    if mechanism.contributions is None or not expected:
+    """The contribution of a client of median weight, relative to the calibrated one, ``(T,)``.
+
+    The calibrated contribution is that to which the noise is calibrated. Unknown values are
+    replaced by the largest known one; the result is ``None`` if none is known.
+    """
+    num_clients = mechanism.noise_is_for
+    if mechanism.contributions is None or not num_clients:
         return np.ones(len(mechanism.clip_norms))
-    shares = mechanism.contributions * expected / mechanism.clip_norms
+    shares = mechanism.contributions * num_clients / mechanism.clip_norms
     is_known = np.isfinite(shares)
     if not is_known.any():
         return None
@@ -99,13 +104,16 @@ def _sensitivity(
     strategy = mechanism.strategy
     patterns = client.patterns
     if strategy is None:
-        chances = np.full(len(shares), client.participations / len(shares))
+        mean_squares = np.full(len(shares), client.participations / len(shares))
         if patterns.any():
-            chances = np.mean(patterns**2, axis=1)
-        return float(np.sqrt(chances @ shares**2))
+            mean_squares = np.mean(patterns**2, axis=1)
+        return float(np.sqrt(mean_squares @ shares**2))
     gram = np.abs(strategy.T @ strategy)
     if not patterns.shape[1]:
         return math.sqrt(client.participations * float(gram.sum()) / len(gram))
-    added = shares[:, None] * patterns
-    squares = np.einsum("tm,ts,sm->m", added, gram, added, optimize=True)
+    contributions = shares[:, None] * patterns
+    squares = np.einsum(
+        "tm,ts,sm->m", contributions, gram, contributions, optimize=True
+    )
+    # At least the sensitivity with independent noise and the calibrated contribution.
     return max(float(np.sqrt(squares).mean()), math.sqrt(client.participations))

@@ -1,8 +1,9 @@
 """Error rates of an attack that compares scores with a threshold, and the ε that they rule out.
 
 The attack says "took part" if a canary's score is at least the threshold. ``FNR`` is the share of
-observed canaries that it misses, ``FPR`` the share of unobserved canaries for which it is wrong.
-The unobserved scores are given, or the scores are cosines, whose exact null gives the ``FPR``.
+observed canaries that it misses, ``FPR`` the share of unobserved canaries for which it says "took
+part". If there are no unobserved scores, the scores are cosines, whose exact null gives the
+``FPR``.
 
 Examples:
     >>> log_fpr, fnr = np.log([0.01]), np.array([0.5])
@@ -23,6 +24,12 @@ from fl_epe.checks import Floats, raise_invalid
 
 UpperLimit = Callable[[Floats, int, float], Floats]
 """An upper limit of a binomial rate, from the events, the trials and the one-sided level."""
+
+# The largest float below 1. The normal score of a cosine of 1 would be infinite.
+_LARGEST_COSINE = 1 - 2**-53
+
+# A tail probability below this one may have lost digits to underflow.
+_MIN_TAIL = 1e-290
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Sample:
         return self.observed, self.unobserved
 
     def in_finite_units(self) -> Sample:
-        """The sample in a fixed unit in which all scores are finite and have the same order."""
+        """The sample with all scores transformed to finite ones in the same order."""
         observed, unobserved = self.both()
         return dataclasses.replace(
             self, observed=np.arctan(observed), unobserved=np.arctan(unobserved)
@@ -93,7 +100,7 @@ class Sample:
 
         A generator with a fixed seed would choose the same ranks among sorted scores in every data
         set of the same size. This one is seeded with a hash of the cosines in float32, or of
-        the order of the two groups' scores, which does not depend on their unit.
+        the order of the scores of both groups, which does not depend on the scores' unit.
         """
         if self.unobserved is None:
             data = self.observed.astype("<f4")
@@ -127,9 +134,9 @@ class Errors:
 
     missed: Floats
     observed: int
-    false_alarms: Floats | None
-    unobserved: int
-    log_fpr: Floats
+    false_alarms: Floats | None = None
+    unobserved: int = 0
+    log_fpr: Floats = dataclasses.field(default_factory=lambda: np.empty(0))
 
 
 def count_errors(sample: Sample, thresholds: Floats) -> Errors:
@@ -138,35 +145,17 @@ def count_errors(sample: Sample, thresholds: Floats) -> Errors:
     observed = sample.observed.size
     if sample.unobserved is None:
         log_fpr = log_null_tail(thresholds, sample.dim)
-        return Errors(
-            missed=missed,
-            observed=observed,
-            false_alarms=None,
-            unobserved=0,
-            log_fpr=log_fpr,
-        )
+        return Errors(missed, observed, log_fpr=log_fpr)
     unobserved = sample.unobserved.size
     false_alarms = unobserved - _count_below(sample.unobserved, thresholds)
-    return Errors(
-        missed=missed,
-        observed=observed,
-        false_alarms=false_alarms,
-        unobserved=unobserved,
-        log_fpr=np.empty(0),
-    )
+    return Errors(missed, observed, false_alarms, unobserved)
 
 
 def count_normal_errors(scores: Floats, thresholds: Floats) -> Errors:
     """Errors of the attack if unobserved scores are exactly N(0, 1), as `normal_scores` are."""
     missed = _count_below(scores, thresholds)
     log_fpr = scipy.special.log_ndtr(-thresholds)
-    return Errors(
-        missed=missed,
-        observed=scores.size,
-        false_alarms=None,
-        unobserved=0,
-        log_fpr=log_fpr,
-    )
+    return Errors(missed, scores.size, log_fpr=log_fpr)
 
 
 def normal_scores(cosines: Floats, dim: int) -> Floats:
@@ -174,7 +163,7 @@ def normal_scores(cosines: Floats, dim: int) -> Floats:
 
     A score is about √dim·cosine where ``dim`` is large, and finite for cosines of ±1.
     """
-    magnitude = np.minimum(np.abs(cosines), 1 - 2**-53)
+    magnitude = np.minimum(np.abs(cosines), _LARGEST_COSINE)
     deviate = -scipy.special.ndtri_exp(log_null_tail(magnitude, dim))
     return np.asarray(np.copysign(deviate, cosines))
 
@@ -219,12 +208,12 @@ def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
 
 
 def epsilon_from_rates(log_fpr: Floats, fnr: Floats, delta: float) -> Floats:
-    """The ε below which these error rates contradict (ε, δ)-DP; 0 if they contradict none."""
+    """The ε below which these error rates contradict (ε, δ)-DP; 0 if they contradict no ε."""
     return np.fmax(log_ratio(log_fpr, fnr, delta), 0.0)
 
 
 def log_ratio(log_fpr: Floats, fnr: Floats, delta: float | Floats) -> Floats:
-    """The smallest ε of either sign at which (ε, δ)-DP allows these error rates.
+    """The smallest ε at which (ε, δ)-DP allows these error rates; it may be negative.
 
     (ε, δ)-DP implies 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
     """
@@ -267,7 +256,7 @@ def log_null_tail(cosines: Floats, dim: int) -> Floats:
     )
     with np.errstate(divide="ignore"):
         far = log_norm + a * np.log(square) - np.log((dim - 1) * magnitude)
-        log_tail = np.where(tail > 1e-290, np.log(tail), far)
+        log_tail = np.where(tail > _MIN_TAIL, np.log(tail), far)
     return np.asarray(np.where(cosines >= 0, log_tail, np.log1p(-tail)))
 
 

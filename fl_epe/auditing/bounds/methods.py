@@ -3,10 +3,10 @@
 `epsilon_lower_bound` computes the bound of one method; `BOUNDS` has each method's function, its
 assumption and whether it is valid. A valid bound exceeds the true ε with probability at most
 1 − confidence if its assumption holds. Choose the method before the scores are seen: the largest of
-several bounds is not a bound. How they work: docs/notes/lower-bounds.md.
+several bounds is not a bound. How the methods work: docs/notes/lower-bounds.md.
 
-The assumption "GDP" means that the mechanism's trade-off curve is Gaussian. The scores may have any
-distribution: the method rules out μ-GDP, and the ε at δ is read off the curve.
+The method "gdp" assumes that the mechanism's trade-off curve is Gaussian, but not that the scores
+are. It rules out μ-GDP for some μ, and the bound is the ε of that curve at δ.
 
 Examples:
     >>> observed, unobserved = [5.0 + i / 100 for i in range(100)], range(-50, 50)
@@ -24,7 +24,9 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
-from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
+from fl_epe.auditing.bounds.guessing import one_run
+from fl_epe.auditing.bounds.lifted import lifted
+from fl_epe.auditing.bounds.weighted import weighted
 from fl_epe.auditing.scoring import (
     UNKNOWN_ROUNDS,
     Scores,
@@ -45,9 +47,14 @@ _INDEPENDENT = (
 # Up to this many canaries, "simultaneous" is sharper than "weighted" with an exact null.
 _FEW_FOR_WEIGHTS = 16
 
-# "weighted" is weaker than another method if canaries times δ is above this limit.
-_LEAKS_EXACT = 1.0  # with an exact null
-_LEAKS_IN_GROUPS = 0.1  # with two groups of scores
+# "weighted" is weaker than another method if the number of canaries times δ, which is the
+# expected number of leaked labels, is above this limit.
+_MAX_LEAKS_EXACT_NULL = 1.0
+_MAX_LEAKS_TWO_GROUPS = 0.1
+
+
+# Standard errors of the scores' unit that are added to the width of the exact null.
+_STANDARD_ERRORS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Bound:
     Attributes:
         compute: the function from checked scores to ε.
         assumption: the assumption of the method besides independent scores.
-        theorem: why the assumption holds for the canaries of one run, in words.
+        theorem: why the assumption holds for the canaries of one run, or that it is not proven.
         valid: whether the bound keeps its confidence if the assumption holds.
         gaussian: whether the method assumes Gaussian noise, which has no finite ε at δ = 0.
         needs_coins: whether each canary must have been included by an independent fair coin.
@@ -151,7 +158,11 @@ BOUNDS: Mapping[str, Bound] = {
 
 
 def bound_named(method: str | Bound) -> Bound:
-    """The entry of `BOUNDS`, or an `ArgumentError` that lists its keys."""
+    """The bound itself, or the entry of `BOUNDS` with this name.
+
+    Raises:
+        ArgumentError: for a name that is not in `BOUNDS`; it lists all names.
+    """
     if isinstance(method, Bound):
         return method
     if method not in BOUNDS:
@@ -171,7 +182,7 @@ def epsilon_lower_bound(
     """A lower bound on ε from the scores of canaries, by a method named in `BOUNDS`.
 
     The default holds for scores of any distribution; "weighted" is often sharper. "jeffreys", the
-    paper's method, is no bound: at ε = 0 it is positive in 23% of runs, and in 74% with the exact
+    paper's method, is not valid: at ε = 0 it is positive in 23% of runs, and in 74% with the exact
     null (``benchmarks/bounds_peers.py``). It gives a warning.
 
     Args:
@@ -229,8 +240,9 @@ def lower_bound(
         return bound(
             scores.observed, scores.unobserved, delta, confidence=confidence
         )
-    # The null may be wider by three times the error of the scores' unit.
-    cosines = scores.cosines / (1 + 3 * scores.unit_error)
+    # The scores' unit is an estimate, so the null may be wider by some of its standard errors.
+    width_margin = 1 + _STANDARD_ERRORS * scores.unit_error
+    cosines = scores.cosines / width_margin
     return bound(cosines, None, delta, dim=scores.dim, confidence=confidence)
 
 
@@ -239,16 +251,23 @@ def all_bounds(
 ) -> dict[str, float]:
     """Every lower bound that applies, each at this one-sided confidence, by its method.
 
-    There is none if the scores have neither unobserved scores nor an exact null.
+    The result is empty if the scores have neither unobserved scores nor an exact null.
+
+    Args:
+        scores: the scores.
+        delta: target δ in (0, 1).
+        confidence: the one-sided confidence.
+        coins: whether the canaries were included by independent fair coins.
     """
     if not scores.boundable:
         return {}
     has_coins = coins and scores.unobserved is not None
-    is_gaussian = scores.statistic != UNKNOWN_ROUNDS
+    may_be_gaussian = scores.statistic != UNKNOWN_ROUNDS
     return {
         method: lower_bound(scores, delta, confidence=confidence, method=method)
         for method, bound in BOUNDS.items()
-        if bound.needs_coins <= has_coins and bound.gaussian <= is_gaussian
+        if (has_coins or not bound.needs_coins)
+        and (may_be_gaussian or not bound.gaussian)
     }
 
 
@@ -269,7 +288,7 @@ def ceiling(
     )
 
 
-# Many reports are of runs with the same number of canaries.
+# The bound of a perfect attack may take a second. Many runs have the same number of canaries.
 @functools.lru_cache(maxsize=256)
 def _ceiling(
     observed: int,
@@ -308,17 +327,16 @@ def method_by_design(
         return None
     observed = len(scores.observed)
     if scores.dim is not None:
-        is_weak = (
-            observed <= _FEW_FOR_WEIGHTS or observed * delta > _LEAKS_EXACT
-        )
-        if is_weak:
+        has_many_leaks = observed * delta > _MAX_LEAKS_EXACT_NULL
+        if observed <= _FEW_FOR_WEIGHTS or has_many_leaks:
             return "simultaneous"
         return "weighted"
     unobserved = len(scores.both()[1])
     smaller = min(observed, unobserved)
+    # "weighted" is weak unless the smaller group has at least two thirds of the larger one's size.
     is_balanced = 3 * smaller >= 2 * max(observed, unobserved)
     method = "clopper-pearson"
-    if is_balanced and smaller * delta <= _LEAKS_IN_GROUPS:
+    if is_balanced and smaller * delta <= _MAX_LEAKS_TWO_GROUPS:
         method = "weighted"
     if ceiling(scores, delta, confidence, method):
         return method

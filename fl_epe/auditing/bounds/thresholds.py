@@ -1,10 +1,11 @@
 """Bounds from the error rates at a held-out threshold, or at the best of all thresholds.
 
-If a threshold is chosen on the same scores that estimate its error rates, these are biased
-downwards. "clopper-pearson" and "gdp" choose it on a tenth of the scores and estimate its error
-rates on the rest, "simultaneous" has limits that hold at all thresholds together, and
-"jeffreys", the paper's method, does not correct for the choice and is not valid. Reasons,
-measurements and the derivation of the confidence band: docs/notes/lower-bounds.md.
+If a threshold is chosen on the same scores that estimate its error rates, the estimated rates are
+biased downwards. "clopper-pearson" and "gdp" choose the threshold on a tenth of the scores, and
+estimate its error rates on the other scores. "simultaneous" uses limits that hold at all
+thresholds together. "jeffreys", the paper's method, does not correct for the choice and is not
+valid. Reasons, measurements and the derivation of the confidence band:
+docs/notes/lower-bounds.md.
 
 Examples:
     >>> 1e-4 < local_level(total=1000, alpha=0.05) < 0.01
@@ -38,15 +39,23 @@ from fl_epe.checks import Floats, any_infinite
 # Share of the scores on which a threshold is chosen.
 _SHARE_FOR_CHOICE = 0.1
 
-# The threshold is chosen for this δ, whatever δ is, so that no bound grows with δ.
+# The threshold is chosen for this δ, whatever δ is, so that no bound increases with δ.
 _DELTA_FOR_CHOICE = 1e-3
 
 # Candidate thresholds, in standard deviations around each mean.
 _GRID = np.linspace(-5.0, 5.0, 201)
 
-# Deviations of the number of errors, in standard deviations, and their Gaussian weights.
-_LUCK = np.linspace(-2.4, 2.4, 7)
-_LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
+# Deviations of the number of errors from its mean, in standard deviations, and their Gaussian
+# weights.
+_DEVIATIONS = np.linspace(-2.4, 2.4, 7)
+_DENSITIES = np.exp(-(_DEVIATIONS**2) / 2)
+_DEVIATION_WEIGHTS = _DENSITIES / _DENSITIES.sum()
+
+# A threshold is this many standard deviations beyond the mean of scores without any spread.
+_FAR = 40.0
+
+# The square of a fitted mean cosine is kept this far from 0 and 1, where its logarithms diverge.
+_MARGIN = 1e-12
 
 # The band's limits are computed at counts that grow by this factor from either end.
 _NODE_RATIO = 1.1
@@ -54,28 +63,31 @@ _NODE_RATIO = 1.1
 # Absolute error of the logarithm of the band's local level.
 _LOG_TOLERANCE = 1e-3
 
-AtThresholds = Callable[[Errors], Floats]
-"""A privacy level at each threshold, from the errors there."""
+LimitsOfLevel = Callable[[Errors], Floats]
+"""Lower limits of a privacy level (ε or μ), one for each threshold, from the errors there."""
 
 
 def clopper_pearson(sample: Sample) -> float:
     """A bound on ε at δ by Clopper–Pearson limits of both rates at a held-out threshold."""
-    choice = epsilon_limits(
+    choosing_limits = epsilon_limits(
         dataclasses.replace(sample, delta=_DELTA_FOR_CHOICE)
     )
-    return float(epsilon_limits(sample)(held_out(sample, choice))[0])
+    errors = held_out_errors(sample, choosing_limits)
+    return float(epsilon_limits(sample)(errors)[0])
 
 
 def gdp(sample: Sample) -> float:
     """ε at δ of the μ-GDP that both rates at a held-out threshold rule out (Nasr et al. 2023)."""
-    mu = mu_limits(sample)
-    return float(epsilon_of_shift(mu(held_out(sample, mu))[0], sample.delta))
+    limits = mu_limits(sample)
+    errors = held_out_errors(sample, limits)
+    return float(epsilon_of_shift(limits(errors)[0], sample.delta))
 
 
 def jeffreys(sample: Sample) -> float:
-    """The bound at the best threshold, each rate at level α without correction; it is not valid.
+    """A bound at the best threshold by limits of each rate at level α, which is not valid.
 
-    Source: ``ε_lo`` in Andrew et al. 2024, after Zanella-Béguelin et al. 2023.
+    It lacks a correction for the choice of the threshold. Source: ``ε_lo`` in Andrew et al. 2024,
+    after Zanella-Béguelin et al. 2023.
     """
     return _best_of_all(sample, jeffreys_upper, sample.alpha)
 
@@ -105,41 +117,42 @@ def joint_alpha(sample: Sample) -> float:
     return float(-np.expm1(np.log1p(-sample.alpha) / 2))
 
 
-def epsilon_limits(sample: Sample) -> AtThresholds:
-    """ε at each threshold, by limits of both rates that hold together."""
+def epsilon_limits(sample: Sample) -> LimitsOfLevel:
+    """Limits of ε, by limits of both rates that hold together."""
     return _joint_limits(
         sample, functools.partial(epsilon_from_rates, delta=sample.delta)
     )
 
 
-def mu_limits(sample: Sample) -> AtThresholds:
-    """μ at each threshold, by limits of both rates that hold together."""
+def mu_limits(sample: Sample) -> LimitsOfLevel:
+    """Limits of μ, by limits of both rates that hold together."""
     return _joint_limits(sample, mu_from_rates)
 
 
 def _joint_limits(
-    sample: Sample, level_of: Callable[[Floats, Floats], Floats]
-) -> AtThresholds:
-    """The privacy level that ``level_of`` gives to limits of log FPR and FNR that hold together."""
+    sample: Sample, level_of_rates: Callable[[Floats, Floats], Floats]
+) -> LimitsOfLevel:
+    """Limits of a level that is a function of log FPR and FNR."""
     alpha = joint_alpha(sample)
 
     def limits(errors: Errors) -> Floats:
         log_fpr, fnr = upper_rates(errors, clopper_pearson_upper, alpha)
-        return level_of(log_fpr, fnr)
+        return level_of_rates(log_fpr, fnr)
 
     return limits
 
 
-def held_out(sample: Sample, bound: AtThresholds) -> Errors:
+def held_out_errors(sample: Sample, limits: LimitsOfLevel) -> Errors:
     """Errors at one threshold, counted on other scores than those that choose the threshold.
 
     Args:
         sample: all scores.
-        bound: the function from errors to bounds, element by element. The chosen threshold has
-            the largest mean bound over the errors that a Gaussian fit predicts.
+        limits: the limits by which the threshold is chosen. It has the largest mean limit over
+            the errors that a Gaussian fit predicts.
     """
     selection, evaluation = sample.split(_SHARE_FOR_CHOICE)
-    # Infinite scores have no mean. Whether the evaluation has any must not influence the choice.
+    # Infinite scores have no mean. Only those of the selection count here, as the choice must not
+    # depend on the evaluation.
     if any_infinite(selection.observed, selection.unobserved):
         selection = selection.in_finite_units()
         evaluation = evaluation.in_finite_units()
@@ -149,33 +162,36 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
         [[middle], fit.null_mean + fit.std * _GRID, fit.mean + fit.std * _GRID]
     )
     errors = fit.errors_at(thresholds)
-    missed = _predicted(thresholds - fit.mean, fit.std, errors.observed)
+    missed = _predicted_errors(thresholds - fit.mean, fit.std, errors.observed)
     false_alarms = None
     if errors.false_alarms is not None:
-        distance = fit.null_mean - thresholds
-        false_alarms = _predicted(distance, fit.std, errors.unobserved)
-    expected = dataclasses.replace(
+        false_alarms = _predicted_errors(
+            fit.null_mean - thresholds, fit.std, errors.unobserved
+        )
+    predicted = dataclasses.replace(
         errors, missed=missed, false_alarms=false_alarms
     )
-    best = int(np.argmax(_LUCK_WEIGHTS @ bound(expected)))
+    best = int(np.argmax(_DEVIATION_WEIGHTS @ limits(predicted)))
     return fit.errors_at(thresholds[best : best + 1])
 
 
-def _predicted(distance: Floats, std: float, total: int) -> Floats:
-    """Numbers of errors among ``total`` Gaussian scores, few to many, shape (levels, j).
+def _predicted_errors(distance: Floats, std: float, total: int) -> Floats:
+    """Numbers of errors among ``total`` Gaussian scores, shape (deviations, j).
+
+    There is one number for each of `_DEVIATIONS` from the expected number. The deviation comes
+    from the scores that are counted, and from the error of the fitted mean.
 
     Args:
         distance: distance of each threshold beyond the fitted mean, shape (j,).
         std: fitted standard deviation of the scores.
         total: number of scores.
     """
-    z = np.copysign(40.0, distance) if std == 0 else distance / std
+    z = np.copysign(_FAR, distance) if std == 0 else distance / std
     rate = scipy.special.ndtr(z)
-    from_count = total * rate * (1 - rate)
-    from_mean = total * np.exp(-(z**2)) / (2 * np.pi * _SHARE_FOR_CHOICE)
-    errors = total * rate + _LUCK[:, np.newaxis] * np.sqrt(
-        from_count + from_mean
-    )
+    variance_of_count = total * rate * (1 - rate)
+    variance_of_mean = total * np.exp(-(z**2)) / (2 * np.pi * _SHARE_FOR_CHOICE)
+    std_of_errors = np.sqrt(variance_of_count + variance_of_mean)
+    errors = total * rate + _DEVIATIONS[:, np.newaxis] * std_of_errors
     return np.asarray(np.clip(errors, 0.0, float(total)))
 
 
@@ -197,11 +213,11 @@ class _Fit:
 
 
 def _fit(selection: Sample, evaluation: Sample) -> _Fit:
-    """Two Gaussians that are fitted to the scores that choose the threshold.
+    """Fit two Gaussians to the scores that choose the threshold.
 
-    With the exact null, scores are those of `normal_scores`. Cosines with mean m have the standard
-    deviation (1 − m²)^1.5 / √d. Their normal scores are about √(−d·ln(1 − m²)), and have that
-    deviation times the slope there.
+    With the exact null, cosines are replaced by their `normal_scores`, whose null is N(0, 1).
+    Cosines with mean m have the standard deviation (1 − m²)^1.5 / √d. Their normal scores are about
+    √(−d·ln(1 − c²)), and have that deviation times the slope of this function at m.
     """
     if selection.unobserved is not None:
         return _Fit(
@@ -213,7 +229,7 @@ def _fit(selection: Sample, evaluation: Sample) -> _Fit:
             errors_at=functools.partial(count_errors, evaluation),
         )
     square = float(np.clip(selection.observed.mean(), -1, 1)) ** 2
-    square = min(max(square, 1e-12), 1 - 1e-12)
+    square = min(max(square, _MARGIN), 1 - _MARGIN)
     scores = normal_scores(evaluation.observed, evaluation.dim)
     return _Fit(
         null_mean=0.0,
@@ -224,7 +240,7 @@ def _fit(selection: Sample, evaluation: Sample) -> _Fit:
 
 
 def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
-    """Upper limits of a rate at any number of thresholds, which hold simultaneously.
+    """Upper limits of a rate that hold at all thresholds simultaneously.
 
     They are Clopper–Pearson limits at one corrected level η (an "equal local levels" band,
     Aldor-Noiman et al. 2013).
@@ -262,24 +278,27 @@ def local_level(total: int, alpha: float) -> float:
 def _probability_below(nodes: Floats, limits: Floats, total: int) -> float:
     """P[U₍ⱼ₊₁₎ ≤ limitⱼ for every node j] for ordered uniforms, or slightly less.
 
-    ``ahead`` holds the probability of each surplus of points over j + 1.
+    The uniforms are the points of a Poisson process with the rate ``total``, given that there are
+    ``total`` points. Up to each limit there must be at least j + 1 points; ``surplus_law`` has
+    the probability of each number of points beyond that. Ranges of numbers are cut where the
+    probability is negligible, so the result is slightly less.
     """
     rates = total * np.diff(limits, prepend=0.0)
     required = np.diff(nodes + 1, prepend=0.0).astype(int)
-    longest = int(7 * np.sqrt(total)) + 40
-    ahead = np.ones(1)
-    for rate, needed in zip(rates, required, strict=True):
-        reach = 10 * np.sqrt(rate) + 25
-        first = min(max(int(rate - reach), 0), needed)
-        arrivals = _poisson(np.arange(first, np.ceil(rate + reach)), rate)
-        surplus = np.convolve(ahead, arrivals)[needed - first :]
-        ahead = surplus[:longest]
-    missing = total - (nodes[-1] + 1) - np.arange(float(ahead.size))
-    possible = missing >= 0
-    last = _poisson(missing[possible], total * (1 - limits[-1]))
-    return float(
-        ahead[possible] @ last / _poisson(np.array([float(total)]), total)[0]
-    )
+    max_surplus = int(7 * np.sqrt(total)) + 40
+    surplus_law = np.ones(1)
+    for rate, num_required in zip(rates, required, strict=True):
+        max_deviation = 10 * np.sqrt(rate) + 25
+        first = min(max(int(rate - max_deviation), 0), num_required)
+        last = np.ceil(rate + max_deviation)
+        arrivals_law = _poisson(np.arange(first, last), rate)
+        surplus_law = np.convolve(surplus_law, arrivals_law)
+        surplus_law = surplus_law[num_required - first :][:max_surplus]
+    num_after = total - (nodes[-1] + 1) - np.arange(float(surplus_law.size))
+    is_possible = num_after >= 0
+    after_law = _poisson(num_after[is_possible], total * (1 - limits[-1]))
+    condition_chance = _poisson(np.array([float(total)]), total)[0]
+    return float(surplus_law[is_possible] @ after_law / condition_chance)
 
 
 def _poisson(counts: Floats, rate: float) -> Floats:

@@ -1,14 +1,16 @@
 """Two tests of a claim of (ε, δ)-DP by a run, with their assumptions and their power.
 
-`assert_private` tests a claim. It fails if the claim is refuted. The estimate refutes it, at half
-of the level 1 − confidence, if its interval is above the claim and the laws that it assumes
-hold in the run (`fl_epe.auditing.claims.laws`). A lower bound refutes it at the other half. A
-true claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
-``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it
-passes, and if the method is chosen in advance.
+`assert_private` fails if one of the tests refutes the claim. The first test refutes it if the
+interval of the estimated ε is above the claim, and if the laws that the estimate assumes hold
+in the run (`fl_epe.auditing.claims.laws`). The second test refutes it if a lower bound on ε is
+above the claim. Each test has half of the level 1 − confidence, so a true claim fails with
+probability at most 1 − confidence. For 1% over a whole test suite use
+``confidence=1 - 0.01 / tests``. These levels hold only if a failed test is not repeated until it
+passes, and if the method of the lower bound is chosen in advance.
 
-A claim that is not refuted is not proved: a better attack may find more. It passes only if twice
-the claimed ε would have been found and was not; otherwise the run is `Undecided`, an error.
+A claim that is not refuted is not proved, as a better attack may find a larger ε. The claim passes
+only if an ε twice as large would probably have been found. Otherwise `assert_private` raises
+`Undecided`.
 
 Examples:
     >>> import numpy as np
@@ -25,6 +27,7 @@ Examples:
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Literal, assert_never
 
 from fl_epe.auditing.answer import (
@@ -36,23 +39,22 @@ from fl_epe.auditing.answer import (
 )
 from fl_epe.auditing.bounds import (
     BOUNDS,
-    ceiling,
     lower_bound,
     method_by_design,
 )
 from fl_epe.auditing.claims.laws import (
-    POWER,
+    MIN_POWER,
     LawTest,
-    compared_with,
     epsilon_of_one_variance,
     laws_of_record,
     laws_of_scores,
+    num_unobserved,
     power_of_answer,
     power_of_bound,
     power_of_estimate,
 )
 from fl_epe.auditing.estimate import Adversary, EpsilonEstimate
-from fl_epe.auditing.record import AuditRecord, NotMeasured
+from fl_epe.auditing.record import AuditRecord, Findings, NotMeasured
 from fl_epe.auditing.scoring import UNKNOWN_ROUNDS, Scores
 from fl_epe.checks import (
     all_equal,
@@ -67,7 +69,11 @@ _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
 Verdict = Literal[
     "violated", "faulty", "not judged", "undecided", "not violated"
 ]
-"""The result of an audit of a claim: the first of these that applies."""
+"""The result of an audit of a claim: the first of these that applies.
+
+"violated" means refuted, "faulty" that the run has faults, "not judged" that an assumption of
+the claim was not observed, and "undecided" that the tests have too little power.
+"""
 
 
 class Undecided(ValueError):  # noqa: N818 - a result: the claim is neither refuted nor tested
@@ -81,9 +87,9 @@ class Evidence:
     Attributes:
         claimed: the claimed ε in nats.
         delta: δ of the claim.
-        confidence: c. A true claim is called violated with probability at most 1 − c. The
-            estimate's interval (two-sided) has the confidence c, and its lower end tests the
-            claim at half of the level; the lower bound has the other half.
+        confidence: c. A true claim is called violated with probability at most 1 − c. It is
+            the two-sided confidence of the estimate's interval, whose lower end tests the claim
+            at half of the level. The lower bound tests it at the other half.
         lower_bound: the lower bound on the true ε, under the assumption.
         method: the method of the lower bound.
         assumption: the assumption of the lower bound, besides independent scores.
@@ -92,10 +98,9 @@ class Evidence:
         observed: number of observed scores.
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
-        ceiling: the largest lower bound that this many scores can give; it may be infinite.
         laws: tests of the laws that the estimate assumes.
         power: probability that the claim is called violated if ε is twice as large; ``None`` if
-            the claim is violated or infinite.
+            the claim is violated or infinite, or if the power was not computed.
         faults: deviations of the run from what its privacy accounting assumes, for example from
             `fl_epe.dp_sgd.audit_dp_sgd`.
         unseen: assumptions of the accounting that were not observed.
@@ -115,7 +120,6 @@ class Evidence:
     observed: int
     unobserved: int
     statistic: str
-    ceiling: float
     laws: LawTest
     power: float | None = None
     faults: tuple[str, ...] = ()
@@ -129,39 +133,45 @@ class Evidence:
         return (1 + self.confidence) / 2
 
     @property
-    def proved(self) -> bool:
-        """Whether the lower bound refutes the claim; a bound for Gaussian noise needs that law."""
+    def refuted_by_bound(self) -> bool:
+        """Whether the lower bound refutes the claim.
+
+        A bound that assumes Gaussian noise refutes nothing if the scores may not be Gaussian.
+        """
         if BOUNDS[self.method].gaussian and self.laws.objection:
             return False
         return self.lower_bound > self.claimed
 
     @property
     def refuted_by_estimate(self) -> bool:
-        """Whether the estimate's interval is above the claim, and the laws that it assumes hold."""
-        if self.estimate is None or self.laws.objection:
-            return False
-        return self.estimate.low > self.claimed
+        """Whether the estimate refutes the claim: its interval is above, and its laws hold."""
+        estimate = self._reliable_estimate
+        return estimate is not None and estimate.low > self.claimed
+
+    @property
+    def _reliable_estimate(self) -> EpsilonEstimate | None:
+        """The estimate; ``None`` if a law that it assumes was rejected or not tested."""
+        if self.laws.objection:
+            return None
+        return self.estimate
 
     @property
     def violated(self) -> bool:
         """Whether the claim is refuted."""
-        return self.proved or self.refuted_by_estimate
+        return self.refuted_by_bound or self.refuted_by_estimate
 
     @property
-    def undecided(self) -> str:
+    def undecided_reason(self) -> str:
         """Why the claim is neither refuted nor tested, as a clause; empty if it is either."""
         if self.violated:
             return ""
-        if (
-            self.estimate is not None
-            and not self.laws.objection
-            and self.estimate.high >= 2 * self.claimed
-        ):
+        estimate = self._reliable_estimate
+        if estimate is not None and estimate.high >= 2 * self.claimed:
             return (
                 "the estimate's interval does not exclude an ε twice as large"
             )
-        if self.power is None or self.power < POWER:
-            return self._power()
+        if self.power is None or self.power < MIN_POWER:
+            return self._power_text()
         return ""
 
     @property
@@ -173,53 +183,51 @@ class Evidence:
             return "faulty"
         if self.unseen:
             return "not judged"
-        if self.undecided:
+        if self.undecided_reason:
             return "undecided"
         return "not violated"
 
-    def _power(self) -> str:
+    def _power_text(self) -> str:
         return f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
 
-    def _tested(self) -> str:
-        tests = []
-        if self.laws.gaussian_p is not None:
-            tests.append(f"Anderson–Darling: p = {self.laws.gaussian_p:.2g}")
-        if self.laws.sampling_p is not None:
-            tests.append(f"sampling: p = {self.laws.sampling_p:.2g}")
-        if tests:
-            return f" ({', '.join(tests)})"
-        return ""
-
-    def _result(self) -> str:
+    def _result_text(self) -> str:
         objection = ""
         if self.laws.objection:
             objection = f"; by the bound alone, as {self.laws.objection}"
         match self.verdict:
             case "violated":
-                if self.proved and not BOUNDS[self.method].gaussian:
-                    return "violated: proved, whatever the law of the noise"
-                assumed = "the noise is Gaussian"
-                if (
-                    self.adversary is not None
-                    and not self.adversary.knows_rounds
-                ):
-                    assumed += " and sampling is as recorded"
-                return f"violated, if {assumed}{self._tested()}"
+                return self._violation_text()
             case "faulty":
-                return "faulty: the run is not what the claim is about"
+                return "faulty: the run differs from what the claim assumes"
             case "not judged":
                 unseen = "; ".join(self.unseen)
-                return f"not judged: nobody saw {unseen} (allow_unseen=True judges without)"
+                return f"not judged: nobody saw {unseen}; allow_unseen=True lets this pass"
             case "undecided":
                 return (
-                    f"undecided: {self.undecided}{objection}; use more canaries, rounds or trials, "
-                    "or allow_undecided=True"
+                    f"undecided: {self.undecided_reason}{objection}; use more canaries, rounds or"
+                    " trials, or allow_undecided=True"
                 )
             case "not violated":
-                return f"not violated; {self._power()}{objection}"
+                return f"not violated; {self._power_text()}{objection}"
         assert_never(self.verdict)
 
-    def _covered(self) -> str:
+    def _violation_text(self) -> str:
+        """The result for a refuted claim, with the assumptions of the refutation."""
+        if self.refuted_by_bound and not BOUNDS[self.method].gaussian:
+            return "violated: proved, whatever the law of the noise"
+        assumed = "the noise is Gaussian"
+        if self.adversary is not None and not self.adversary.knows_rounds:
+            assumed += " and sampling is as recorded"
+        tests = []
+        if self.laws.gaussian_p is not None:
+            tests.append(f"Anderson–Darling: p = {self.laws.gaussian_p:.2g}")
+        if self.laws.sampling_p is not None:
+            tests.append(f"sampling: p = {self.laws.sampling_p:.2g}")
+        tested = f" ({', '.join(tests)})" if tests else ""
+        return f"violated, if {assumed}{tested}"
+
+    def _coverage_line(self) -> str:
+        """The client and the adversary of the claim; empty for bare scores."""
         if self.adversary is None or self.participations is None:
             return ""
         times = how_often(self.participations)
@@ -229,7 +237,7 @@ class Evidence:
         sees = "every round's model is"
         if self.adversary.sees_final:
             sees = "the final model is"
-        return f"covers    whoever takes part {rounds}; {sees} seen\n"
+        return f"covers    clients that take part {rounds}; {sees} seen\n"
 
     def __str__(self) -> str:
         estimate = self.estimate
@@ -247,12 +255,12 @@ class Evidence:
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
         return (
             f"{faults}"
-            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n{self._covered()}"
+            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n{self._coverage_line()}"
             f"measured  {measured}\n"
             f"proved    ε ≥ {self.lower_bound:.4g} at {100 * self.proof_confidence:.6g}% "
             f"confidence by {self.method!r}, assuming {self.assumption}\n"
             f"scores    {self.observed} observed against {null}: {self.statistic}\n"
-            f"result    {self._result()}"
+            f"result    {self._result_text()}"
         )
 
 
@@ -275,7 +283,7 @@ def run_scores(run: object, adversary: Adversary | None = None) -> Scores:
             raise_invalid(
                 "adversary",
                 adversary,
-                "for a record alone: scores do not say who sees what",
+                "to be None: only records are seen by an adversary, and this run has bare scores",
             )
         return result
     if not isinstance(result, AuditRecord):
@@ -289,13 +297,17 @@ def run_scores(run: object, adversary: Adversary | None = None) -> Scores:
         raise_invalid(
             "unobserved",
             result.unobserved.count,
-            f">= 2, as a canary took part {how_often(most_participations)}",
+            f">= 2, as a canary took part {how_often(most_participations)} and rounds may be"
+            " correlated",
         )
     return scores
 
 
 def _result_of(run: object) -> object:
-    """The result of a run, after calls: `Scores`, an `AuditRecord`, or something else."""
+    """The result of a run: `Scores`, an `AuditRecord`, or an object of a wrong type.
+
+    A callable is called, and so is the method ``record`` of the run or of what was returned.
+    """
     if callable(run) and not hasattr(run, "record"):
         run = run()
     record = getattr(run, "record", None)
@@ -363,6 +375,31 @@ def find_evidence(
     lower = lower_bound(
         scores, delta, confidence=proof_confidence, method=method
     )
+    estimate = None
+    laws = LawTest(objection=_NO_GAUSSIAN_EPSILON)
+    power_of_claim: Callable[[float], float] | None = None
+    findings = Findings()
+    participations = None
+    if isinstance(run, AuditRecord):
+        adversary = adversary or claim_adversary(run)
+        client = AuditedClient.of(run, adversary, worst_case=True)
+        findings = run.findings
+        participations = client.participations
+        if delta:
+            run_answer = answer(run, adversary, delta, confidence, client)
+            estimate = run_answer.estimate
+            laws = laws_of_record(run, client, run_answer)
+            power_of_claim = functools.partial(
+                power_of_answer, run_answer, client
+            )
+    elif delta and scores.infinite:
+        laws = LawTest(
+            objection="some scores are infinite, and Gaussian ones are not"
+        )
+    elif delta:
+        estimate = epsilon_of_one_variance(scores, delta, confidence)
+        laws = laws_of_scores(scores, method)
+        power_of_claim = functools.partial(power_of_estimate, estimate)
     evidence = Evidence(
         claimed=epsilon,
         delta=delta,
@@ -370,53 +407,26 @@ def find_evidence(
         lower_bound=lower,
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=None,
+        estimate=estimate,
         observed=scores.observed.size,
-        unobserved=compared_with(scores, method),
+        unobserved=num_unobserved(scores, method),
         statistic=scores.statistic,
-        ceiling=ceiling(scores, delta, proof_confidence, method),
-        laws=LawTest(objection=_NO_GAUSSIAN_EPSILON),
+        laws=laws,
+        faults=findings.step_faults,
+        unseen=findings.unseen,
+        adversary=adversary,
+        participations=participations,
     )
-    power_at = None
-    if isinstance(run, AuditRecord):
-        adversary = adversary or claim_adversary(run)
-        client = AuditedClient.of(run, adversary, most=True)
-        evidence = dataclasses.replace(
-            evidence,
-            faults=run.findings.step_faults,
-            unseen=run.findings.unseen,
-            adversary=adversary,
-            participations=client.participations,
-        )
-        if delta:
-            run_answer = answer(run, adversary, delta, confidence, client)
-            laws = laws_of_record(run, client, run_answer)
-            evidence = dataclasses.replace(
-                evidence, estimate=run_answer.estimate, laws=laws
-            )
-            power_at = functools.partial(power_of_answer, run_answer, client)
-    elif delta and scores.infinite:
-        laws = LawTest(
-            objection="some scores are infinite, and Gaussian ones are not"
-        )
-        evidence = dataclasses.replace(evidence, laws=laws)
-    elif delta:
-        estimate = epsilon_of_one_variance(scores, delta, confidence)
-        laws = laws_of_scores(scores, method)
-        evidence = dataclasses.replace(evidence, estimate=estimate, laws=laws)
-        power_at = functools.partial(power_of_estimate, estimate)
     if not power or evidence.violated or math.isinf(epsilon):
         return evidence
-    share = 0.0
-    if power_at is not None and not evidence.laws.objection:
-        share = power_at(epsilon)
-    elif (
-        run is scores
-        and evidence.ceiling > epsilon
-        and not BOUNDS[method].gaussian
-    ):
-        share = power_of_bound(scores, delta, epsilon, proof_confidence, method)
-    return dataclasses.replace(evidence, power=share)
+    claim_power = 0.0
+    if power_of_claim is not None and not laws.objection:
+        claim_power = power_of_claim(epsilon)
+    elif run is scores and not BOUNDS[method].gaussian:
+        claim_power = power_of_bound(
+            scores, delta, epsilon, proof_confidence, method
+        )
+    return dataclasses.replace(evidence, power=claim_power)
 
 
 def assert_private(
@@ -440,7 +450,7 @@ def assert_private(
         adversary: see `find_evidence`.
         method: see `find_evidence`.
         allow_undecided: whether to pass if the run cannot distinguish ε from twice the claim.
-        allow_unseen: whether to pass if some assumption of the claim was not observed.
+        allow_unseen: whether to pass if some assumption of the accounting was not observed.
 
     Raises:
         AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
@@ -459,7 +469,7 @@ def assert_private(
         )
     if evidence.unseen and not allow_unseen:
         raise Undecided(str(evidence))
-    if evidence.undecided and not allow_undecided:
+    if evidence.undecided_reason and not allow_undecided:
         raise Undecided(str(dataclasses.replace(evidence, unseen=())))
     return evidence
 
@@ -472,9 +482,9 @@ def evidence_against_theory(
 ) -> Evidence | None:
     """`find_evidence` about the analytical ε of the client that takes part most often.
 
-    A report only needs to know whether that ε is violated, for each adversary, so the power of
-    the test, which takes longest, is not computed. The result is ``None`` if there is no finite
-    analytical ε, or if no claim about the record can be tested.
+    A report only needs to know whether that ε is refuted. So the power of the test, which takes
+    most of the time, is not computed. The result is ``None`` if there is no finite analytical ε,
+    or if no claim about the record can be tested.
 
     Args:
         record: the audit record of a run.
@@ -483,7 +493,7 @@ def evidence_against_theory(
         confidence: see `find_evidence`.
     """
     try:
-        client = AuditedClient.of(record, adversary, most=True)
+        client = AuditedClient.of(record, adversary, worst_case=True)
         limit = analytical(record.mechanism, client, delta).epsilon
         if limit is None or math.isinf(limit):
             return None
@@ -491,30 +501,34 @@ def evidence_against_theory(
             record, limit, delta, confidence, adversary=adversary, power=False
         )
     except ValueError:
-        # There are too few canaries, or there is no null.
+        # There are too few canaries, or the scores have no null.
         return None
 
 
 def _check_measured(scores: Scores, method: str) -> None:
-    """Raise for observed scores without spread, unless they are larger and no law is assumed."""
+    """Raise for scores without any spread.
+
+    They are allowed if the observed ones are larger, and if the method does not assume Gaussian
+    scores.
+    """
     if not all_equal(scores.observed):
         return
     score = scores.observed[0]
-    null = 0.0
+    null_score = 0.0
     null_text = ""
-    if compared_with(scores, method):
+    if num_unobserved(scores, method):
         _, unobserved = scores.both()
         if not all_equal(unobserved):
             return
-        null = unobserved[0]
-        null_text = f" and {null:.4g} for every unobserved one"
-    if score <= null:
+        null_score = unobserved[0]
+        null_text = f" and {null_score:.4g} for every unobserved one"
+    if score <= null_score:
         raise NotMeasured(
             f"the score ({scores.statistic}) is {score:.4g} for every observed canary{null_text}: "
             "no canary reached what was released, or the statistic cancels it"
         )
     if BOUNDS[method].gaussian:
         raise NotMeasured(
-            f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
-            "leave out method, for a bound without that assumption"
+            f"scores without any spread are not Gaussian, as method={method!r} assumes; "
+            "leave out method for a bound without that assumption"
         )

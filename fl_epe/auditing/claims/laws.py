@@ -1,15 +1,17 @@
 """The laws that an estimate assumes when it tests a claim, and the power of such tests.
 
-An estimate refutes a claim below its interval if scores are Gaussian and, if a client's rounds
-are secret, these are drawn by the recorded law. Both are tested in the same run. Scores of a
-record are inner products with random directions, which are Gaussian in any mechanism unless
-something is wrong. Bare scores may have any law, so that the test needs many of them. An
-estimate refutes nothing if its law was rejected, or if the scores are too few to reject it.
-Error rates and power: ``simulations/studies/false_convictions.py``.
+An estimate whose interval is above a claim refutes it if two laws hold: the scores are Gaussian
+and, if a client's rounds are secret, participations follow their recorded law. Both are tested
+in the same run. Scores of a record are inner products with random directions, which are Gaussian
+in any sound mechanism. Bare scores may have any law, so many of them are needed to test whether
+they are Gaussian. An estimate refutes nothing if a law was rejected, or if the scores are too
+few to reject it. Error rates and power: ``simulations/studies/false_convictions.py``.
 
 Examples:
-    >>> round(power_against_twice(lambda shift: 4 * shift, 2.0, reach=0.3, confidence=0.9973), 2)
-    0.98
+    >>> power_against_twice(
+    ...     lambda shift: 4 * shift, claim=2.0, half_interval=0.3, confidence=0.9973
+    ... )
+    0.977...
 """
 
 import dataclasses
@@ -26,9 +28,9 @@ from fl_epe.auditing.answer import (
     AuditedClient,
     client_epsilon,
     epsilon_of,
-    members_of,
+    num_members,
 )
-from fl_epe.auditing.bounds import BOUNDS, lower_bound, normal_scores
+from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, normal_scores
 from fl_epe.auditing.estimate import EpsilonEstimate, fit_gaussian, half_width
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scoring import (
@@ -41,34 +43,41 @@ from fl_epe.auditing.scoring import (
 from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import Events
 
-LEAST_OF_A_RECORD = 20
-"""Least number of a record's scores, observed and unobserved, for a test of Gaussian scores."""
+MIN_RECORD_SCORES = 20
+"""Least number of a record's scores, observed and unobserved, for a test of the Gaussian law."""
 
-LEAST_ASSUMED = 200
-LEAST_BARE = 2000
-"""Least number of bare scores for that test, if the user does not assume the law.
+MIN_ASSUMED_SCORES = 200
+"""Least number of bare scores for this test, if the user assumes the Gaussian law.
 
-`LEAST_ASSUMED` is the number if the user assumes it. 200 scores of Laplace noise reject the
-Gaussian law in 93% of runs; 2,000 scores of logistic noise, the most similar noise that is in
-use, reject it in nearly all runs.
+200 scores of Laplace noise reject it in 93% of runs.
 """
 
-POWER = 0.8
+MIN_BARE_SCORES = 2000
+"""Least number of bare scores for this test, if the user does not assume the law.
+
+2,000 scores of logistic noise, the most similar noise that is in use, reject it in nearly all
+runs.
+"""
+
+MIN_POWER = 0.8
 """With less power against twice the claimed ε, a claim that is not refuted is undecided."""
 
-# Level of the test of Gaussian scores, and so the rate at which a correct run is left
-# undecided. `assumptions.not_gaussian` tests at 0.1%, as a false alarm there costs the
-# estimate. Here a false alarm costs a refutation, and a miss is a false accusation.
+# Level of the test of the Gaussian law, and so the rate at which the estimate of a correct run
+# is not used. It is above the 0.1% of `not_gaussian`, as a law that is wrongly accepted may
+# refute a true claim.
 _GAUSSIAN_LEVEL = 0.005
 
-# Level of the tests of the model of a fit, and of sampling.
+# Level of the tests of equal variances, of the model of a fit, and of sampling.
 _MODEL_LEVEL = 0.001
 
-# Relative error of a scale that is solved for.
+# Relative error of the scales between which the power is computed.
 _SCALE_ERROR = 1e-3
 
 # The powers that `power_of_bound` tries.
 _POWERS = np.arange(0.95, 0.0, -0.05)
+
+# The square of a larger shift may overflow. Its ε is the same to all digits.
+_MAX_SHIFT = 1e100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,38 +97,39 @@ class LawTest:
 
 
 def laws_of_scores(scores: Scores, method: str) -> LawTest:
-    """Whether bare scores are Gaussian with one variance.
+    """Test whether bare scores are Gaussian with one variance.
 
     Args:
         scores: the scores, whose null is N(0, 1) or a group of unobserved scores.
-        method: the method of the lower bound; a user who names a Gaussian method assumes that
-            law.
+        method: the method of the lower bound. A user who names a Gaussian method assumes the
+            Gaussian law, which is then tested with fewer scores.
     """
     groups: tuple[Floats, ...]
-    if compared_with(scores, method):
+    if num_unobserved(scores, method):
         groups = in_moderate_units(*scores.both())
     else:
         groups = (normal_scores(scores.cosines, scores.dim or 2),)
     p_value = gaussian_p_value(groups)
-    least = LEAST_ASSUMED if BOUNDS[method].gaussian else LEAST_BARE
-    objection = _not_gaussian(groups, p_value, least)
+    is_assumed = BOUNDS[method].gaussian
+    min_scores = MIN_ASSUMED_SCORES if is_assumed else MIN_BARE_SCORES
+    objection = _gaussian_objection(groups, p_value, min_scores)
     if not objection and len(groups) == 2:
         observed, unobserved = groups
         ratio = float(np.var(observed, ddof=1) / np.var(unobserved, ddof=1))
         law = scipy.stats.f(observed.size - 1, unobserved.size - 1)
         if 2 * min(law.cdf(ratio), law.sf(ratio)) < _MODEL_LEVEL:
-            objection = f"the variance of observed scores is {ratio:.3g} times that of the others"
+            objection = f"observed scores have {ratio:.3g} times the variance of unobserved ones"
     return LawTest(p_value, None, objection)
 
 
 def epsilon_of_one_variance(
     scores: Scores, delta: float, confidence: float
 ) -> EpsilonEstimate:
-    """ε of two groups of Gaussian scores with one variance, or against N(0, 1) as `epsilon_of`.
+    """ε of two groups of Gaussian scores with one variance; `epsilon_of` for a null of N(0, 1).
 
-    The shift is the difference of the means over the pooled standard deviation, as in Student's
-    test. Its squared standard error is ``1/k + 1/u + shift²/(2·(k + u − 2))`` (Hedges and Olkin
-    1985).
+    The shift is the difference of the means, divided by the pooled standard deviation, as in
+    Student's test. Its squared standard error is ``1/k + 1/u + shift²/(2·(k + u − 2))`` (Hedges
+    and Olkin 1985).
 
     Args:
         scores: k observed scores, and u unobserved scores or a known null.
@@ -133,15 +143,15 @@ def epsilon_of_one_variance(
     alt = fit_gaussian(observed)
     null = fit_gaussian(unobserved)
     student = scipy.stats.ttest_ind_from_stats(
-        *dataclasses.astuple(alt), *dataclasses.astuple(null)
+        alt.mean, alt.std, alt.count, null.mean, null.std, null.count
     )
     mean_variance = 1 / alt.count + 1 / null.count
     shift = max(float(student.statistic), 0.0) * math.sqrt(mean_variance)
     freedom = alt.count + null.count - 2
-    variance = mean_variance + min(shift, 1e100) ** 2 / (2 * freedom)
+    variance = mean_variance + min(shift, _MAX_SHIFT) ** 2 / (2 * freedom)
     half = half_width(confidence) * math.sqrt(variance)
     low = 0.0
-    # The shift is infinite if the scores have no spread.
+    # The shift is infinite if the scores have no spread. Such scores have no lower limit.
     if math.isfinite(shift):
         low = max(shift - half, 0.0)
     return EpsilonEstimate(
@@ -157,7 +167,7 @@ def epsilon_of_one_variance(
 def laws_of_record(
     record: AuditRecord, client: AuditedClient, run_answer: Answer
 ) -> LawTest:
-    """Whether a record's scores and participations follow the laws that its answer assumes.
+    """Test whether a record's scores and participations follow the laws that its answer assumes.
 
     Args:
         record: the audit record of a run.
@@ -179,13 +189,14 @@ def laws_of_record(
         groups.append(scores.unobserved)
     p_value = gaussian_p_value(groups)
     sampling_p = None
-    objection = _not_gaussian(groups, p_value, LEAST_OF_A_RECORD)
-    fails_ladder = any(
+    # If there are several objections, the last one is reported.
+    objection = _gaussian_objection(groups, p_value, MIN_RECORD_SCORES)
+    has_several_scales = any(
         test is not None and test.is_significant(_MODEL_LEVEL)
         for test in (fit.number, fit.time)
     )
-    if fit.wide or null_misfit(scores) or fails_ladder:
-        objection = "scores do not follow what canaries added"
+    if fit.wide or null_misfit(scores) or has_several_scales:
+        objection = "the scores are not N(κ · expected score, 1) with one κ"
     if client.secret is not None:
         sampling_p = sampling_p_value(record, client.secret)
         if sampling_p < _MODEL_LEVEL:
@@ -193,12 +204,12 @@ def laws_of_record(
     if record.findings.clients_add_noise:
         objection = "clients add noise of their own, which canaries do not have"
     if record.findings.stopped is not None:
-        objection = "the run was ended by its scores"
+        objection = "a stopping rule ended the run by its scores"
     return LawTest(p_value, sampling_p, objection)
 
 
-def compared_with(scores: Scores, method: str) -> int:
-    """Number of unobserved scores that a bound uses; 0 with the exact null."""
+def num_unobserved(scores: Scores, method: str) -> int:
+    """Number of unobserved scores that a lower bound uses; 0 with the exact null."""
     has_exact_null = scores.dim is not None and not BOUNDS[method].needs_coins
     if has_exact_null or scores.unobserved is None:
         return 0
@@ -208,31 +219,28 @@ def compared_with(scores: Scores, method: str) -> int:
 def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
     """p-value of a test that groups of scores are Gaussian with one variance.
 
-    The test uses all scores less their group's mean.
-
-    It is ``None`` for fewer than eight scores, or scores without any spread.
+    The test uses the differences of all scores from their group's mean. The p-value is ``None``
+    for fewer than eight scores, or scores without any spread.
     """
-    fit = gaussian_test(
-        np.concatenate([group - group.mean() for group in groups])
-    )
-    if fit is None:
-        return None
-    return fit.p_value
+    residuals = np.concatenate([group - group.mean() for group in groups])
+    fit = gaussian_test(residuals)
+    return None if fit is None else fit.p_value
 
 
 def sampling_p_value(record: AuditRecord, events: Events) -> float:
     """p-value of canaries' participations under the law of their secret rounds.
 
-    It is 1 or 0 if only a dominating law is known. For coins there are three tests with a
-    Bonferroni correction: of the total number of participations, of its variance between
-    canaries (two-sided), and of its variance between rounds (one-sided).
+    If rounds are drawn by coins, there are three tests with a Bonferroni correction: of the total
+    number of participations, of its variance between canaries (two-sided), and of its variance
+    between rounds (one-sided). Otherwise the result is 0 if the participations are impossible
+    under the law, and 1 if they are possible.
     """
     presence = record.presence
     law = record.mechanism.participation
-    # A dominating law is not the law of the rounds.
+    # The events of a dominating law are not those by which the rounds were drawn.
     if law.dominating is not None:
         return float(np.all(presence.sum(axis=0) <= law.limit))
-    members = members_of(record, events)
+    # In each event a canary takes part at most once, and exactly once if that is certain.
     for event in events.independent:
         counts = presence[np.unique(event.rounds)].sum(axis=0)
         if np.any(counts > 1) or (event.chance == 1 and np.any(counts == 0)):
@@ -244,12 +252,15 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     ]
     if not chances:
         return 1.0
+    members = num_members(record, events)
     total = int(presence.sum())
     trials = members * record.rounds
-    totals = scipy.stats.binom(trials, float(np.mean(chances)))
-    by_total = 2 * min(float(totals.cdf(total)), float(totals.sf(total - 1)))
+    total_law = scipy.stats.binom(trials, float(np.mean(chances)))
+    lower_tail = float(total_law.cdf(total))
+    upper_tail = float(total_law.sf(total - 1))
+    by_total = 2 * min(lower_tail, upper_tail)
     rate = total / trials
-    if not 0 < rate < 1:
+    if not 0 < rate < 1:  # the counts have no variance
         return min(1.0, by_total)
     absent = np.zeros(members - presence.shape[1])
     canary_counts = np.append(presence.sum(axis=0), absent)
@@ -263,7 +274,7 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
 def power_against_twice(
     epsilon_at: Callable[[float], float],
     claim: float,
-    reach: float,
+    half_interval: float,
     confidence: float,
 ) -> float:
     """The probability that an estimate refutes a claim if ε is twice as large.
@@ -271,16 +282,16 @@ def power_against_twice(
     Args:
         epsilon_at: ε as an increasing function of a scale.
         claim: the claimed ε, finite.
-        reach: distance of the scale's estimate from the end of its interval.
+        half_interval: half the width of the scale's interval.
         confidence: confidence of that interval, two-sided.
     """
-    if not 0 < reach < math.inf:
+    if not 0 < half_interval < math.inf:
         return 0.0
     # One value may take a tenth of a second.
     cached = functools.cache(epsilon_at)
-    claimed = scale_at(cached, claim, close=_SCALE_ERROR)
-    twice = scale_at(cached, 2 * claim, close=_SCALE_ERROR)
-    distance = (twice - claimed) / reach
+    claimed_scale = scale_at(cached, claim, close=_SCALE_ERROR)
+    twice_scale = scale_at(cached, 2 * claim, close=_SCALE_ERROR)
+    distance = (twice_scale - claimed_scale) / half_interval
     return float(scipy.special.ndtr(half_width(confidence) * (distance - 1)))
 
 
@@ -306,11 +317,12 @@ def power_of_estimate(estimate: EpsilonEstimate, claim: float) -> float:
     if not math.isfinite(estimate.high):
         return 0.0
     delta = estimate.delta
-    shift = shift_of_epsilon(estimate.epsilon, delta)
+    estimated_shift = shift_of_epsilon(estimate.epsilon, delta)
+    high_shift = shift_of_epsilon(estimate.high, delta)
     return power_against_twice(
         lambda shift: float(epsilon_of_shift(shift, delta)),
         claim,
-        shift_of_epsilon(estimate.high, delta) - shift,
+        high_shift - estimated_shift,
         estimate.confidence,
     )
 
@@ -320,9 +332,10 @@ def power_of_bound(
 ) -> float:
     """Power of a lower bound against twice the claimed ε, in steps of 5%.
 
-    The noise is Gaussian, or Laplace noise at δ = 0. Scores at the quantiles of its law are
-    shifted by their sampling error at each power; the largest power at which the bound is above
-    the claim is returned.
+    The noise is Gaussian, or Laplace noise at δ = 0. The scores are the quantiles of its law,
+    at ε twice the claim. For each power they are shifted by the sampling error of their means
+    that is exceeded with this probability. The result is the largest power at which the bound
+    is above the claim.
 
     Args:
         scores: the scores, of which only their numbers and their null are used.
@@ -331,40 +344,40 @@ def power_of_bound(
         confidence: confidence of the bound.
         method: method of the bound.
     """
+    if ceiling(scores, delta, confidence, method) <= claim:
+        return 0.0  # no scores would refute the claim
     law = scipy.stats.norm if delta else scipy.stats.laplace
     shift = shift_of_epsilon(2 * claim, delta) if delta else 2 * claim
     count = scores.observed.size
     observed = law.ppf(_quantiles(count)) + shift
     variance = 1 / count
     null = None
-    unobserved = compared_with(scores, method)
+    unobserved = num_unobserved(scores, method)
     if unobserved:
         null = law.ppf(_quantiles(unobserved))
         variance += 1 / unobserved
     error = law.std() * math.sqrt(variance)
     for power in _POWERS:
-        likely = dataclasses.replace(
+        likely_scores = dataclasses.replace(
             scores,
             observed=observed - scipy.special.ndtri(power) * error,
             unobserved=null,
             linear=True,
         )
-        if (
-            lower_bound(likely, delta, confidence=confidence, method=method)
-            > claim
-        ):
+        bound = lower_bound(
+            likely_scores, delta, confidence=confidence, method=method
+        )
+        if bound > claim:
             return float(power)
     return 0.0
 
 
-def _not_gaussian(
-    groups: Sequence[Floats], p_value: float | None, least: int
+def _gaussian_objection(
+    groups: Sequence[Floats], p_value: float | None, min_scores: int
 ) -> str:
     """The objection of a `LawTest` for scores that are too few, or not Gaussian; else empty."""
-    if p_value is None or sum(group.size for group in groups) < least:
-        return (
-            f"fewer than {least} scores cannot tell whether they are Gaussian"
-        )
+    if p_value is None or sum(group.size for group in groups) < min_scores:
+        return f"fewer than {min_scores} scores cannot tell whether they are Gaussian"
     if p_value < _GAUSSIAN_LEVEL:
         return f"the scores are not Gaussian (p = {p_value:.2g})"
     return ""
@@ -373,11 +386,12 @@ def _not_gaussian(
 def _excess_variance(
     counts: Integers | Floats, trials: int, rate: float
 ) -> float:
-    """The excess of the counts' variance over Binomial(trials, rate), in standard errors."""
-    square = trials * rate * (1 - rate)
-    fourth = square * (1 + 3 * (trials - 2) * rate * (1 - rate))
-    excess = float(np.sum((counts - trials * rate) ** 2)) - len(counts) * square
-    return excess / math.sqrt(len(counts) * (fourth - square**2))
+    """Variance of counts in excess of that of Binomial(trials, rate), in standard errors."""
+    variance = trials * rate * (1 - rate)
+    fourth_moment = variance * (1 + 3 * (trials - 2) * rate * (1 - rate))
+    squares = float(np.sum((counts - trials * rate) ** 2))
+    excess = squares - len(counts) * variance
+    return excess / math.sqrt(len(counts) * (fourth_moment - variance**2))
 
 
 def _quantiles(count: int) -> Floats:

@@ -41,9 +41,6 @@ from fl_epe.table_file import (
     table_rows,
 )
 
-Table = tuple[dict[str, Floats], Callable[[int], str]]
-"""Columns by name, with NaN for empty cells, and a function that names a row in messages."""
-
 LAYOUT = (
     "columns (or keys) 'observed' and, unless --dim is given, 'unobserved'; "
     "or 'score' and 'member' (1 took part, 0 did not)"
@@ -51,7 +48,39 @@ LAYOUT = (
 
 # The names of the columns that are read.
 _NAMES = ("observed", "unobserved", "score", "member")
-_MEMBER = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
+
+# Words in the column "member", in lower case. Numbers that are equal to 1 or 0 are read as well.
+_MEMBER_WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """The columns of a file.
+
+    Attributes:
+        columns: the numbers of each column by its name, NaN for an empty cell. A column whose
+            name is not in `_NAMES` has no numbers; its name is only shown in messages.
+        place: the name of a row in messages, by its index.
+    """
+
+    columns: dict[str, Floats]
+    place: Callable[[int], str]
+
+    def check_complete(self, name: str, numbers: Floats) -> None:
+        """Raise a `ValueError` if a column has an empty cell."""
+        missing = np.flatnonzero(np.isnan(numbers))
+        if len(missing):
+            raise ValueError(
+                f"{self.place(int(missing[0]))}: {name} is missing"
+            )
+
+    def without_end(self, name: str) -> Floats:
+        """A column without the empty cells at its end, which fill up the shorter column."""
+        numbers = self.columns.get(name, np.empty(0))
+        last = np.flatnonzero(~np.isnan(numbers)).max(initial=-1)
+        numbers = numbers[: last + 1]
+        self.check_complete(name, numbers)
+        return numbers
 
 
 def read_scores(path: Path) -> tuple[Floats, Floats | None]:
@@ -69,132 +98,87 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
             reason and, for a fault of a cell, the row.
     """
     readers = {
-        **dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _rows),
-        ".npz": _npz,
-        ".json": _json,
-        ".npy": _npy,
+        **dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _read_rows),
+        ".npz": _read_npz,
+        ".json": _read_json,
+        ".npy": _read_npy,
     }
     return read_table(
         path,
         {
-            end: functools.partial(_scores, read)
-            for end, read in readers.items()
+            ending: functools.partial(_scores, read)
+            for ending, read in readers.items()
         },
         LAYOUT,
     )
 
 
 def _scores(
-    read: Callable[[Path], Table], path: Path
+    read: Callable[[Path], _Table], path: Path
 ) -> tuple[Floats, Floats | None]:
     """Observed and unobserved scores of a table in either layout."""
-    columns, place = read(path)
+    table = read(path)
+    columns = table.columns
     names = shown(sorted(columns))
     has_groups = "observed" in columns or "unobserved" in columns
     if "score" in columns and "member" not in columns:
         raise ValueError(f"'score' needs a column 'member', found {names}")
     if has_groups and ("score" in columns or "member" in columns):
         raise ValueError(f"found {names}, of two layouts: keep one of them")
-    if "score" in columns:
+    if has_groups:
+        observed = table.without_end("observed")
+        unobserved = table.without_end("unobserved")
+    elif "score" in columns:
         scores = columns["score"]
         members = columns["member"]
         if len(scores) != len(members):
             raise ValueError(
                 f"score has {len(scores)} values and member {len(members)}"
             )
-        _check_complete("score", scores, place)
-        _check_complete("member", members, place)
+        table.check_complete("score", scores)
+        table.check_complete("member", members)
         observed = scores[members == 1]
         unobserved = scores[members == 0]
-    elif has_groups:
-        observed = _without_end("observed", columns, place)
-        unobserved = _without_end("unobserved", columns, place)
     else:
         raise ValueError(f"found {names}")
     return observed, unobserved if len(unobserved) else None
 
 
-def _without_end(
-    name: str, columns: dict[str, Floats], place: Callable[[int], str]
-) -> Floats:
-    """A column without the empty cells at the end, which fill up the shorter column."""
-    numbers = columns.get(name, np.empty(0))
-    last = np.flatnonzero(~np.isnan(numbers)).max(initial=-1)
-    numbers = numbers[: last + 1]
-    _check_complete(name, numbers, place)
-    return numbers
-
-
-def _check_complete(
-    name: str, numbers: Floats, place: Callable[[int], str]
-) -> None:
-    """Raises if a column has an empty cell."""
-    missing = np.flatnonzero(np.isnan(numbers))
-    if len(missing):
-        raise ValueError(f"{place(int(missing[0]))}: {name} is missing")
-
-
 def _cell(name: str, value: Any, place: str) -> float:
     """The number in a cell; NaN if it is empty."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    text = str(value).strip().lower()
+    if value is None or not text:
         return math.nan
+    number = _number(value, text)
     if name == "member":
-        member = _MEMBER.get(str(value).strip().lower(), _number(value))
-        if member not in (0, 1):
+        number = _MEMBER_WORDS.get(text, number)
+        if number not in (0, 1):
             raise ValueError(
                 f"{place}: member={shown(value)} is neither 1 nor 0"
             )
-        return member
-    number = _number(value)
     if math.isnan(number):
         raise ValueError(f"{place}: {name}={shown(value)} is not a number")
     return number
 
 
-def _number(value: Any) -> float:
-    """A number, or infinity if it is written so; NaN for anything else, and too large numbers."""
+def _number(value: Any, text: str) -> float:
+    """The number in a cell with this text.
+
+    It is NaN for anything else, and for numbers that are too large for a float.
+    """
+    # `float` accepts these values and texts, which are no numbers in a table.
+    if isinstance(value, bool | bytes) or "_" in text:
+        return math.nan
     try:
-        # `float` accepts these values and texts, which are no numbers in a table.
-        if isinstance(value, bool | np.bool_ | bytes) or "_" in str(value):
-            return math.nan
         number = float(value)
     except (ValueError, TypeError, OverflowError):
         return math.nan
-    if math.isinf(number) and "inf" not in str(value).lower():
+    if math.isinf(number) and "inf" not in text:
         return math.nan
     return number
 
 
-def _table(columns: Mapping[str, Any]) -> Table:
-    """The table of columns in memory, of which only those of `LAYOUT` are read."""
-    names = [name.strip().lower() for name in columns]
-    check_header(names)
-    numbers = {
-        name: _column(name, cells)
-        for name, cells in zip(names, columns.values(), strict=True)
-    }
-    return numbers, lambda row: f"row {row + 1}"
-
-
-def _column(name: str, cells: Any) -> Floats:
-    """The numbers of a column in memory; empty if its name is not in `LAYOUT`."""
-    if name not in _NAMES:
-        return np.empty(0)
-    if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
-        numbers = np.asarray(cells, np.float64)
-        if name == "member":
-            is_valid = np.isin(numbers, (0, 1))
-        else:
-            is_valid = ~np.isnan(numbers)
-        if is_valid.all():
-            return numbers
-    return np.array(
-        [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)],
-        np.float64,
-    )
-
-
-def _rows(path: Path) -> Table:
+def _read_rows(path: Path) -> _Table:
     """A table that is read row by row into arrays of numbers, to save memory."""
     table = table_rows(path, _NAMES)
     columns = {name: array.array("d") for name in table.names}
@@ -204,13 +188,16 @@ def _rows(path: Path) -> Table:
         place = table.place(row_number)
         for name, cell in zip(table.names, cells, strict=True):
             if table.decimal == "," and isinstance(cell, str):
+                # Beside decimal commas a point is an error, which "?" leads to.
                 cell = cell.replace(".", "?").replace(",", ".")
             columns[name].append(_cell(name, cell, place))
-    arrays = {name: np.asarray(column) for name, column in columns.items()}
-    return arrays, lambda row: table.place(row_numbers[row])
+    return _Table(
+        {name: np.asarray(column) for name, column in columns.items()},
+        lambda row: table.place(row_numbers[row]),
+    )
 
 
-def _npz(path: Path) -> Table:
+def _read_npz(path: Path) -> _Table:
     _, columns = read_archive(path, "an archive of scores")
     if {"meta", "presence"} <= columns.keys():
         raise ValueError("this is a run's record; see 'fl-epe report RUN_DIR'")
@@ -222,14 +209,14 @@ def _npz(path: Path) -> Table:
     )
 
 
-def _npy(path: Path) -> Table:
+def _read_npy(path: Path) -> _Table:
     values = read_npy(path, "an array of observed scores")
     if values.ndim != 1:
         raise ValueError(f"shape={values.shape} is not (k,)")
     return _table({"observed": values})
 
 
-def _json(path: Path) -> Table:
+def _read_json(path: Path) -> _Table:
     content = json_object(path.read_bytes(), "the text")
     columns = {}
     for name, cells in content.items():
@@ -241,27 +228,45 @@ def _json(path: Path) -> Table:
     return _table(columns)
 
 
+def _table(columns: Mapping[str, Any]) -> _Table:
+    """The table of columns in memory."""
+    names = [name.strip().lower() for name in columns]
+    check_header(names)
+    numbers = {}
+    for name, cells in zip(names, columns.values(), strict=True):
+        if name not in _NAMES:
+            cells = ()
+        elif isinstance(cells, np.ndarray):
+            cells = cells.tolist()
+        numbers[name] = np.array(
+            [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)],
+            np.float64,
+        )
+    return _Table(numbers, lambda row: f"row {row + 1}")
+
+
 @dataclasses.dataclass(frozen=True)
 class ScoreSummary:
-    """The answer of bare scores, with every estimate, bound and test that applies to them.
+    """The result of an audit by bare scores, with all estimates, bounds and tests that apply.
 
     Attributes:
         delta: target δ.
         confidence: confidence of the interval (two-sided) and of the lower bound (one-sided).
         dim: dimension of the cosines; ``None`` if the scores are not cosines.
-        observed, unobserved: number of scores in each group.
-        estimates: every estimate that applies; the first is the answer's. It is empty if none
-            does.
-        proved: a lower bound on ε; ``None`` without one.
-        proof: the method of the lower bound, chosen by the number of scores and δ alone.
+        observed: number of observed scores.
+        unobserved: number of unobserved scores.
+        estimates: every estimate that applies; the first is the primary one. It is empty if
+            none applies.
+        proved: the primary lower bound on ε; ``None`` without one.
+        proof: the method of that bound, chosen by the number of scores and δ alone.
         bounds: every lower bound that applies, by its method.
         gaussian: test of normality for each group with enough scores.
         evidence: the evidence about the claim; ``None`` if nothing is claimed.
-        overlap: ``m²·k/d`` for a mean score m: the share of k observed canaries in the energy
-            of the released vector, if all are in one vector; ``None`` if the scores are not
-            cosines.
-        refused: why the first estimate whose law the scores refute does not apply; ``None`` if
-            there is none.
+        overlap: ``m²·k/d`` for a mean score m, which is the share of k observed canaries in the
+            energy of the released vector, if all are in one vector; ``None`` if the scores are
+            not cosines.
+        refusal: why an estimate is missing: the first one whose law the scores refute, and how;
+            ``None`` if they refute none.
     """
 
     delta: float
@@ -276,20 +281,20 @@ class ScoreSummary:
     gaussian: dict[str, GaussianFit]
     evidence: Evidence | None = None
     overlap: float | None = None
-    refused: str | None = None
+    refusal: str | None = None
 
     @property
     def estimate(self) -> EpsilonEstimate | None:
-        """The answer's estimate; ``None`` if the scores have no law that an estimate assumes."""
+        """The primary estimate; ``None`` if the scores have no law that an estimate assumes."""
         if self.estimates:
             return self.estimates[0]
         return None
 
     @property
-    def if_gaussian(self) -> bool:
-        """Whether the estimate holds only if the scores are Gaussian, which few scores cannot show.
+    def assumes_gaussian(self) -> bool:
+        """Whether the estimate holds only if the scores are Gaussian.
 
-        Cosines have a known law.
+        It does not if the scores are cosines, whose law is known, or if it holds for any law.
         """
         if self.dim is not None or self.estimate is None:
             return False
@@ -311,32 +316,28 @@ def bare_scores(
         NotMeasured: a `ValueError`, for fewer than two scores of a group, or neither
             ``unobserved`` nor ``dim``.
     """
-    groups: dict[str, ArrayLike | None] = {
-        "took part": observed,
-        "did not take part": unobserved,
-    }
-    if unobserved is None and dim is None:
-        groups["did not take part"] = ()
-    for name, group in groups.items():
-        if (
-            group is None
-            or np.ndim(group) != 1
-            or np.size(group) >= LEAST_CANARIES
-        ):
-            continue
-        count = "only 1" if np.size(group) else "no"
-        alternative = ""
-        if dim is None and group is not observed:
-            alternative = ", or cosines their --dim"
-        raise NotMeasured(
-            f"there is {count} score of a canary that {name}; "
-            f"an ε needs at least {LEAST_CANARIES}{alternative}"
-        )
+    remedy = ""
+    if dim is None:
+        remedy = ", or --dim if the scores are cosines"
+        unobserved = () if unobserved is None else unobserved
+    _check_count("took part", observed, "")
+    if unobserved is not None:
+        _check_count("did not take part", unobserved, remedy)
     scores = np.asarray(observed)
     null_scores = None if unobserved is None else np.asarray(unobserved)
     if dim is None:
         return Scores(scores, null_scores)
     return Scores.from_cosines(scores, dim, null_scores)
+
+
+def _check_count(group: str, scores: ArrayLike, remedy: str) -> None:
+    """Raise `NotMeasured` if a vector has too few scores. `Scores` refuses any other shape."""
+    count = np.size(scores)
+    if np.ndim(scores) == 1 and count < LEAST_CANARIES:
+        raise NotMeasured(
+            f"there is {'only 1' if count else 'no'} score of a canary that {group}; "
+            f"an ε needs at least {LEAST_CANARIES}{remedy}"
+        )
 
 
 def summarize_scores(
@@ -347,7 +348,7 @@ def summarize_scores(
     coins: bool = False,
     claim: float | None = None,
 ) -> ScoreSummary:
-    """The answer of bare scores, and all estimates and bounds that apply to them.
+    """The result of an audit by bare scores.
 
     Args:
         scores: the scores, see `bare_scores`.
@@ -370,19 +371,17 @@ def summarize_scores(
     if bare.unobserved is not None:
         candidates.append((bare, "fitted"))
     estimates: list[EpsilonEstimate] = []
-    refused = None
+    refusal = None
     for candidate, variance in candidates:
         try:
             estimates.append(
                 epsilon_of(candidate, delta, variance, confidence, refuse=True)
             )
         except NotMeasured as error:
-            refused = refused or str(error)
+            refusal = refusal or str(error)
     gaussian = {}
-    for name, group in (
-        ("observed", bare.observed),
-        ("unobserved", bare.unobserved),
-    ):
+    groups = {"observed": bare.observed, "unobserved": bare.unobserved}
+    for name, group in groups.items():
         test = None if group is None else gaussian_test(group)
         if test is not None:
             gaussian[name] = test
@@ -398,7 +397,7 @@ def summarize_scores(
         observed=len(scores.observed),
         unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=tuple(estimates),
-        refused=refused,
+        refusal=refusal,
         proved=None if proof is None else bounds.get(proof),
         proof=proof,
         bounds=bounds,

@@ -15,20 +15,19 @@ def assert_silos_private(
     *,
     allow_undecided: bool = False,
 ) -> None:
-    """Fail if an answer refutes the claim that a silo was (ε, δ)-DP; passing is no proof.
+    """Fail if an answer refutes the claim that a silo was (ε, δ)-DP; passing does not prove it.
 
     Args:
         answers: the answers by silo, such as `fl_epe.flower.RecordAudit.answers`.
         epsilon: the claim for one unit of a silo, in nats.
         delta: the δ of the claim, and of every answer.
-        allow_undecided: whether to pass if a silo measured nothing, or if its interval is above
-            the claim without a proof.
+        allow_undecided: whether to pass if `Undecided` would be raised.
 
     Raises:
         AssertionError: with the name of each silo that has faults, or a lower bound above
             ``epsilon`` against an adversary.
-        Undecided: a `ValueError`, if there is no such silo, but a silo that measured nothing,
-            or an interval above the claim.
+        Undecided: a `ValueError`, if no claim is refuted, but a silo measured nothing, or the
+            interval of ε is above the claim and the lower bound is not, or there are no answers.
         ValueError: if an answer has another δ.
 
     Examples:
@@ -58,7 +57,7 @@ def assert_silos_private(
                 )
             elif (line.low or 0.0) > epsilon:
                 undecided.append(
-                    f"{silo}: the interval of ε is above the claim, and no proof"
+                    f"{silo}: the interval of ε is above the claim, but no lower bound is"
                 )
         if all(line.epsilon is None for line in answer.lines):
             undecided.append(f"{silo}: nothing was measured")
