@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar
 
 from fl_epe.checks import check_count
 from fl_epe.cli.console import (
-    NOT_MEASURED,
+    NOT_OK,
     ProgressLine,
     output_directory,
-    print_whole,
+    print_unwrapped,
     terminal,
     waiting,
 )
@@ -115,7 +115,7 @@ class Compare:
             if plan.task is not None:
                 folder = shlex.quote(str(output))
                 text += f" The same command with --output {folder} goes on."
-            print_whole("", text)
+            print_unwrapped("", text)
             return exit_status(stop)
         if all(row.skipped is not None for row in rows):
             raise ValueError(
@@ -123,9 +123,9 @@ class Compare:
             )
         write_comparison(plan, rows, output)
         print_comparison(plan, rows, terminal(), details=self.details)
-        print_whole(f"Report: {output / 'compare.html'}")
+        print_unwrapped(f"Report: {output / 'compare.html'}")
         if any(row.failed is not None for row in rows):
-            return NOT_MEASURED
+            return NOT_OK
         return 0
 
 
@@ -148,11 +148,11 @@ class Schedules:
             console.print(kind, style="bold")
             description, _ = description_of(schedule_class)
             first_paragraph = description.split("\n\n")[0]
-            print_whole("  " + " ".join(first_paragraph.split()))
+            print_unwrapped("  " + " ".join(first_paragraph.split()))
             maker = schedule_maker(kind)
             texts = texts_of(schedule_class) | texts_of(maker)
             # The first two parameters, rounds and participations, are options of all commands.
             for name in list(inspect.signature(maker).parameters)[2:]:
-                print_whole(f"    {name}: {texts.get(name, '')}")
-        print_whole(description_of(Schedules)[1])
+                print_unwrapped(f"    {name}: {texts.get(name, '')}")
+        print_unwrapped(description_of(Schedules)[1])
         return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fl_epe.checks import raise_invalid
-from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, waiting
+from fl_epe.cli.console import NOT_OK, print_json, print_unwrapped, waiting
 from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
 from fl_epe.tasks import look_in_current_folder
@@ -82,7 +82,7 @@ class Conform:
         if self.json:
             print_json(conformance.as_json())
         else:
-            print_whole(conformance.table())
+            print_unwrapped(conformance.table())
         if conformance.passed:
             return 0
-        return NOT_MEASURED
+        return NOT_OK

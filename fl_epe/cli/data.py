@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fl_epe.checks import did_you_mean, raise_invalid
-from fl_epe.cli.console import ProgressLine, print_whole, waiting
+from fl_epe.cli.console import ProgressLine, print_unwrapped, waiting
 from fl_epe.config import RunConfig
 from fl_epe.files import write_text
 from fl_epe.tasks import (
@@ -88,7 +88,9 @@ class New:
         command = f"fl-epe run {path.stem}:task"
         if path.parent != Path():
             command = f"cd {shlex.quote(str(path.parent))} && {command}"
-        print_whole(f"{path}: a task of your own", *about, f"Next: {command}")
+        print_unwrapped(
+            f"{path}: a task of your own", *about, f"Next: {command}"
+        )
         return 0
 
     def _of_table(self, data: Path) -> tuple[str, list[str]]:
@@ -210,13 +212,13 @@ class Convert:
                 vocabulary=self.vocabulary,
                 on_progress=line.show,
             )
-        print_whole(
+        print_unwrapped(
             f"{self.target}: {len(store):,} clients, {store.about['examples']:,} examples, "
             f"{store.about['held_out']:,} held out"
         )
         empty = store.about["clients_without_examples"]
         if empty:
-            print_whole(f"Clients left out, without examples: {empty:,}")
+            print_unwrapped(f"Clients left out, without examples: {empty:,}")
         return 0
 
 

@@ -228,7 +228,9 @@ class _Machine:
             loggers.close({"status": "stopped"})
             lost = "" if end.kept else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
-            console.print_whole("", f"Stopped {where}. Go on with: {resume}")
+            console.print_unwrapped(
+                "", f"Stopped {where}. Go on with: {resume}"
+            )
             return status
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
@@ -236,7 +238,7 @@ class _Machine:
             is_kept = simulation.has_checkpoint(output / CHECKPOINT)
             if not (is_kept and isinstance(error, KeyboardInterrupt)):
                 raise
-            console.print_whole("", f"Stopped. Go on with: {resume}")
+            console.print_unwrapped("", f"Stopped. Go on with: {resume}")
             return exit_status(error)
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))

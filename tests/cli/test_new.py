@@ -351,7 +351,7 @@ def test_a_client_takes_part_at_least_twice(
 
 def test_what_takes_long_is_said(monkeypatch):
     ended = threading.Event()
-    monkeypatch.setattr(console, "PATIENCE", 0)
+    monkeypatch.setattr(console, "MAX_SILENT_SECONDS", 0)
     said = list[str]()
 
     def say(text, **_):
