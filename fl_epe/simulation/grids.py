@@ -229,17 +229,17 @@ class RunStoppedError(Exception):
     Attributes:
         rounds_done: number of complete rounds.
         rounds: number of all rounds.
-        kept: whether a checkpoint of the complete rounds was written.
+        is_saved: whether a checkpoint of the complete rounds was written.
     """
 
-    def __init__(self, rounds_done: int, rounds: int, *, kept: bool) -> None:
-        how = "kept in the checkpoint" if kept else "not kept: see the warning"
+    def __init__(self, rounds_done: int, rounds: int, *, is_saved: bool) -> None:
+        how = "kept in the checkpoint" if is_saved else "not kept: see the warning"
         super().__init__(
             f"stopped after round {rounds_done} of {rounds}, {how}"
         )
         self.rounds_done = rounds_done
         self.rounds = rounds
-        self.kept = kept
+        self.is_saved = is_saved
 
 
 class StopRequest:

@@ -186,7 +186,7 @@ class _Session:
     def stopped(self) -> grids.RunStoppedError:
         rounds = self.job.config.rounds
         return grids.RunStoppedError(
-            self.strategy.rounds_done, rounds, kept=self.keep()
+            self.strategy.rounds_done, rounds, is_saved=self.keep()
         )
 
     def _progress(self, model: ArrayRecord | None) -> Progress:
