@@ -358,7 +358,7 @@ def test_what_takes_long_is_said(monkeypatch):
         said.append(text)
         ended.set()
 
-    monkeypatch.setattr(console, "say", say)
+    monkeypatch.setattr(console, "print_to_stderr", say)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with console.waiting("Reading t.csv"):
         assert ended.wait(60)
