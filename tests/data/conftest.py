@@ -9,6 +9,6 @@ from fl_epe.data import sources
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     """So that few rows are many batches, and nothing is kept in the user's cache."""
-    monkeypatch.setattr(sources, "ROWS", 16)
+    monkeypatch.setattr(sources, "ROWS_PER_BATCH", 16)
     monkeypatch.setenv("FL_EPE_CACHE", str(tmp_path / "cache"))
     data.open_data.cache_clear()

@@ -255,7 +255,7 @@ def test_the_first_rows_decide_which_way_round_all_are():
         pytest.param(
             [{"bytes": png(np.zeros((28, 27), np.uint8))}],
             [1],
-            r"has \(27, 28\)",
+            r"found one of \(27, 28\)",
             id="28,27",
         ),
     ],
