@@ -182,22 +182,13 @@ class RunConfig:
     @property
     def on_ladder(self) -> bool:
         """Whether canaries are on the ladder (`fl_epe.canaries.ladder`)."""
-        match self.canary_design:
-            case "ladder":
-                return self.canary_participations is None
-            case "paper":
-                return False
-        assert_never(self.canary_design)
+        is_ladder = self.canary_design == "ladder"
+        return is_ladder and self.canary_participations is None
 
     @property
     def by_coin(self) -> bool:
         """Whether a coin decides which canaries take part."""
-        match self.inclusion:
-            case "fixed":
-                return False
-            case "coin":
-                return True
-        assert_never(self.inclusion)
+        return self.inclusion == "coin"
 
     @functools.cached_property
     def load(self) -> CanaryLoad:
@@ -430,15 +421,13 @@ def _schedule(
     participation: str, rounds: int, participations: float
 ) -> Schedule:
     """The schedule that a text describes; a recorded trace is an error."""
-    with checks.argument_context("participation", participation):
-        replays = replays_log(participation)
-    if replays:
-        raise checks.ArgumentError(
-            "Expected {participation} to be no recorded trace: traces are for the "
-            "high-dimensional limit, in 'fl-epe compare' and 'fl-epe advise'.",
-            participation=participation,
-        )
     with checks.argument_context(
         "participation", participation, "rounds", "participations"
     ):
+        if replays_log(participation):
+            raise checks.ArgumentError(
+                "Expected {participation} to be no recorded trace: traces are for the "
+                "high-dimensional limit, in 'fl-epe compare' and 'fl-epe advise'.",
+                participation=participation,
+            )
         return make_schedule(participation, rounds, participations)

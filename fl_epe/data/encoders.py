@@ -259,24 +259,22 @@ def encoder_of(
                 )
             return Images()
         case "stackoverflow":
-            return _words_encoder(source, vocabulary)
+            path = _vocabulary_beside(source)
+            if vocabulary is not None:
+                path = Path(vocabulary)
+            if path is None:
+                raise_invalid(
+                    "source",
+                    source,
+                    f"to have {WORD_COUNT} beside it: name the vocabulary",
+                )
+            return Words(read_vocabulary(path))
     assert_never(kind)
 
 
-def _words_encoder(
-    source: str, vocabulary: str | os.PathLike[str] | None
-) -> Words:
-    if vocabulary is None:
-        path = Path(source).expanduser()
-        folder = path if path.is_dir() else path.parent
-        candidates = [
-            folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")
-        ]
-        vocabulary = next((file for file in candidates if file.is_file()), None)
-    if vocabulary is None:
-        raise_invalid(
-            "source",
-            source,
-            f"to have {WORD_COUNT} beside it: name the vocabulary",
-        )
-    return Words(read_vocabulary(Path(vocabulary)))
+def _vocabulary_beside(source: str) -> Path | None:
+    """The file with TFF's vocabulary in the folder of the source's files, if there is one."""
+    path = Path(source).expanduser()
+    folder = path if path.is_dir() else path.parent
+    candidates = [folder / f"{WORD_COUNT}{end}" for end in ("", ".tar.bz2")]
+    return next((file for file in candidates if file.is_file()), None)

@@ -122,21 +122,17 @@ class LstmLayer(torch.nn.Module):
 
     def _unrolled(self, inputs: torch.Tensor) -> torch.Tensor:
         """The states, by a loop over the steps."""
-        states: list[torch.Tensor] = []
-        cell: torch.Tensor | None = None
+        state = inputs.new_zeros(len(inputs), self.weight_hh.shape[1])
+        cell = state
+        states = []
         from_inputs = functional.linear(inputs, self.weight_ih, self.bias)
         for from_input in from_inputs.unbind(1):
-            from_state: torch.Tensor | int = 0
-            if states:
-                from_state = functional.linear(states[-1], self.weight_hh)
-            gates = (from_input + from_state).chunk(4, 1)
-            input_gate, forget, candidate, output = gates
+            gates = from_input + functional.linear(state, self.weight_hh)
+            input_gate, forget, candidate, output = gates.chunk(4, 1)
             addition = input_gate.sigmoid() * candidate.tanh()
-            if cell is None:
-                cell = addition
-            else:
-                cell = forget.sigmoid() * cell + addition
-            states.append(output.sigmoid() * cell.tanh())
+            cell = forget.sigmoid() * cell + addition
+            state = output.sigmoid() * cell.tanh()
+            states.append(state)
         return torch.stack(states, 1)
 
 
