@@ -182,13 +182,22 @@ class RunConfig:
     @property
     def on_ladder(self) -> bool:
         """Whether canaries are on the ladder (`fl_epe.canaries.ladder`)."""
-        is_ladder = self.canary_design == "ladder"
-        return is_ladder and self.canary_participations is None
+        match self.canary_design:
+            case "ladder":
+                return self.canary_participations is None
+            case "paper":
+                return False
+        assert_never(self.canary_design)
 
     @property
     def by_coin(self) -> bool:
         """Whether a coin decides which canaries take part."""
-        return self.inclusion == "coin"
+        match self.inclusion:
+            case "fixed":
+                return False
+            case "coin":
+                return True
+        assert_never(self.inclusion)
 
     @functools.cached_property
     def load(self) -> CanaryLoad:

@@ -211,8 +211,8 @@ def convert(
         kind: "emnist" or "stackoverflow".
         source: a hub id or a path, see `fl_epe.data.sources.find_parts`.
         target: a folder that does not exist yet.
-        vocabulary: for StackOverflow, TFF's ``stackoverflow.word_count`` or its .tar.bz2
-            (default: that file in the folder of the source's files).
+        vocabulary: for StackOverflow, TFF's ``stackoverflow.word_count`` (default: that file in
+            the folder of the source's files).
         on_progress: a function that is called after each batch of rows, see `Progress`.
 
     Raises:

@@ -6,7 +6,6 @@ columns.
 
 import io
 import os
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, assert_never
@@ -197,9 +196,6 @@ Encoder: TypeAlias = Images | Words
 def read_vocabulary(path: Path) -> list[bytes]:
     """The first 10,000 words of TFF's ``stackoverflow.word_count``, with lines "word count".
 
-    Args:
-        path: the file, or the archive (``.tar.bz2``) in which it is published.
-
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: for a file without such lines.
@@ -208,32 +204,16 @@ def read_vocabulary(path: Path) -> list[bytes]:
         raise FileNotFoundError(
             f"Expected vocabulary={str(path)!r} to be a file."
         )
-    try:
-        lines = [line.split() for line in _lines(path)[:WORDS]]
-        if not lines or not all(
-            len(line) == 2 and line[1].isdigit() for line in lines
-        ):
-            raise ValueError("found other lines or none")
-    except (*UNREADABLE, tarfile.TarError) as error:
+    with path.open("rb") as file:
+        content = file.read(_MAX_VOCABULARY)
+    lines = [line.split() for line in content.splitlines()[:WORDS]]
+    if not lines or not all(
+        len(line) == 2 and line[1].isdigit() for line in lines
+    ):
         raise ValueError(
-            f"Expected {path} to be lines 'word count', or an archive of them: {one_line(error)}."
-        ) from error
+            f"Expected {path} to be lines 'word count', found other lines or none."
+        )
     return [word for word, _ in lines]
-
-
-def _lines(path: Path) -> list[bytes]:
-    """The lines of a file, or of the list of words in an archive."""
-    if not tarfile.is_tarfile(path):
-        with path.open("rb") as plain:
-            return plain.read(_MAX_VOCABULARY).splitlines()
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if not member.name.endswith(WORD_COUNT):
-                continue
-            file = archive.extractfile(member)
-            if file is not None:
-                return file.read(_MAX_VOCABULARY).splitlines()
-    raise ValueError(f"it does not contain {WORD_COUNT}")
 
 
 def encoder_of(
@@ -259,22 +239,15 @@ def encoder_of(
                 )
             return Images()
         case "stackoverflow":
-            path = _vocabulary_beside(source)
-            if vocabulary is not None:
-                path = Path(vocabulary)
-            if path is None:
-                raise_invalid(
-                    "source",
-                    source,
-                    f"to have {WORD_COUNT} beside it: name the vocabulary",
-                )
-            return Words(read_vocabulary(path))
+            if vocabulary is None:
+                path = Path(source).expanduser()
+                folder = path if path.is_dir() else path.parent
+                vocabulary = folder / WORD_COUNT
+                if not vocabulary.is_file():
+                    raise_invalid(
+                        "source",
+                        source,
+                        f"to have {WORD_COUNT} beside it: unpack it there, or name the vocabulary",
+                    )
+            return Words(read_vocabulary(Path(vocabulary)))
     assert_never(kind)
-
-
-def _vocabulary_beside(source: str) -> Path | None:
-    """The file with TFF's vocabulary in the folder of the source's files, if there is one."""
-    path = Path(source).expanduser()
-    folder = path if path.is_dir() else path.parent
-    candidates = [folder / f"{WORD_COUNT}{end}" for end in ("", ".tar.bz2")]
-    return next((file for file in candidates if file.is_file()), None)
