@@ -18,6 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -83,7 +84,9 @@ class ArgumentError(ValueError):
                 name = options.get(name, name)
                 if value is None:
                     return name
-            text = repr(value) if isinstance(value, str) else str(value)
+            text = str(value)
+            if isinstance(value, str | Path):
+                text = repr(text)
             if len(text) > _MAX_SHOWN:
                 text = f"{text[:_MAX_SHOWN]}…"
             return f"{name}={text}"

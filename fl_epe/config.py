@@ -430,13 +430,16 @@ def _schedule(
     participation: str, rounds: int, participations: float
 ) -> Schedule:
     """The schedule that a text describes; a recorded trace is an error."""
+    # In the text, "rounds" is an unknown option, not the argument of this function.
+    with checks.argument_context("participation", participation):
+        replays = replays_log(participation)
+    if replays:
+        raise checks.ArgumentError(
+            "Expected {participation} to be no recorded trace: traces are for the "
+            "high-dimensional limit, in 'fl-epe compare' and 'fl-epe advise'.",
+            participation=participation,
+        )
     with checks.argument_context(
         "participation", participation, "rounds", "participations"
     ):
-        if replays_log(participation):
-            raise checks.ArgumentError(
-                "Expected {participation} to be no recorded trace: traces are for the "
-                "high-dimensional limit, in 'fl-epe compare' and 'fl-epe advise'.",
-                participation=participation,
-            )
         return make_schedule(participation, rounds, participations)

@@ -163,7 +163,7 @@ def locked(directory: Path) -> Iterator[None]:
         raise ArgumentError(
             f"Expected {{directory}} to be free: process {owner} is at work in it. Wait until it "
             "is done, or stop it.",
-            directory=str(directory),
+            directory=directory,
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:

@@ -97,7 +97,7 @@ def read_table(
         expected = (
             f"to end with one of {', '.join(readers)} (of text, also with .gz)"
         )
-        raise_invalid("path", str(path), expected)
+        raise_invalid("path", path, expected)
     try:
         return readers[ending](path)
     except (*UNREADABLE, csv.Error) as error:

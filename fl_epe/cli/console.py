@@ -74,9 +74,7 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     """
     output = chosen or run_folder(name)
     if output.exists() and not output.is_dir():
-        raise_invalid(
-            "output", str(output), "to be a directory, but it is a file"
-        )
+        raise_invalid("output", output, "to be a directory, but it is a file")
     return output
 
 

@@ -72,13 +72,13 @@ class New:
         if path.suffix != ".py" or not path.stem.isidentifier():
             raise_invalid(
                 "file",
-                str(path),
+                path,
                 "to be a name that Python can import, such as my_task.py",
             )
         if path.exists():
-            raise_invalid("file", str(path), "not to exist: name another one")
+            raise_invalid("file", path, "not to exist: name another one")
         if not path.parent.is_dir():
-            raise_invalid("file", str(path), "to be in a folder that exists")
+            raise_invalid("file", path, "to be in a folder that exists")
         if self.data is None and (self.targets or self.by):
             raise_invalid(
                 "data",
@@ -115,7 +115,7 @@ class New:
         if not (kinds.numbers or kinds.categories or kinds.dates):
             raise_invalid(
                 "data",
-                str(data),
+                data,
                 f"to have columns of numbers, categories or dates beside {', '.join(needed)}: "
                 f"{', '.join(names)}. For images or text, write the task with "
                 "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
@@ -153,7 +153,7 @@ class New:
         if clients < 2:
             raise_invalid(
                 "data",
-                str(data),
+                data,
                 f"to have the rows of at least 2 clients, found {clients}",
             )
         return clients

@@ -84,7 +84,7 @@ class Report:
             value = getattr(self, field.name)
             if field.name in names and value != field.default:
                 raise ArgumentError(
-                    f"{{{field.name}}} {reason}.", **{field.name: str(value)}
+                    f"{{{field.name}}} {reason}.", **{field.name: value}
                 )
 
     def _report(self, run: Path) -> int:
@@ -120,7 +120,7 @@ class Report:
         folders = [run.resolve() for run in self.run_dirs]
         for run, folder in zip(self.run_dirs, folders, strict=True):
             if folders.count(folder) > 1:
-                raise_invalid("run_dirs", str(run), "to be named once")
+                raise_invalid("run_dirs", run, "to be named once")
         records = {
             str(run): AuditRecord.load(_record_of(run)) for run in self.run_dirs
         }
@@ -157,7 +157,7 @@ class Export:
             target = target / RECORD
         if target.exists():
             raise_invalid(
-                "destination", str(target), "not to exist: name another file"
+                "destination", target, "not to exist: name another file"
             )
         record = AuditRecord.load(source).with_values(seeds={})
         names_clients = record.clients.ids is not None

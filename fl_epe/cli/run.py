@@ -306,6 +306,7 @@ class _Machine:
         """Save the record of a finished run, and report on it."""
         from fl_epe.simulation import remove_checkpoint
 
+        # What the user has to run if the next step fails.
         next_command = resume
         try:
             record.save(output / RECORD)
@@ -403,12 +404,12 @@ class Run(_Machine):
         with locked(output):
             if (output / RECORD).exists():
                 raise_invalid(
-                    "output", str(output), "to be free: it holds a finished run"
+                    "output", output, "to be free: it holds a finished run"
                 )
             if has_checkpoint(output / CHECKPOINT):
                 resume = command_line(["resume", str(output)])
                 text = f"Expected {{output}} to be free: it holds an unfinished run. See: {resume}"
-                raise ArgumentError(text, output=str(output))
+                raise ArgumentError(text, output=output)
             for note in notes:
                 print(f"Note: {on_one_line(note)}", file=sys.stderr)
             console.print_lines(config.canary_plan())
@@ -445,7 +446,7 @@ class Resume(_Machine):
             if (self.run_dir / RECORD).exists():
                 report = command_line(["report", str(self.run_dir)])
                 text = f"Expected {{run_dir}} to hold an unfinished run. See: {report}"
-                raise ArgumentError(text, run_dir=str(self.run_dir))
+                raise ArgumentError(text, run_dir=self.run_dir)
             if self.task is not None and ":" in self.task:
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task, self.reads)

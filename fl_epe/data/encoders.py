@@ -234,7 +234,7 @@ def encoder_of(
             if vocabulary is not None:
                 raise_invalid(
                     "vocabulary",
-                    str(vocabulary),
+                    vocabulary,
                     "only for kind='stackoverflow'",
                 )
             return Images()

@@ -56,7 +56,7 @@ LIBRARY_ERRORS = (
     UnicodeError,
     *(kind for kind in UNREADABLE if kind is not ValueError),
 )
-"""The libraries' errors for a broken file, except ValueError, whose message is for users."""
+"""Errors of libraries for a broken file. A `ValueError` is of this package, and names the file."""
 
 
 def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
@@ -106,7 +106,10 @@ def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
     query = "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ?"
     with _database(path, "examples") as database:
         stored = _within_file_size(database.execute(query, (split,)), path)
-        while rows := list(itertools.islice(stored, ROWS_PER_BATCH)):
+        batches = iter(
+            lambda: list(itertools.islice(stored, ROWS_PER_BATCH)), []
+        )
+        for rows in batches:
             examples = [_example_values(row, path, wanted) for row in rows]
             columns = {
                 name: [example[name] for example in examples] for name in wanted
@@ -227,11 +230,10 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
         for client in clients:
             place = f"{path}, client {client!r},"
             group = _group(clients, client, place)
+            names = _feature_names(list(group), wanted, place)
             data_sets = {
                 name: _stored_member(group, feature, place)
-                for name, feature in _feature_names(
-                    list(group), wanted, place
-                ).items()
+                for name, feature in names.items()
             }
             unpacked += sum(data_set.nbytes for data_set in data_sets.values())
             _check_size(unpacked, path)
@@ -294,6 +296,7 @@ def _stored_member(group: Any, name: str, place: object) -> Any:
     import h5py
 
     link = group.get(name, getlink=True)
+    # `group[name]` raises the error for a missing member.
     if link is None or isinstance(link, h5py.HardLink):
         member = group[name]
         is_data_set = isinstance(member, h5py.Dataset)
