@@ -35,9 +35,8 @@ _EXAMPLE_COLUMNS = [
 ]
 _EXAMPLE_CLIENTS = 60
 
-_MAX_LINE = (
-    80  # number of characters of a literal on one line of the written file
-)
+# The number of characters from which on a literal in the written file has several lines.
+_MIN_FOLDED = 80
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +287,7 @@ def _quoted(value: object) -> str:
     Characters that are not printable are escaped.
     """
     text = json.dumps(value, ensure_ascii=False)
-    if len(text) >= _MAX_LINE:
+    if len(text) >= _MIN_FOLDED:
         text = json.dumps(value, ensure_ascii=False, indent=4)
     return "".join(
         character

@@ -130,9 +130,10 @@ class _Field:
     Attributes:
         name: its name.
         kind: its type.
-        mark: the mark of ``Annotated``, if there is one.
-        default: its default, if it has one.
-        is_needed: whether it has neither a default nor a factory.
+        mark: what ``Annotated`` adds to the type: a `Group`, or the name of a positional argument
+            in help.
+        default: its default; ``dataclasses.MISSING`` without one.
+        is_needed: whether it has neither a default nor a default factory.
         text: its text in the docstring.
     """
 
@@ -169,30 +170,30 @@ def _add_option(
     field: _Field,
     prefix: str = "",
 ) -> None:
-    """Add the option or the positional argument of a field, if its type has one.
+    """Add the option or the positional argument of a field, if its value can be typed.
 
     Args:
         parser: the parser of the command, whose ``names`` gets the option's name.
         container: the parser, or the group to which the option is added.
-        field: the field; its mark is what help calls a positional argument.
+        field: the field, which is not a `Group`.
         prefix: a prefix of the field's name in the parsed arguments.
     """
-    reading = _how_to_read(field.kind, field.default)
-    if not reading:
+    arguments = _arguments_for(field.kind, field.default)
+    if not arguments:
         return
-    reading["help"] = _help(field.text, field.default)
+    arguments["help"] = _help(field.text, field.default)
     if field.mark is None:
         dashed = "--" + field.name.replace("_", "-")
         option = parser.names.setdefault(field.name, dashed)
-        reading["dest"] = prefix + field.name
-        reading["required"] = field.is_needed and not prefix
-        container.add_argument(option, **reading)
+        arguments["dest"] = prefix + field.name
+        arguments["required"] = field.is_needed and not prefix
+        container.add_argument(option, **arguments)
         return
     parser.names[field.name] = field.mark
-    reading["metavar"] = field.mark
+    arguments["metavar"] = field.mark
     if not field.is_needed:
-        reading |= {"nargs": "?", "default": field.default}
-    container.add_argument(field.name, **reading)
+        arguments |= {"nargs": "?", "default": field.default}
+    container.add_argument(field.name, **arguments)
 
 
 def make(
@@ -252,12 +253,12 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
-    """The arguments of `add_argument` for a value of this type; empty for any other type."""
+def _arguments_for(kind: Any, default: Any = None) -> dict[str, Any]:
+    """The arguments of `add_argument` for a type; empty if a value of it cannot be typed."""
     kinds = [part for part in parts_of(kind) if part is not types.NoneType]
     words = tuple(part for part in kinds if isinstance(part, str))
     if kinds[0] is bool:
-        # If the default is not "off", there must be a form with --no- too.
+        # Unless the default is False, there must also be an option with --no-.
         has_negation = default is True or default is None
         action = (
             argparse.BooleanOptionalAction if has_negation else "store_true"
@@ -271,10 +272,10 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
             "metavar": "NAME=VALUE",
         }
     if origin is tuple:
-        reading = _how_to_read(typing.get_args(kinds[0])[0])
-        if reading:
-            reading |= {"nargs": "+", "action": "extend"}
-        return reading
+        arguments = _arguments_for(typing.get_args(kinds[0])[0])
+        if arguments:
+            arguments |= {"nargs": "+", "action": "extend"}
+        return arguments
     if words and float in kinds:
         return {
             "type": _number(float, words),

@@ -148,18 +148,18 @@ class Grouper:
         rows = np.concatenate([np.empty(0, self._row), *self._buffer])
         self._buffer = []
         buckets = rows["client"] % _BUCKETS
-        order = np.argsort(buckets, kind="stable")
-        present, first = np.unique(buckets[order], return_index=True)
-        blocks = np.split(rows[order], first[1:])
-        # Without rows, there is one empty block and no bucket.
-        for bucket, block in zip(present, blocks, strict=False):
+        for bucket in np.unique(buckets):
             with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
-                block.tofile(file)
+                rows[buckets == bucket].tofile(file)
 
     def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
-        """All examples, in blocks of several clients: each example's client, and the examples.
+        """All examples, in blocks of several clients.
 
-        The examples of a client are consecutive. Afterwards no examples may be added.
+        No examples may be added afterwards.
+
+        Yields:
+            The number of each example's client, and the examples. Those of a client are
+            consecutive.
         """
         self._write_buffer()
         for path in sorted(self._folder.glob("bucket-*")):

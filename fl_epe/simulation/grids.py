@@ -232,8 +232,14 @@ class RunStoppedError(Exception):
         is_saved: whether a checkpoint of the complete rounds was written.
     """
 
-    def __init__(self, rounds_done: int, rounds: int, *, is_saved: bool) -> None:
-        how = "kept in the checkpoint" if is_saved else "not kept: see the warning"
+    def __init__(
+        self, rounds_done: int, rounds: int, *, is_saved: bool
+    ) -> None:
+        how = (
+            "kept in the checkpoint"
+            if is_saved
+            else "not kept: see the warning"
+        )
         super().__init__(
             f"stopped after round {rounds_done} of {rounds}, {how}"
         )
