@@ -67,7 +67,7 @@ def terminal() -> Console:
 
 
 def output_directory(chosen: Path | None, name: str) -> Path:
-    """The chosen folder, or ``runs/NAME-DATE-TIME``, which is not created yet.
+    """The chosen folder, or by default ``runs/NAME-DATE-TIME``, which this does not create.
 
     Raises:
         ValueError: if the chosen folder is a file.
@@ -110,9 +110,9 @@ def waiting(activity: str) -> Iterator[None]:
 
     It is printed on a terminal only, so that a log or a notebook does not depend on speed.
     """
-    options = {"prefix": "", "alarm": False}
+    line = on_one_line(f"{activity} …")
     timer = threading.Timer(
-        MAX_SILENT_SECONDS, print_to_stderr, [f"{activity} …"], options
+        MAX_SILENT_SECONDS, print, [line], {"file": sys.stderr}
     )
     timer.daemon = True
     if sys.stderr.isatty():
@@ -123,7 +123,9 @@ def waiting(activity: str) -> Iterator[None]:
         timer.cancel()
 
 
-_SECONDS_PER_LINE = 10.0  # at least, where progress is not shown on a terminal
+_SECONDS_PER_LINE = (
+    10.0  # between two lines of progress that is not shown on a terminal
+)
 
 
 class ProgressLine:
@@ -143,12 +145,16 @@ class ProgressLine:
         from rich.progress import Progress as Bar
 
         self._console = terminal()
-        self._bar = Bar(
+        columns = [
             TextColumn("{task.description}", markup=False),
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[text]}", markup=False),
-            *([TimeRemainingColumn()] if time_left else []),
+        ]
+        if time_left:
+            columns.append(TimeRemainingColumn())
+        self._bar = Bar(
+            *columns,
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,
@@ -228,16 +234,16 @@ def report_error(
     from fl_epe.auditing import NotMeasured
 
     if isinstance(error, NotMeasured):
-        print_to_stderr(f"Not measured: {error}.", prefix="")
+        print_alarm(f"Not measured: {error}.", prefix="")
         return NOT_OK
     if debug:
         traceback.print_exception(error)
     text = _bad_input(error, names)
     if text is not None:
-        print_to_stderr(text)
+        print_alarm(text)
         return BAD_INPUT
     hint = "" if debug else " (--debug shows the traceback)"
-    print_to_stderr(
+    print_alarm(
         f"{prog} failed, which it should not: {type(error).__name__}{_in_brackets(error)}. "
         f"Please report it: {ISSUES}{hint}"
     )
@@ -287,12 +293,10 @@ def _in_brackets(error: Exception) -> str:
     return f" ({error})" if str(error) else ""
 
 
-def print_to_stderr(
-    text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True
-) -> None:
-    """Print one line on standard error, in red on a terminal if it is an ``alarm``."""
+def print_alarm(text: str, prefix: str = "fl-epe: error: ") -> None:
+    """Print an error or a warning as one line on standard error, in red on a terminal."""
     line = f"{prefix}{on_one_line(text)}"
-    if alarm and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         line = f"\x1b[31m{line}\x1b[0m"
     print(line, file=sys.stderr)
 

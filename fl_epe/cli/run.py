@@ -318,9 +318,7 @@ class _Machine:
                 "failed", error=type(error).__name__, text=str(error)
             )
             text = f"The run is finished, but {error}. {console.remedy(error)}".rstrip()
-            console.print_to_stderr(
-                f"{text} Then continue with: {next_command}"
-            )
+            console.print_alarm(f"{text} Then continue with: {next_command}")
             return console.FAILED
         outputs.end(summary)
         return summary.exit_status
@@ -455,7 +453,7 @@ class Resume(_Machine):
 
 def _warn(text: str) -> None:
     """Print a warning on standard error."""
-    console.print_to_stderr(text, prefix="fl-epe: warning: ")
+    console.print_alarm(text, prefix="fl-epe: warning: ")
 
 
 def _print_resume(stage: str, resume: str) -> None:
