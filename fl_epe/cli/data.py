@@ -145,7 +145,7 @@ class New:
     def _num_clients(self, data: Path, rows: pandas.DataFrame) -> int:
         """The number of clients among whom the rows are partitioned."""
         if self.by is not None:
-            clients = rows[self.by].nunique()
+            clients: int = rows[self.by].nunique()
         else:
             # A tenth of the rows is held out.
             clients = min(_CLIENTS, len(rows) * 9 // 10)

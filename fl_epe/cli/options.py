@@ -238,8 +238,9 @@ def texts_of(documented: Callable[..., Any]) -> dict[str, str]:
     It is empty if Python was started without docstrings (``-OO``).
     """
     texts: dict[str, str] = {}
-    is_class = isinstance(documented, type)
-    items = inspect.getmro(documented) if is_class else (documented,)
+    items: tuple[Callable[..., Any], ...] = (documented,)
+    if isinstance(documented, type):
+        items = inspect.getmro(documented)
     for item in reversed(items):
         docstring = inspect.cleandoc(item.__doc__ or "")
         for section in _HEADING_OF_NAMES.split(docstring, maxsplit=1)[1:]:
