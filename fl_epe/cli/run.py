@@ -108,12 +108,12 @@ def _is_misspelt(words: Sequence[str], options: Sequence[str]) -> bool:
 
 
 @contextlib.contextmanager
-def task_errors(reference: str, *expected: type[Exception]) -> Iterator[None]:
+def task_errors(reference: str, *expected: Any) -> Iterator[None]:
     """In this context, an unexpected error in a user's task names the task and its line of code.
 
     Args:
         reference: the reference of the task.
-        expected: errors that do not come from a task.
+        expected: classes of errors that do not come from a task.
 
     Raises:
         ValueError: for an error other than the expected ones, `MemoryError`, `ValueError`,
