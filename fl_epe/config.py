@@ -47,9 +47,9 @@ class RunConfig:
             clients. Most places are one canary's, which takes part as often as a client. Some
             places are divided among several canaries, which take part half as often, a quarter as
             often, and so on to once. 'paper': 1000 canaries take part once each.
-        num_canaries: number of places of the ladder, or of canaries without it (default: as many
-            as the canaries' share of a round allows, but no more than narrow intervals need); 0
-            for a run that measures no ε.
+        num_canaries: number of places of the ladder, or of canaries if there is no ladder (default:
+            as many as the canaries' share of a round allows, but no more than narrow intervals
+            need); 0 for a run that measures no ε.
         canary_participations: number of rounds in which each canary takes part, instead of the
             ladder; a mean if the schedule is random.
         canary_share: largest expected share of canaries in a round, which limits the default
@@ -69,8 +69,8 @@ class RunConfig:
             'tree', 'banded:bands=8', 'toeplitz', 'blt:buffers=3' or a .npy file with its lower
             triangular strategy matrix. A client that takes part once has the same ε with all of
             them.
-        clipping: 'adaptive' (the clip norm follows a quantile of the update norms, Andrew et al.
-            2021) or 'fixed'.
+        clipping: how the clip norm is chosen: 'adaptive' (it follows a quantile of the update
+            norms, Andrew et al. 2021) or 'fixed'.
         clip_norm: clip norm (an L2 norm); with adaptive clipping, that of the first round.
         clip_quantile: share of updates that the adaptive clip norm leaves unclipped.
         clip_rate: step size of the adaptive clip norm.
@@ -87,9 +87,9 @@ class RunConfig:
         full_knowledge: also measure ε for an adversary who knows everything but one canary: the
             sum of the real clients' updates of every round, and the other canaries.
         stop_when: end the run as soon as ε is shown to be above a limit, 'epsilon-all-low > 8', or
-            below one, 'epsilon-all-high < 2'. The two names are the ends of a 95% interval for ε
-            after every round. The interval holds for all rounds simultaneously, so it remains
-            valid when the run is stopped by it.
+            below one, 'epsilon-all-high < 2'. The two names are the ends of a 95% interval for ε,
+            for an adversary who sees every round's model. The interval holds for all rounds
+            simultaneously, so it remains valid if it stops the run.
     """
 
     clients: int

@@ -165,8 +165,8 @@ def parser_for(words: Sequence[str]) -> Parser:
     """
     parser = Parser(
         prog="fl-epe",
-        description="Measure how much privacy a federated training run really leaks: random "
-        "canary clients take part, and how well the model remembers them becomes an empirical ε.",
+        description="Measure the privacy leakage of a federated training run: random canary "
+        "clients take part,\nand how well the model remembers them becomes an empirical ε.",
         epilog=_EXIT_STATUS,
     )
     parser.add_argument(

@@ -137,9 +137,9 @@ class Report:
 class Export:
     """Write a copy of record.npz without its seeds, to share with others.
 
-    Whoever has the canary seed can project out the canaries. All estimates and reports of the copy
-    are the same as those of the record. The copy keeps the participation pattern of the clients, if
-    the record has it. That is personal data, so only you can read the file.
+    Whoever has the canary seed can project the canaries out of the model. All estimates and reports
+    of the copy are the same as those of the record. The copy keeps the participation pattern of the
+    clients, if the record has it. That is personal data, so only you can read the file.
 
     Attributes:
         source: folder of a run, or its record.npz.
@@ -208,7 +208,7 @@ def print_and_write(
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Estimate ε from a file of scores: ε of one canary, its confidence interval, a lower bound.
+    """Estimate ε of a canary from a file of scores, with a confidence interval and a lower bound.
 
     FILE is CSV, TSV, JSON lines, NPZ, JSON or Parquet with columns (or keys) 'observed' and, unless
     --dim is given, 'unobserved'; or 'score' and 'member' (1 took part, 0 did not); or NPY with
