@@ -316,6 +316,7 @@ def table_rows(
 
 
 def _parquet_rows(table: Any) -> Iterator[Row]:
+    """The rows of a `pyarrow.Table`, some thousands of which are Python objects at a time."""
     number = 0
     for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
         columns = [column.to_pylist() for column in batch.columns]
@@ -325,6 +326,7 @@ def _parquet_rows(table: Any) -> Iterator[Row]:
 
 
 def _csv_table(path: Path, wanted: Sequence[str], every: bool) -> TableRows:
+    """The wanted columns of a CSV or TSV file, see `table_rows`."""
     layout = text_layout(path)
     lines = _lines(path, layout.encoding)
     reader = csv.reader(lines, delimiter=layout.separator, strict=True)
@@ -337,6 +339,7 @@ def _csv_table(path: Path, wanted: Sequence[str], every: bool) -> TableRows:
 
 
 def _csv_rows(reader: Any, width: int, positions: list[int]) -> Iterator[Row]:
+    """The cells at these positions of each row; ``width`` is the number of columns."""
     for row in filter(None, reader):
         if len(row) > width:
             raise ValueError(
@@ -347,6 +350,7 @@ def _csv_rows(reader: Any, width: int, positions: list[int]) -> Iterator[Row]:
 
 
 def _json_table(path: Path, wanted: Sequence[str], every: bool) -> TableRows:
+    """The wanted columns of a file of JSON lines, see `table_rows`."""
     rows = _json_rows(path, wanted, every)
     first = next(rows, None)
     if first is None:

@@ -99,6 +99,7 @@ class Compare:
         with waiting("Reading the participation log"):
             plan = ComparisonPlan(**with_log(settings))
         if plan.task is not None and ":" in plan.task:
+            # The module of the user's own task may be in the current folder.
             look_in_current_folder()
         output = output_directory(self.output, "compare")
         try:
@@ -108,8 +109,8 @@ class Compare:
                     plan,
                     output,
                     workers=self.workers,
-                    on_cell=lambda done, total: line.show(
-                        "measured", done, total
+                    on_cell=lambda completed, total: line.show(
+                        "measured", completed, total
                     ),
                 )
         except KeyboardInterrupt as stop:

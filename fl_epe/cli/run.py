@@ -67,6 +67,7 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
         return dataclasses.make_dataclass("NoOptions", [])
     command_options = parser._option_string_actions
     if ":" in reference:
+        # The module of the user's own task may be in the current folder.
         look_in_current_folder()
     elif _is_misspelt(words, [*command_options, *_BUILT_IN_OPTIONS]):
         # The parser will report an error. It needs the names of the options only, and importing
@@ -125,7 +126,7 @@ def task_errors(reference: str, *expected: Any) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         if ":" not in reference:
-            raise
+            raise  # a built-in task
         raise ValueError(
             f"The task {reference!r} failed with {type(error).__name__}: {error}{place_of(error)}"
         ) from error

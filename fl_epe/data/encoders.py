@@ -79,10 +79,10 @@ class Images:
         images = _pixels(rows["image"])
         if self._is_inverted is None and len(images):
             self._is_inverted = _paper_is_bright(images)
-        out = np.empty((len(images), self.width), np.uint8)
-        out[:, :PIXELS] = ~images if self._is_inverted else images
-        out[:, PIXELS] = _labels(rows["label"])
-        return out
+        examples = np.empty((len(images), self.width), np.uint8)
+        examples[:, :PIXELS] = ~images if self._is_inverted else images
+        examples[:, PIXELS] = _labels(rows["label"])
+        return examples
 
 
 def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
@@ -103,7 +103,7 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
         ]
         return np.array(pictures, np.uint8).reshape(-1, PIXELS)
     lengths = pc.list_value_length(column).unique().to_pylist()
-    if lengths not in ([], [PIXELS]):
+    if lengths not in ([], [PIXELS]):  # without rows there is no length
         raise ValueError(
             f"Expected {PIXELS} numbers an image, found {lengths[:2]}."
         )
@@ -119,6 +119,7 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
 
 
 def _decode_picture(content: bytes) -> np.ndarray:
+    """The pixels of an encoded picture, such as a PNG file, in grey: shape (28, 28)."""
     from PIL import Image
 
     try:
@@ -134,6 +135,7 @@ def _decode_picture(content: bytes) -> np.ndarray:
 
 
 def _labels(column: pa.Array) -> NDArray[np.uint8]:
+    """The labels, shape (rows,), after a check of their type and range."""
     labels = column.to_numpy(zero_copy_only=False)
     if labels.dtype.kind not in "iu":
         raise ValueError(
@@ -182,12 +184,13 @@ class Words:
         ids = pc.fill_null(pc.add(indices, 1), OOV).to_numpy(
             zero_copy_only=False
         )
-        out = np.zeros((len(lengths), self.width), np.uint16)
-        out[:, 0] = BOS
+        # The rest of a sentence is PAD, which is 0.
+        examples = np.zeros((len(lengths), self.width), np.uint16)
+        examples[:, 0] = BOS
         place = np.arange(LENGTH)
-        out[:, 1:][place < lengths[:, None]] = ids
-        out[:, 1:][place == lengths[:, None]] = EOS
-        return out
+        examples[:, 1:][place < lengths[:, None]] = ids
+        examples[:, 1:][place == lengths[:, None]] = EOS
+        return examples
 
 
 Encoder: TypeAlias = Images | Words

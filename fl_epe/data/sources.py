@@ -213,6 +213,7 @@ _Example: Any = message_factory.GetMessageClass(
 
 
 def _feature_values(feature: Any) -> Any:
+    """The values of a feature, as an array of numbers or a list of bytes."""
     if feature.HasField("int64_list"):
         return np.array(feature.int64_list.value[:], np.int64)
     if feature.HasField("float_list"):
@@ -347,6 +348,7 @@ def arrow_rows(columns: Mapping[str, Any], place: str) -> pa.RecordBatch:
 
 
 def _array(values: Any) -> pa.Array:
+    """A column as an Arrow array; the rows of an array of numbers become lists."""
     if isinstance(values, np.ndarray) and values.ndim > 1:
         size = math.prod(values.shape[1:])
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), size)
@@ -432,6 +434,7 @@ def find_parts(source: str, scratch: Path) -> tuple[list[Part], list[Part]]:
 
 
 def _parts_of_hub(name: str) -> list[Part]:
+    """The splits of a data set on the Hugging Face hub, which is downloaded into its cache."""
     import datasets
 
     try:
@@ -455,6 +458,7 @@ def _parts_of_dataset(dataset: Any, name: str) -> list[Part]:
 
 
 def _parts_of_folder(path: Path, scratch: Path) -> list[Part]:
+    """The parts of a saved data set, or of all files in a folder, which have one format."""
     saved = ("dataset_dict.json", "state.json")
     if any((path / name).is_file() for name in saved):
         return _parts_of_dataset(read_saved(path), str(path))
