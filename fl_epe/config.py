@@ -216,7 +216,7 @@ class RunConfig:
         )
 
     def _set_canaries(self) -> None:
-        """Set the numbers of canaries that are ``None``."""
+        """Check the settings of canaries, and set those that are ``None`` to their defaults."""
         if self.by_coin and self.on_ladder:
             raise checks.ArgumentError(
                 "Expected {canary_design} to be 'paper', or canary_participations, with "
@@ -249,8 +249,9 @@ class RunConfig:
         if unobserved is None and self.by_coin:
             unobserved = count or 0
         elif unobserved is None:
-            has_known_law = not is_paper and self.canary_kind == "rotation"
-            unobserved = LEAST_FOR_NULL if has_known_law else _PAPER_CANARIES
+            # Of a rotation, the null distribution of scores is known.
+            has_known_null = not is_paper and self.canary_kind == "rotation"
+            unobserved = LEAST_FOR_NULL if has_known_null else _PAPER_CANARIES
         object.__setattr__(self, "num_canaries", count)
         object.__setattr__(self, "canary_participations", participations)
         object.__setattr__(self, "unobserved", unobserved)
