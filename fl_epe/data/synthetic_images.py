@@ -85,6 +85,7 @@ def size(seed: int, writer: int, most: int = 0) -> int:
 
 
 def _count(random: np.random.Generator, most: int) -> int:
+    """The number of characters of a new writer, at most ``most`` (0: no limit)."""
     gaussian = round(
         _MEAN_CHARACTERS + _STD_CHARACTERS * random.standard_normal()
     )
@@ -133,9 +134,11 @@ def _points(
     # A character is also shifted, by an amount that follows from its height and bend.
     x = axis[None, None, :] - variation[3] * 0.7
     y = axis[None, :, None] - variation[4] * 0.7
-    x, y = x + turn * y, y - turn * x
+    turned_x = x + turn * y
+    y = y - turn * x
+    # The character bends in waves with a length of 14 to 28 pixels.
     x = (
-        x
+        turned_x
         + slant * y
         + bend * np.sin(2 * np.pi * (y / (14 + 14 * phase[2]) + phase[0]))
     )

@@ -76,6 +76,7 @@ def size(seed: int, user: int, most: int = 0) -> int:
 
 
 def _count(random: np.random.Generator, most: int) -> int:
+    """The number of sentences of a new user, at most ``most`` (0: no limit)."""
     further = np.exp(
         _LOG_SENTENCES_MEAN + _LOG_SENTENCES_STD * random.standard_normal()
     )
@@ -130,6 +131,7 @@ def _language(seed: int) -> tuple[Ids, Ids]:
     words = np.repeat(np.arange(1, WORDS + 1), np.diff(limits))
     unknown = np.full(_DRAWS - len(words), OOV)
     frequent = np.append(words, unknown).astype(np.uint16)
+    # The slot of independent words has successors too, which are not used.
     shape = (_TOPICS, VOCABULARY, len(np.unique(_SLOTS)))
     common = frequent[random.integers(0, _DRAWS, (1, *shape[1:]))]
     successors = np.broadcast_to(common, shape).copy()
