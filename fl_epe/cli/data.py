@@ -110,15 +110,7 @@ class New:
         needed = self._needed_columns(data, names)
         classes = classes_to_predict(tables[train][needed[0]])
         rows = tables[train].dropna(subset=needed)
-        kinds = sort_columns(rows, but=needed)
-        if not (kinds.numbers or kinds.categories or kinds.dates):
-            raise_invalid(
-                "data",
-                data,
-                f"to have columns of numbers, categories or dates beside {', '.join(needed)}: "
-                f"{', '.join(names)}. For images or text, write the task with "
-                "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
-            )
+        kinds = self._input_kinds(rows, needed)
         # A source that is no path is the id of a data set on the hub.
         source = data.resolve() if data.exists() else data
         values: dict[str, Any] = {"train": train, "source": str(source)}
@@ -132,7 +124,7 @@ class New:
             target = f"one of {classes:,} classes"
             values["outputs"] = classes
         text = self._filled_template(
-            kinds, needed, self._num_clients(data, rows), **values
+            kinds, needed, self._num_clients(rows), **values
         )
         about = [f"To predict: {self.targets}, {target}", *_described(kinds)]
         dropped = len(tables[train]) - len(rows)
@@ -142,7 +134,22 @@ class New:
             )
         return text, about
 
-    def _num_clients(self, data: Path, rows: pandas.DataFrame) -> int:
+    def _input_kinds(
+        self, rows: pandas.DataFrame, needed: list[str]
+    ) -> ColumnKinds:
+        """The kind of each column that is not needed otherwise; some must become inputs."""
+        kinds = sort_columns(rows, but=needed)
+        if not (kinds.numbers or kinds.categories or kinds.dates):
+            raise_invalid(
+                "data",
+                self.data,
+                f"to have columns of numbers, categories or dates beside {', '.join(needed)}: "
+                f"{', '.join(map(str, rows.columns))}. For images or text, write the task with "
+                "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
+            )
+        return kinds
+
+    def _num_clients(self, rows: pandas.DataFrame) -> int:
         """The number of clients among whom the rows are partitioned."""
         if self.by is not None:
             clients: int = rows[self.by].nunique()
@@ -152,7 +159,7 @@ class New:
         if clients < 2:
             raise_invalid(
                 "data",
-                data,
+                self.data,
                 f"to have the rows of at least 2 clients, found {clients}",
             )
         return clients

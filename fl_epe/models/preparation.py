@@ -197,6 +197,7 @@ def _seed_dropouts(module: torch.nn.Module) -> None:
     for name, child in module._modules.items():
         if child is None:
             continue
+        # A dropout of all entries stays, as its mask is not random.
         if type(child) is torch.nn.Dropout and child.p < 1:
             setattr(module, name, SeededDropout(child.p).train(child.training))
         else:
