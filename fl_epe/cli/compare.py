@@ -128,8 +128,9 @@ class Compare:
         write_comparison(plan, rows, output)
         print_comparison(plan, rows, terminal(), details=self.details)
         print_unwrapped(f"Report: {output / 'compare.html'}")
-        has_failed = any(row.failed is not None for row in rows)
-        return NOT_OK if has_failed else 0
+        if any(row.failed is not None for row in rows):
+            return NOT_OK
+        return 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,4 +86,6 @@ class Conform:
             print_json(conformance.as_json())
         else:
             print_unwrapped(conformance.table())
-        return 0 if conformance.passed else NOT_OK
+        if conformance.passed:
+            return 0
+        return NOT_OK

@@ -267,9 +267,9 @@ def _bad_input(error: Exception, names: Mapping[str, str]) -> str | None:
                 "less: fewer rounds, canaries or workers, or a smaller file."
             )
         case OSError() if error.strerror:
-            place = (
-                "" if error.filename is None else f": {str(error.filename)!r}"
-            )
+            place = ""
+            if error.filename is not None:
+                place = f": {str(error.filename)!r}"
             return f"{error.strerror}{place}. {remedy(error)}".rstrip()
         case ValueError() | OSError() | ImportError():
             return str(error) or type(error).__name__
@@ -290,7 +290,9 @@ def remedy(error: OSError) -> str:
 
 def _in_brackets(error: Exception) -> str:
     """The text of an error in brackets after a space; empty if it has none."""
-    return f" ({error})" if str(error) else ""
+    if str(error):
+        return f" ({error})"
+    return ""
 
 
 def print_alarm(text: str, prefix: str = "fl-epe: error: ") -> None:

@@ -112,8 +112,10 @@ class New:
         rows = tables[train].dropna(subset=needed)
         kinds = self._input_kinds(rows, needed)
         # A source that is no path is the id of a data set on the hub.
-        source = data.resolve() if data.exists() else data
-        values: dict[str, Any] = {"train": train, "source": str(source)}
+        source = str(data)
+        if data.exists():
+            source = str(data.resolve())
+        values: dict[str, Any] = {"train": train, "source": source}
         if classes is None:
             numbers = rows[needed[0]].astype(float)
             target = "a real number"

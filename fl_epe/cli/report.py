@@ -130,7 +130,9 @@ class Report:
         import_matplotlib()
         pages = write_runs_compared(compared, self.output or Path())
         print_unwrapped(f"Comparison: {pages[0]}")
-        return 0 if compared.all_ok else NOT_OK
+        if compared.all_ok:
+            return 0
+        return NOT_OK
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,4 +276,6 @@ class Estimate:
             print_scores(terminal(), scores, details=self.details)
         evidence = scores.evidence
         claim_holds = evidence is None or evidence.verdict == "not violated"
-        return 0 if values["status"] == "ok" and claim_holds else NOT_OK
+        if values["status"] == "ok" and claim_holds:
+            return 0
+        return NOT_OK
