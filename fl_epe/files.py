@@ -51,6 +51,8 @@ def printable(text: str) -> str:
 
 
 def _printable_character(character: str) -> str:
+    """The character, a space for a tab or the like, or an escape."""
+    # Python counts only the plain space as printable.
     is_space = unicodedata.category(character) == "Zs"
     if character.isprintable() or character == "\n" or is_space:
         return character
@@ -106,7 +108,7 @@ def record_in(folder: Path) -> Path:
     return inside(folder, folder / RECORD)
 
 
-def no_link(path: str, flags: int, mode: int = 0o666) -> int:
+def open_no_link(path: str, flags: int, mode: int = 0o666) -> int:
     """Open a file without following a link and without waiting for a pipe.
 
     A file with other names (hard links) can be read, but not written to. This function is the
@@ -121,7 +123,7 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
         os.close(descriptor)
         raise OSError(
             errno.EMLINK,
-            "It has other names (hard links), whose file would be changed as well",
+            "It has other names (hard links), which would be changed as well",
             path,
         )
     return descriptor
@@ -135,7 +137,7 @@ def lock_of(path: Path) -> Any:
     """
     import filelock
 
-    os.close(no_link(str(path), os.O_WRONLY | os.O_CREAT, 0o600))
+    os.close(open_no_link(str(path), os.O_WRONLY | os.O_CREAT, 0o600))
     return filelock.FileLock(path, mode=0o600)
 
 
@@ -159,6 +161,7 @@ def locked(directory: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
         path.write_text(str(os.getpid()))
     except filelock.Timeout:
+        # The number of the process, which has not written it yet if the file is empty.
         owner = path.read_text(errors="replace")[:20].strip() or "another one"
         raise ArgumentError(
             f"Expected {{directory}} to be free: process {owner} is at work in it. Wait until it "

@@ -61,9 +61,11 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
         if stop is None or len(received) > 1 or not stop.ask():
             raise Stopped(signal.Signals(number).name)
 
-    is_main = threading.current_thread() is threading.main_thread()
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
     with contextlib.ExitStack() as restoring:
-        for number in _SIGNALS if is_main else ():
+        for number in _SIGNALS:
             previous = signal.getsignal(number)
             # `None` is a handler that was not set by Python, and cannot be restored.
             if previous not in (signal.SIG_IGN, None):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_epe.checks import finite
-from fl_epe.files import no_link
+from fl_epe.files import open_no_link
 
 if TYPE_CHECKING:
     from fl_epe.simulation import Progress
@@ -75,7 +75,7 @@ class RunLog:
             line[name] = finite(value) if isinstance(value, float) else value
         try:
             with open(
-                self._path, "a", encoding="utf-8", opener=no_link
+                self._path, "a", encoding="utf-8", opener=open_no_link
             ) as file:
                 file.write(
                     json.dumps(line, allow_nan=False, default=str) + "\n"
@@ -113,7 +113,9 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
     starts: list[tuple[str, str]] = []  # commands with their times
     with (
         contextlib.suppress(OSError, ValueError, LookupError, TypeError),
-        open(directory / RUN_LOG, encoding="utf-8", opener=no_link) as file,
+        open(
+            directory / RUN_LOG, encoding="utf-8", opener=open_no_link
+        ) as file,
     ):
         for text in file:
             line = json.loads(text)
