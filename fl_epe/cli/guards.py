@@ -82,6 +82,7 @@ def import_matplotlib() -> None:
     folder for a moment.
     """
     with (
+        # The current folder may have been deleted.
         contextlib.suppress(FileNotFoundError),
         contextlib.chdir(Path(__file__).parent),
     ):

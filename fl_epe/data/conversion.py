@@ -25,7 +25,8 @@ from fl_epe.archive import one_line, read_archive, write_archive
 from fl_epe.checks import Booleans, NamedArrays, checked_type, raise_invalid
 from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
 from fl_epe.data.examples import DataKind, is_hub_id
-from fl_epe.data.sources import LIBRARY_ERRORS, Part, find_parts
+from fl_epe.data.readers import LIBRARY_ERRORS
+from fl_epe.data.sources import Part, find_parts
 from fl_epe.files import PART, inside, lock_of
 from fl_epe.seeding import generator
 

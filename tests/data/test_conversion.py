@@ -31,7 +31,7 @@ from fl_epe import data
 from fl_epe.cli.main import main
 from fl_epe.data import conversion, sources
 from fl_epe.data.encoders import Words
-from fl_epe.data.sources import arrow_rows
+from fl_epe.data.readers import arrow_rows
 
 pytestmark = pytest.mark.usefixtures("small_batches")
 

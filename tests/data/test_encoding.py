@@ -17,7 +17,7 @@ from fl_epe.data.examples import (
     images_and_labels,
     words_and_next,
 )
-from fl_epe.data.sources import arrow_rows, read_sqlite
+from fl_epe.data.readers import arrow_rows, read_sqlite
 
 
 def _batch(**columns) -> pa.RecordBatch:
