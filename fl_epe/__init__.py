@@ -1,7 +1,7 @@
 """Empirical privacy estimation for federated learning, in the same single run.
 
-Importing this package loads nothing; a name brings its room when it is first used. `fl_epe.flower`
-brings Flower, and PyTorch when something of it that trains models is asked for.
+Importing this package loads nothing else; the module of a name is imported when the name is first
+used. `fl_epe.flower` imports Flower, and imports PyTorch with the first name that trains models.
 
 Examples:
     >>> from statistics import NormalDist
@@ -65,7 +65,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "fl_epe.auditing": __all__,  # but for these:
+        "fl_epe.auditing": __all__,  # all names that are not listed below
         "fl_epe.accounting": ("delta_two_gaussians", "epsilon_two_gaussians"),
         "fl_epe.canaries": ("CanarySet",),
         "fl_epe.dp_sgd": ("audit_dp_sgd",),

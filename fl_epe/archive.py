@@ -1,12 +1,12 @@
-"""NumPy archives with checksums, and a reader that is safe for files from outside.
+"""NumPy archives with checksums, and a reader that is safe for files of other people.
 
-Records, checkpoints and scores are ``.npz`` files, which any tool reads: a ZIP of ``.npy`` arrays,
+Records, checkpoints and scores are ``.npz`` files, which NumPy can read: a ZIP of ``.npy`` arrays,
 some of which are JSON texts as bytes. `write_archive` adds a member ``checksums``, a JSON text with
-the schema of the file and the SHA-256 of every other member. `read_archive` is the only reader: a
-file that is damaged, cut off, edited or made to fill the memory is refused in one line, as an
-`UnreadableFileError` that names the file and the member.
+the schema of the file and the SHA-256 of every other member. `read_archive` is the only reader of
+this package. For a file that is damaged, cut off, edited or made to fill the memory, it raises an
+`UnreadableFileError`, whose text is one line with the file and the member.
 
-A reader unpacks at most 256 MiB of a file, or 32 times its size; the environment variable
+A file may unpack to 256 MiB, or to 32 times its size if that is more. The environment variable
 ``FL_EPE_READ_LIMIT`` (in MiB) sets another limit.
 
 Examples:
@@ -55,49 +55,51 @@ UNREADABLE = (
     LookupError,
     MemoryError,  # a damaged header may claim any size
     OSError,
-    RuntimeError,  # a file that is encrypted, packed in an unknown way, or nested too deeply
+    RuntimeError,  # an encrypted file, an unknown compression, or JSON nested too deeply
     SyntaxError,
     TypeError,
     ValueError,
     lzma.LZMAError,
     struct.error,
-    tokenize.TokenError,  # NumPy, on a header that is no Python
+    tokenize.TokenError,  # by NumPy, for a header that is not a literal of Python
     zipfile.BadZipFile,
     zlib.error,
 )
 
 _CHECKSUMS = "checksums"
-_FREE = 256 << 20  # bytes to which a file of any size may unpack
-_RATIO = 32  # multiple of its size to which a larger file may unpack
+_MIN_LIMIT = 256 << 20  # bytes to which a file of any size may unpack
+_MAX_RATIO = 32  # multiple of its size to which a larger file may unpack
 _KINDS = "biufU"  # kinds of NumPy's types that may be read: numbers and texts
-_LARGE = 1 << 30  # bytes from which on a member is written as ZIP64
+# A member with more bytes is written as ZIP64, as its compressed size may not fit into 32 bits.
+_MAX_ZIP32 = 1 << 30
 
 
 class UnreadableFileError(ValueError):
-    """A file that cannot be used; the text is one line with the file and the reason."""
+    """A file cannot be read; the text is one line with the file and the reason."""
 
 
-def one_line(error: object, most: int = 300) -> str:
-    """The text of an error on one `printable` line of at most ``most`` characters, or its type."""
-    words = str(error)[: 4 * most].split()
+def one_line(error: object, max_length: int = 300) -> str:
+    """The text of an error as one `printable` line; the error's type if it has no text."""
+    # The text may be huge; only its beginning is processed.
+    words = str(error)[: 4 * max_length].split()
     text = printable(" ".join(words)) or type(error).__name__
-    if len(text) <= most:
+    if len(text) <= max_length:
         return text
-    return text[: most - 1] + "…"
+    return text[: max_length - 1] + "…"
 
 
 def error_text(error: BaseException) -> str:
-    """An error's type and text; its type alone if the error's own code raises."""
+    """An error's type and text; only its type if converting it to text raises an error."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the error may be a user's class
+    except Exception:  # noqa: BLE001 - the class of the error may be a user's
         return type(error).__name__
 
 
 def place_of(error: BaseException) -> str:
     """File and line where an error was raised, in brackets after a space."""
     frames = traceback.extract_tb(error.__traceback__)
-    # The text of a syntax error has file and line already.
+    # The text of a syntax error already has file and line.
     if isinstance(error, SyntaxError) or not frames:
         return ""
     return (
@@ -105,13 +107,22 @@ def place_of(error: BaseException) -> str:
     )
 
 
-def check_size(unpacked: int, size: int, free: int = _FREE) -> None:
-    """Check that a file of ``size`` bytes unpacks to at most ``free`` bytes or 32 times its size.
+def check_size(unpacked: int, size: int, min_limit: int = _MIN_LIMIT) -> None:
+    """Check the unpacked size of a file against the limit.
+
+    The limit is 32 times the size of the file, but at least ``min_limit``; or it is set by
+    ``FL_EPE_READ_LIMIT``.
+
+    Args:
+        unpacked: the unpacked size, in bytes.
+        size: the size of the file, in bytes.
+        min_limit: the limit for small files, in bytes.
 
     Raises:
-        ValueError: if it is larger, or if ``FL_EPE_READ_LIMIT`` is no number.
+        ValueError: if the unpacked size is above the limit, or if ``FL_EPE_READ_LIMIT`` is no
+            number.
     """
-    limit = max(free, _RATIO * size)
+    limit = max(min_limit, _MAX_RATIO * size)
     setting = os.environ.get(LIMIT_VARIABLE)
     if setting:
         if not setting.isdecimal():
@@ -126,11 +137,11 @@ def check_size(unpacked: int, size: int, free: int = _FREE) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Raise unless ``path`` is a regular file: a device or a pipe may have no end.
+    """Check that ``path`` is a regular file. A device or a pipe may have no end.
 
     Raises:
         FileNotFoundError: if nothing is there.
-        UnreadableFileError: if it is a folder or anything else.
+        UnreadableFileError: if it is a folder, a device or a pipe.
     """
     if not path.exists():
         raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
@@ -157,37 +168,38 @@ def write_archive(
         schema: version of the members' meaning, see `read_archive`.
         compress: whether to deflate the members.
         private: whether only the owner may read the file (mode 0600).
-        previous: a path for the file that is replaced, see `whole_file`; by default that file
-            is lost.
+        previous: a path to which the file that is replaced is moved, see `whole_file`; by
+            default it is lost.
     """
     packing = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with (
         whole_file(path, private=private, previous=previous) as file,
         zipfile.ZipFile(file, "w", packing) as archive,
     ):
-        packed = {name: _as_bytes(value) for name, value in texts.items()}
-        members = arrays | packed
+        members = arrays | {
+            name: _json_bytes(value) for name, value in texts.items()
+        }
         sums = {
-            name: _write(archive, name, array)
+            name: _write_member(archive, name, array)
             for name, array in members.items()
         }
-        _write(
-            archive, _CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums})
-        )
+        about = {"schema": schema, "sha256": sums}
+        _write_member(archive, _CHECKSUMS, _json_bytes(about))
 
 
-def _write(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> str:
-    """Writes an array as a member of an archive; returns the SHA-256 of its bytes."""
-    with archive.open(
-        f"{name}.npy", "w", force_zip64=array.nbytes > _LARGE
-    ) as member:
-        content = _Hashed(member)
+def _write_member(
+    archive: zipfile.ZipFile, name: str, array: np.ndarray
+) -> str:
+    """Write an array as a member of an archive; return the SHA-256 of the member's bytes."""
+    is_large = array.nbytes > _MAX_ZIP32
+    with archive.open(f"{name}.npy", "w", force_zip64=is_large) as member:
+        content = _HashingFile(member)
         np.save(content, array, allow_pickle=False)
     return content.sha256.hexdigest()
 
 
-class _Hashed:
-    """A file that is written to, with the checksum of the written bytes."""
+class _HashingFile:
+    """A file that computes the checksum of the bytes that are written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -198,15 +210,19 @@ class _Hashed:
         return self._file.write(data)
 
 
-def _as_bytes(value: Any) -> NDArray[np.uint8]:
+def _json_bytes(value: Any) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def json_object(content: str | bytes, name: str) -> dict[str, Any]:
-    """A JSON object without duplicate keys.
+    """The JSON object in a text.
+
+    Args:
+        content: the text.
+        name: what messages call it.
 
     Raises:
-        ValueError: if the content is anything else.
+        ValueError: if the text is not a JSON object, or if a key is duplicate.
     """
     try:
         value = json.loads(content, object_pairs_hook=_dict_of_pairs)
@@ -229,7 +245,7 @@ def _dict_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
-    """The error for a file that is not ``what`` describes."""
+    """The error for a file that is not what was expected, see `read_archive`."""
     return UnreadableFileError(
         f"Expected path={str(path)!r} to be {what}: {one_line(reason).rstrip('.')}."
     )
@@ -242,15 +258,18 @@ def read_archive(
     schema: int | None = None,
     texts: Collection[str] = (),
 ) -> tuple[list[dict[str, Any]], NamedArrays]:
-    """The JSON objects and the arrays in a ``.npz``, after a check of all its content.
+    """Read a ``.npz`` and check all its content.
 
     Args:
         path: the file.
         what: the expected content, for messages: "a record written by …".
         schema: the schema that was given to `write_archive`; a file with another schema, or
-            without one, is refused. By default any file is read, and its checksums are checked
+            without one, is refused. By default every file is read, and its checksums are verified
             if it has them.
-        texts: names of the members that are JSON objects, all of which are required.
+        texts: names of the members that are JSON objects; all of them are required.
+
+    Returns:
+        The JSON objects, in the order of ``texts``, and the other members as arrays by name.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -280,7 +299,7 @@ def read_archive(
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of all members, whose total size is within the limit."""
+    """The name and the content of each member, after a check of their total size."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         check_size(sum(info.file_size for info in members), path.stat().st_size)
@@ -300,7 +319,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                 )
             names.add(name)
             with archive.open(info) as member:
-                # With these compressions a member never unpacks to more than it claims.
+                # With these compressions, a member never unpacks to more than `file_size`.
                 content = member.read(info.file_size)
             yield name, content
 
@@ -308,11 +327,11 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 def _check_sums(
     about: dict[str, Any], sums: dict[str, str], schema: int | None
 ) -> None:
-    """Raises unless a file's schema and checksums are as expected."""
+    """Check a file's schema, if one is expected, and its checksums."""
     file_schema = about.get("schema")
     if schema is not None and file_schema != schema:
         raise ValueError(
-            f"it is of schema={file_schema!r:.40}, and this version of fl_epe reads {schema}"
+            f"it has schema={file_schema!r:.40}, but this version of fl_epe reads {schema}"
         )
     differences = about["sha256"].items() ^ sums.items()
     if differences:
@@ -323,10 +342,11 @@ def _check_sums(
 
 
 def read_npy(path: Path, what: str) -> np.ndarray:
-    """Reads a ``.npy`` file; raises the same errors as `read_archive`."""
+    """Read a ``.npy`` file; it raises the errors of `read_archive`."""
     require_file(path)
     try:
-        check_size(path.stat().st_size, path.stat().st_size)
+        size = path.stat().st_size
+        check_size(size, size)
         return _array(path.read_bytes(), path.name)
     except UNREADABLE as error:
         raise refusal(path, what, error) from error
@@ -336,7 +356,7 @@ def _array(content: bytes, name: str) -> np.ndarray:
     """The array in the bytes of a ``.npy`` file."""
     try:
         with warnings.catch_warnings():
-            # Python and NumPy may warn of the header.
+            # Python and NumPy may warn about the header.
             warnings.simplefilter("ignore")
             array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
             dtype = array.dtype
@@ -344,7 +364,7 @@ def _array(content: bytes, name: str) -> np.ndarray:
         raise ValueError(
             f"{name!r} is no array ({one_line(error, 80)})"
         ) from error
-    # A header may claim any shape of entries without bytes.
+    # Without an item size, the header may claim any shape for a file of a few bytes.
     if dtype.kind not in _KINDS or not dtype.itemsize:
         raise ValueError(
             f"{name!r} holds {one_line(dtype, 40)}, neither numbers nor texts"
@@ -353,14 +373,14 @@ def _array(content: bytes, name: str) -> np.ndarray:
 
 
 def digest(theta: Vector) -> str:
-    """The hash that identifies a model, as a flat vector."""
+    """The hash that identifies a model, which is given as a flat vector."""
     return hashlib.blake2b(
         np.ascontiguousarray(theta).data, digest_size=16
     ).hexdigest()
 
 
 def packed_json(values: Any) -> NDArray[np.uint8]:
-    """JSON values as compressed bytes, for an array of a state."""
+    """JSON values as an array of compressed bytes."""
     return np.frombuffer(zlib.compress(json.dumps(values).encode()), np.uint8)
 
 

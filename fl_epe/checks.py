@@ -17,7 +17,8 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,12 +30,14 @@ Floats32 = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Reals = NDArray[np.floating]
 Vector = Reals
-NamedArrays = dict[
-    str, NDArray[Any]
-]  # the content of an archive or a checkpoint
+NamedArrays = dict[str, NDArray[Any]]
+"""The content of an archive or a checkpoint."""
 
 # The largest integer of NumPy's int64.
 LARGEST = 2**63 - 1
+
+# The largest number of characters of a value in a message; a value from a file may have more.
+_MAX_SHOWN = 400
 
 
 class ArgumentError(ValueError):
@@ -46,7 +49,7 @@ class ArgumentError(ValueError):
         >>> error = ArgumentError("Expected {low} < {high}.", low=3, high=2)
         >>> str(error)
         'Expected low=3 < high=2.'
-        >>> error.said(lambda name: "--" + name)
+        >>> error.message({"low": "--low", "high": "--high"})
         'Expected --low=3 < --high=2.'
 
     Attributes:
@@ -57,33 +60,46 @@ class ArgumentError(ValueError):
     def __init__(self, text: str, **values: Any) -> None:
         self.text = text
         self.values = values
-        super().__init__(self.said())
+        super().__init__(self.message())
 
-    def said(
-        self, spelling: Callable[[str], str] = str, but: Collection[str] = ()
+    def message(
+        self,
+        options: Mapping[str, str] | None = None,
+        unfilled: Collection[str] = (),
     ) -> str:
-        """The message with arguments' names spelled by ``spelling``; ``but`` stay in braces."""
+        """The message with names and values.
+
+        Args:
+            options: the typed form of a name, such as "--clip-norm", by the name. An option
+                without a value is shown by its name alone.
+            unfilled: names that stay in braces.
+        """
 
         def fill(match: re.Match[str]) -> str:
             name = match[1]
-            if name not in self.values or name in but:
+            if name not in self.values or name in unfilled:
                 return match[0]
             value = self.values[name]
-            # The option was not typed on the command line.
-            if value is None and spelling is not str:
-                return spelling(name)
-            text = repr(value) if isinstance(value, str) else str(value)
-            # A value of a file may have any length.
-            if len(text) > 400:
-                text = f"{text[:400]}…"
-            return f"{spelling(name)}={text}"
+            if options is not None:
+                name = options.get(name, name)
+                if value is None:
+                    return name
+            text = str(value)
+            if isinstance(value, str | Path):
+                text = repr(text)
+            if len(text) > _MAX_SHOWN:
+                text = f"{text[:_MAX_SHOWN]}…"
+            return f"{name}={text}"
 
         return re.sub(r"{([^{}]+)}", fill, self.text)
 
 
 @contextlib.contextmanager
 def rename_arguments(**names: str) -> Iterator[None]:
-    """Rename the arguments of a part, in its errors, to the arguments of the whole."""
+    """In this context, rename the arguments in an `ArgumentError`: ``old_name="new_name"``.
+
+    So an error of a function that is called names the arguments of its caller.
+    """
     try:
         yield
     except ArgumentError as error:
@@ -98,25 +114,26 @@ def rename_arguments(**names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
-    """Put an argument in front of errors about the content of its text ``value``.
+    """In this context, an error about a part of an argument's text begins with the argument.
 
     Args:
         name: name of the argument.
         value: the argument's text.
-        outside: names of other arguments; all further names are part of the text.
+        outside: names of other arguments, which are not part of the text.
     """
     try:
         yield
     except ArgumentError as error:
         if name in error.values:
             raise
-        values = {name: value}
-        for argument in outside:
-            if argument in error.values:
-                values[argument] = error.values[argument]
-        text = error.said(but=outside)
+        values = {
+            argument: error.values[argument]
+            for argument in outside
+            if argument in error.values
+        }
+        text = error.message(unfilled=outside)
         text = f"In {{{name}}}: {text[0].lower()}{text[1:]}"
-        raise ArgumentError(text, **values) from error
+        raise ArgumentError(text, **{name: value}, **values) from error
 
 
 def did_you_mean(text: str, words: Collection[str]) -> str:
@@ -136,18 +153,21 @@ def did_you_mean(text: str, words: Collection[str]) -> str:
 
 
 def raise_invalid(name: str, value: Any, wanted: str) -> NoReturn:
-    """Raise an `ArgumentError`: this argument does not have the property ``wanted``."""
+    """Raise an `ArgumentError`: "Expected NAME=VALUE WANTED."."""
     raise ArgumentError(f"Expected {{{name}}} {wanted}.", **{name: value})
 
 
 def check_types(settings: Any, *, largest: float = LARGEST) -> None:
-    """Raise an `ArgumentError` unless each field of a dataclass has a value of its type.
+    """Check that each field of a dataclass has a value of its type, see `checked_type`.
 
-    See `checked_type`. Floats that are whole numbers become ``int`` where that is the type.
+    A field of type ``int`` whose value is a whole number as a float is set to the ``int``.
 
     Args:
         settings: a dataclass, also a frozen one.
         largest: largest absolute value of an integer; a field named ``seed`` may be larger.
+
+    Raises:
+        ArgumentError: with the name of the field.
     """
     hints = typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
@@ -162,10 +182,11 @@ def check_types(settings: Any, *, largest: float = LARGEST) -> None:
 def checked_type(
     name: str, value: Any, kind: Any, *, largest: float = LARGEST
 ) -> Any:
-    """``value`` if it is of this type; a whole number becomes an ``int`` where that is the type.
+    """Check that ``value`` is of this type, and return it.
 
-    It checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may be in a union
-    with ``float`` or ``None``; values of other types are returned unchanged.
+    For the type ``int``, a whole number as a float is returned as an ``int``. Types that are
+    checked: ``int``, ``float``, ``str``, ``bool``, and a ``Literal`` of words, which may be in
+    a union with ``float`` or ``None``. A value of any other type is returned unchanged.
 
     Raises:
         ArgumentError: for another type, a number that is not finite, or an integer whose absolute
@@ -216,9 +237,9 @@ def parts_of(kind: Any) -> list[Any]:
 def check_scores(
     name: str, values: ArrayLike, *, ranks: bool = False
 ) -> Floats:
-    """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite.
+    """Check that there are at least two scores, all finite; return them as float64, shape (k,).
 
-    With ``ranks`` only the order of scores counts; they may be infinite, but not NaN.
+    With ``ranks``, where only the order of scores counts, they may be infinite, but not NaN.
     """
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1 or scores.size < 2:
@@ -238,7 +259,7 @@ def any_infinite(*groups: Floats | None) -> bool:
 
 
 def all_equal(values: Floats) -> bool:
-    """Whether all values are equal; there is at least one, and they may be infinite."""
+    """Whether all of these values, at least one, are equal; they may be infinite."""
     return bool(values.min() == values.max())
 
 
@@ -248,7 +269,7 @@ def check_probability(name: str, value: float) -> None:
         raise_invalid(name, value, "in (0, 1)")
 
 
-# For noise multipliers between these bounds no result overflows.
+# With a noise multiplier between these bounds, no result overflows.
 LEAST_NOISE = 1e-6
 MOST_NOISE = 1e6
 
@@ -287,7 +308,7 @@ def check_rate(name: str, value: float) -> None:
 
 
 def check_count(name: str, value: float) -> None:
-    """Raise an `ArgumentError` unless ``value`` is a whole number from 1."""
+    """Raise an `ArgumentError` unless ``value`` is a whole number >= 1."""
     if not 1 <= value < math.inf or value != int(value):
         raise_invalid(name, value, "to be an integer >= 1")
 

@@ -1,8 +1,8 @@
-"""Clients' ids, which are texts exactly as they are written.
+"""Clients' ids as texts, exactly as they are written.
 
-Ids that are converted to numbers merge clients silently: 7 and 07 are the same number, and two
-ids of 20 digits may be the same float64. The clients' participations, their number and the
-default δ would be wrong.
+Converting ids to numbers could merge clients: 7 and 07 are the same number, and two ids of 20
+digits may be the same float64. Then the clients' participations, their number and the default δ
+would be wrong.
 
 Examples:
     >>> import pyarrow
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
-    """A column of ids as texts; whole numbers have all their digits.
+    """A column of ids as texts, with all digits of whole numbers.
 
     Args:
         column: texts, categories, whole numbers, dates, or true and false.
 
     Returns:
-        An array of Arrow's strings, chunked if the column is; null if there is no id, or only
-        whitespace.
+        An array of Arrow's strings, chunked if the column is. An id that is missing, or is only
+        whitespace, is null.
 
     Raises:
-        ValueError: for ids of any other type, such as real numbers, which do not determine the text
-            that was written.
+        ValueError: for ids of any other type, such as real numbers, from which the text that was
+            written cannot be recovered.
     """
     from pyarrow import string, types
 
@@ -48,13 +48,13 @@ def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
     if types.is_floating(kind) or types.is_nested(kind):
         raise ValueError(
             f"a client's id is text or a whole number, got {kind}, in which different ids may have "
-            "become one: store them as text, as they are written"
+            "become equal: store ids as text, as they are written"
         )
     return blank_as_null(column.cast(string()))
 
 
 def blank_as_null(texts: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
-    """A column of texts; a text of whitespace only becomes null."""
+    """The column with null in place of texts that are only whitespace."""
     from pyarrow import compute, scalar
 
     blank = compute.equal(compute.utf8_trim_whitespace(texts), "")
@@ -62,10 +62,10 @@ def blank_as_null(texts: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
 
 
 def id_order(ids: Sequence[str]) -> Integers:
-    """The rank of each of these ids in their order.
+    """The rank of each id in the order of all.
 
-    It is the order of whole numbers if every id is written as Python writes one, so that "7"
-    comes before "10", and otherwise the order of texts.
+    If every id is a whole number as Python writes it, the order is that of numbers: "7" comes
+    before "10". Otherwise it is the order of texts.
     """
     keys: list[Any] = list(ids)
     try:

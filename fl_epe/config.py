@@ -21,70 +21,75 @@ from fl_epe.schedules import Schedule, make_schedule, replays_log
 from fl_epe.seeding import NoiseGenerator
 from fl_epe.wording import how_often
 
-_PAPER_CANARIES = (
-    1000  # number of observed and of unobserved canaries (Andrew et al. 2024)
-)
+# Number of observed and of unobserved canaries in Andrew et al. 2024.
+_PAPER_CANARIES = 1000
+# The noise on the count of unclipped updates, relative to the voters (Andrew et al. 2021).
+_VOTERS_PER_COUNT_STD = 20
 
 # "epsilon-all-low > X" or "epsilon-all-high < X".
 _STOP_RULE = re.compile(
-    r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*"
+    r"\s*epsilon-all-(?:low\s*>\s*(?P<low>\S+)|high\s*<\s*(?P<high>\S+))\s*"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Settings of an audited DP-FedAvg run, which are all checked before it starts.
+    """Settings of an audited DP-FedAvg run. They are all checked before the run starts.
 
     Attributes:
         clients: number m of real clients.
         rounds: number T of training rounds.
         clients_per_round: expected number of real clients in a round.
-        participation: schedule, with its options if it has some: 'epochs' (freshly shuffled, as in
-            the paper), 'poisson', 'min-separation:separation=5' or another kind; 'fl-epe schedules'
-            lists them. Canaries follow a schedule of the same kind.
-        canary_design: how canaries take part: 'ladder', at places that the clients' schedule gives
-            to one more client each, some of which several canaries share, so that they take part
-            once, twice, … and as often as a client; or 'paper', 1000 canaries, once each.
-        num_canaries: number of places with the ladder, else of canaries (default: as many as their
-            share allows and narrow intervals need); 0 for a run that measures no ε.
-        canary_participations: rounds in which each of the canaries takes part, on average where the
-            schedule is random, instead of the ladder.
-        canary_share: largest expected share of a round that canaries have, if their number is
-            derived.
-        unobserved: canaries that never take part and are only scored (default: few, as the law of
-            their scores is known; 1000 where it is not or in the paper's design).
-        inclusion: which canaries take part: 'fixed', or 'coin', each canary, the unobserved
-            ones included, by a fair coin of its own, as the one-run bounds need; not with the
-            ladder.
-        canary_kind: how the canaries' directions are made: 'rotation', all of which are scored by
-            two fast transforms, or 'sphere', independent normal draws as in the paper.
-        noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
-            0 for no noise.
-        noise_generator: the generator of the DP noise: 'chacha20', a cipher, whose numbers cannot
-            be computed from others that it drew, or 'sfc64', for benchmarks only.
-        mechanism: how the noise of rounds is correlated: 'independent', or a matrix mechanism,
+        participation: participation schedule, with its options if it has some: 'epochs' (freshly
+            shuffled, as in the paper), 'poisson', 'min-separation:separation=5' or another kind;
+            'fl-epe schedules' lists all of them. Canaries follow a schedule of the same kind.
+        canary_design: how canaries take part. 'ladder': the schedule has places for a few more
+            clients. Most places are one canary's, which takes part as often as a client. Some
+            places are divided among several canaries, which take part half as often, a quarter as
+            often, and so on to once. 'paper': 1000 canaries take part once each.
+        num_canaries: number of places of the ladder, or of canaries if there is no ladder (default:
+            as many as the canaries' share of a round allows, but no more than narrow intervals
+            need); 0 for a run that measures no ε.
+        canary_participations: number of rounds in which each canary takes part, instead of the
+            ladder; a mean if the schedule is random.
+        canary_share: largest expected share of canaries in a round, which limits the default
+            number of canaries.
+        unobserved: number of canaries that never take part and are only scored (default: few if
+            the null distribution of scores is known; 1000 otherwise, and in the paper's design).
+        inclusion: which canaries take part: 'fixed', all but the unobserved ones; or 'coin', an
+            independent fair coin decides for each canary, including the unobserved ones, as
+            one-run bounds need. Not with the ladder.
+        canary_kind: how the canaries' directions are drawn: 'rotation', for which two fast
+            transforms compute all scores, or 'sphere', independent normal vectors as in the paper.
+        noise_multiplier: z, the standard deviation of the DP noise on the sum of updates, divided
+            by the clip norm; 0 for no noise.
+        noise_generator: generator of the DP noise: 'chacha20', a stream cipher, some of whose
+            numbers do not reveal others; or 'sfc64', for benchmarks only.
+        mechanism: how the noise of rounds is correlated: 'independent', or a matrix mechanism:
             'tree', 'banded:bands=8', 'toeplitz', 'blt:buffers=3' or a .npy file with its lower
-            triangular strategy matrix. One participation costs the same with each of them.
-        clipping: 'adaptive' (the norm follows a quantile of the update norms, Andrew et al. 2021)
-            or 'fixed'.
-        clip_norm: the fixed clip norm (an L2 norm), or that of the first round if adaptive.
+            triangular strategy matrix. A client that takes part once has the same ε with all of
+            them.
+        clipping: how the clip norm is chosen: 'adaptive' (it follows a quantile of the update
+            norms, Andrew et al. 2021) or 'fixed'.
+        clip_norm: clip norm (an L2 norm); with adaptive clipping, that of the first round.
         clip_quantile: share of updates that the adaptive clip norm leaves unclipped.
         clip_rate: step size of the adaptive clip norm.
         clip_count_std: standard deviation of the noise on the count of unclipped updates
             (default: voters / 20, and at least z, so that the sum has at most 15% more noise).
-        canaries_vote: let canaries vote on the adaptive clip norm, as the paper's code did.
-        server_optimizer: 'sgd' or 'adam'.
-        server_learning_rate: step size of the server.
+        canaries_vote: let canaries vote on the adaptive clip norm, as in the paper's code.
+        server_optimizer: optimizer of the server: 'sgd' or 'adam'.
+        server_learning_rate: learning rate of the server.
         server_momentum: momentum of the server's sgd.
-        local_epochs: passes of a client over its data in a round.
-        local_batch_size: examples in a client's step.
-        local_learning_rate: step size of a client.
+        local_epochs: number of passes of a client over its data in a round.
+        local_batch_size: number of examples in a client's step.
+        local_learning_rate: learning rate of a client.
         delta: target δ (default: clients^-1.1).
-        full_knowledge: also track an adversary who knows all but one canary: the sum of the real
-            clients' updates of every round, and the other canaries.
+        full_knowledge: also measure ε for an adversary who knows everything but one canary: the
+            sum of the real clients' updates of every round, and the other canaries.
         stop_when: end the run as soon as ε is shown to be above a limit, 'epsilon-all-low > 8', or
-            below one, 'epsilon-all-high < 2'. These are the ends of a 95% interval after every
-            round that holds for all rounds at once, so that it may be acted on.
+            below one, 'epsilon-all-high < 2'. The two names are the ends of a 95% interval for ε,
+            for an adversary who sees every round's model. The interval holds for all rounds
+            simultaneously, so it remains valid if it stops the run.
     """
 
     clients: int
@@ -121,7 +126,7 @@ class RunConfig:
         checks.check_types(self)
         self._check_values()
         self._set_canaries()
-        # The construction of each part checks the rest, such as schedules that are impossible.
+        # Constructing each part checks the other values, such as schedules that are impossible.
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()
@@ -129,7 +134,7 @@ class RunConfig:
         self.sum_noise_multiplier()
 
     def _check_values(self) -> None:
-        """Check each value, and the values that exclude each other."""
+        """Check single values, and values that exclude each other."""
         checks.check_count("clients", self.clients)
         checks.check_count("rounds", self.rounds)
         checks.check_count("clients_per_round", self.clients_per_round)
@@ -159,11 +164,11 @@ class RunConfig:
                 "stop_when",
                 self.stop_when,
                 "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0: the "
-                "ends of an interval that holds at every round at once",
+                "ends of an interval that holds for all rounds simultaneously",
             )
         if self.by_coin:
             raise checks.ArgumentError(
-                "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
+                "Expected no {stop_when} with {inclusion}: bounds for coins need a number of "
                 "canaries that does not depend on their scores.",
                 stop_when=self.stop_when,
                 inclusion=self.inclusion,
@@ -171,7 +176,7 @@ class RunConfig:
 
     @property
     def target_delta(self) -> float:
-        """``delta``, or the paper's m^-1.1 for m clients."""
+        """``delta``; by default m^-1.1 for m clients, as in the paper."""
         return chosen_delta(self.delta, self.clients)
 
     @property
@@ -196,7 +201,7 @@ class RunConfig:
 
     @functools.cached_property
     def load(self) -> CanaryLoad:
-        """The load of canaries beside the clients, with its expected precision."""
+        """The canaries beside the clients, with their expected precision."""
         schedule = self.client_schedule()
         return canary_load(
             self.clients,
@@ -211,7 +216,7 @@ class RunConfig:
         )
 
     def _set_canaries(self) -> None:
-        """Set the numbers of canaries that are ``None``."""
+        """Check the settings of canaries, and set those that are ``None`` to their defaults."""
         if self.by_coin and self.on_ladder:
             raise checks.ArgumentError(
                 "Expected {canary_design} to be 'paper', or canary_participations, with "
@@ -234,6 +239,7 @@ class RunConfig:
                 count = 0  # one canary has no spread
         is_invalid = count is not None and count < 0
         if count == 1:
+            # One place of the ladder is divided among canaries, unless its rounds are secret.
             is_invalid = not self.on_ladder or self.load.secret
         if is_invalid:
             checks.raise_invalid(
@@ -243,8 +249,9 @@ class RunConfig:
         if unobserved is None and self.by_coin:
             unobserved = count or 0
         elif unobserved is None:
-            has_known_law = not is_paper and self.canary_kind == "rotation"
-            unobserved = LEAST_FOR_NULL if has_known_law else _PAPER_CANARIES
+            # Of a rotation, the null distribution of scores is known.
+            has_known_null = not is_paper and self.canary_kind == "rotation"
+            unobserved = LEAST_FOR_NULL if has_known_null else _PAPER_CANARIES
         object.__setattr__(self, "num_canaries", count)
         object.__setattr__(self, "canary_participations", participations)
         object.__setattr__(self, "unobserved", unobserved)
@@ -271,7 +278,7 @@ class RunConfig:
         return self.client_schedule().cohort_size(self.clients)
 
     def canary_plan(self) -> list[str]:
-        """Sentences about the canaries' share of the run and their expected precision."""
+        """Sentences about the canaries' share of a round and their expected precision."""
         if self.num_canaries == 0:
             return ["The run has no canaries, and measures no ε."]
         if self.on_ladder:
@@ -293,6 +300,7 @@ class RunConfig:
         except checks.ArgumentError as error:
             if "participations" not in error.values:
                 raise
+            # Participations are no setting: the message names the three that determine them.
             values = error.values | {
                 "rounds": self.rounds,
                 "clients_per_round": self.clients_per_round,
@@ -332,13 +340,15 @@ class RunConfig:
         assert_never(self.clipping)
 
     def _adaptive_clip(self) -> clip_norms.AdaptiveClip:
-        """The adaptive rule, whose count has noise for this number of voters."""
+        """The rule for an adaptive clip norm."""
         voters = float(self.clients_per_round)
         if self.canaries_vote:
             voters += self.canaries_per_round
         count_std = self.clip_count_std
         if count_std is None:
-            count_std = max(voters / 20, self.noise_multiplier)
+            count_std = max(
+                voters / _VOTERS_PER_COUNT_STD, self.noise_multiplier
+            )
         with checks.rename_arguments(
             initial_norm="clip_norm",
             quantile="clip_quantile",
@@ -359,11 +369,11 @@ class RunConfig:
             return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
 
     def strategy(self) -> Strategy | None:
-        """The strategy matrix of correlated noise; ``None`` if it is independent."""
+        """The strategy matrix of correlated noise; ``None`` for independent noise."""
         return parse_strategy(self.mechanism, self.rounds)
 
     def stops_at(self, low: float, high: float) -> bool:
-        """Whether `stop_when` ends a run whose interval of ε so far has these ends."""
+        """Whether `stop_when` ends the run when the interval for ε has these ends."""
         rule = _stop_rule(self.stop_when or "")
         if rule is None:
             return False
@@ -388,21 +398,25 @@ class RunConfig:
 
 
 def _stop_rule(text: str) -> tuple[str, float] | None:
-    """The end of the interval and its limit; ``None`` if the text is no valid rule."""
+    """The end of the interval, "low" or "high", and its limit; ``None`` for an invalid rule."""
     match = _STOP_RULE.fullmatch(text)
-    if match is None:
+    if match is None or match.lastgroup is None:
         return None
     try:
-        limit = float(match[2])
+        limit = float(match[match.lastgroup])
     except ValueError:
         return None
     if 0 <= limit < math.inf:
-        return (match[1], limit)
+        return (match.lastgroup, limit)
     return None
 
 
 def chosen_delta(delta: float | None, clients: int) -> float:
-    """``delta``, or the paper's m^-1.1 for m ``clients``, which needs at least two."""
+    """``delta``; by default m^-1.1 for m clients, as in the paper.
+
+    Raises:
+        ArgumentError: for fewer than two clients without a ``delta``.
+    """
     if delta is not None:
         return delta
     if clients < 2:
@@ -416,13 +430,14 @@ def chosen_delta(delta: float | None, clients: int) -> float:
 def _schedule(
     participation: str, rounds: int, participations: float
 ) -> Schedule:
-    """The schedule of a text; a recorded trace is an error."""
+    """The schedule that a text describes; a recorded trace is an error."""
+    # In the text, "rounds" is an unknown option, not the argument of this function.
     with checks.argument_context("participation", participation):
         replays = replays_log(participation)
     if replays:
         raise checks.ArgumentError(
-            "Expected {participation} to be no recorded trace: it is for the limit, as in "
-            "'fl-epe compare' and 'fl-epe advise'.",
+            "Expected {participation} to be no recorded trace: traces are for the "
+            "high-dimensional limit, in 'fl-epe compare' and 'fl-epe advise'.",
             participation=participation,
         )
     with checks.argument_context(

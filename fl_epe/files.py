@@ -1,7 +1,7 @@
-r"""Writes files completely and through no link, and prints text of other parties safely.
+r"""Writes files in one step and not through links, and makes texts of other people printable.
 
 A file is first written as ``NAME.0123abcd.fl-epe-part`` with eight random digits, and replaces
-``NAME`` at the end. Only files with such names are ever removed.
+``NAME`` at the end. Files with such names, which a killed process has left, are removed later.
 
 Examples:
     >>> printable("\x1b[2J\x1b[HA client says: ε ≈ 0")
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from fl_epe.checks import ArgumentError
 
-# The end of a file's name while it is being written.
+# The ending of a file's name while the file is being written.
 PART = ".fl-epe-part"
 
 # The file in the folder of a finished run.
@@ -31,17 +31,19 @@ RECORD = "record.npz"
 # The file in the folder of an unfinished run.
 CHECKPOINT = "checkpoint.npz"
 
-# The file in a folder while a process works in it, with the number of the process.
+# The file in a folder while a process works there; it has the number of the process.
 LOCK = "fl-epe.lock"
 
+# Error numbers of file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-_OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
+_PART_NAME = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
 
 
 def printable(text: str) -> str:
-    """The text with an escape for every character that moves the cursor or reverses the text.
+    """The text with an escape for each character that is not printable.
 
-    Line breaks stay. Escapes are those of JSON, so that the values of a JSON text do not change.
+    So it cannot move a terminal's cursor or reverse the text. Line breaks stay. Escapes are those
+    of JSON, so a JSON text keeps its values.
     """
     if text.isprintable():
         return text
@@ -49,6 +51,8 @@ def printable(text: str) -> str:
 
 
 def _printable_character(character: str) -> str:
+    """The character, a space for a tab or the like, or an escape."""
+    # Python counts only the plain space as printable.
     is_space = unicodedata.category(character) == "Zs"
     if character.isprintable() or character == "\n" or is_space:
         return character
@@ -68,7 +72,7 @@ def run_folder(name: str) -> Path:
 
 
 def part_of(path: Path) -> Path:
-    """A new temporary name beside ``path``."""
+    """A new temporary path beside ``path``."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
 
 
@@ -76,7 +80,7 @@ def remove_parts(folder: Path) -> None:
     """Remove the incomplete files that killed processes of this package left in a folder."""
     for path in folder.glob(f"*{PART}"):
         if (
-            _OURS.fullmatch(path.name)
+            _PART_NAME.fullmatch(path.name)
             and path.is_file()
             and not path.is_symlink()
         ):
@@ -84,64 +88,68 @@ def remove_parts(folder: Path) -> None:
 
 
 def inside(folder: Path, path: Path) -> Path:
-    """``path``, a file or folder in ``folder``.
+    """Check that ``path`` is in ``folder`` after following links, and return it.
+
+    Otherwise the sender of a folder could choose files outside of it to be read or written.
 
     Raises:
-        ValueError: if ``path`` leads out of the folder, as the sender of a folder must not
-            choose other files to read or write.
+        ValueError: if ``path`` leads out of the folder.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
             f"Expected {path} to be in the folder {folder}, but it leads out of it, to "
-            f"{path.resolve()}. Name that itself, or copy it to there."
+            f"{path.resolve()}. Name that path itself, or copy it into the folder."
         )
     return path
 
 
 def record_in(folder: Path) -> Path:
-    """The path of the record in a run's folder, which need not exist; see `inside`."""
+    """The path of the record in a run's folder, which need not exist; it may raise as `inside`."""
     return inside(folder, folder / RECORD)
 
 
-def no_link(path: str, flags: int, mode: int = 0o666) -> int:
+def open_no_link(path: str, flags: int, mode: int = 0o666) -> int:
     """Open a file without following a link and without waiting for a pipe.
 
-    A file with other names (hard links) is read, but not written to. This function is for
-    ``opener=`` of `open`, with a mode that does not truncate.
+    A file with other names (hard links) can be read, but not written to. This function is the
+    ``opener`` of `open`, with a mode that does not truncate the file.
     """
-    special = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    descriptor = os.open(path, flags | special, mode)
+    # Windows has neither flag.
+    no_link_or_pipe = getattr(os, "O_NOFOLLOW", 0) | getattr(
+        os, "O_NONBLOCK", 0
+    )
+    descriptor = os.open(path, flags | no_link_or_pipe, mode)
     if flags & (os.O_WRONLY | os.O_RDWR) and os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
         raise OSError(
             errno.EMLINK,
-            "It has other names, which would be written to as well",
+            "It has other names (hard links), which would be changed as well",
             path,
         )
     return descriptor
 
 
 def lock_of(path: Path) -> Any:
-    """A `filelock.FileLock` that is not acquired yet, on a file that is created if missing.
+    """A `filelock.FileLock` on a file, which is created if it is missing. It is not acquired yet.
 
     Raises:
         OSError: if the file is a link or has other names, or if it cannot be written.
     """
     import filelock
 
-    os.close(no_link(str(path), os.O_WRONLY | os.O_CREAT, 0o600))
+    os.close(open_no_link(str(path), os.O_WRONLY | os.O_CREAT, 0o600))
     return filelock.FileLock(path, mode=0o600)
 
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Exclude other processes from ``directory``, which is created if it is missing.
+    """In this context, no other process may lock ``directory``, which is created if missing.
 
     The kernel releases the lock at the end of the process, even if it is killed. On file
     systems without locks, other processes are not excluded.
 
     Raises:
-        ArgumentError: if another process works in the directory; the message has its number.
+        ArgumentError: if another process has locked the directory; the message has its number.
         OSError: if the lock's file is a link or has other names, or cannot be written.
     """
     import filelock
@@ -153,11 +161,12 @@ def locked(directory: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
         path.write_text(str(os.getpid()))
     except filelock.Timeout:
+        # The number of the process, which has not written it yet if the file is empty.
         owner = path.read_text(errors="replace")[:20].strip() or "another one"
         raise ArgumentError(
             f"Expected {{directory}} to be free: process {owner} is at work in it. Wait until it "
             "is done, or stop it.",
-            directory=str(directory),
+            directory=directory,
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
@@ -173,11 +182,11 @@ def locked(directory: Path) -> Iterator[None]:
 def whole_file(
     path: Path, *, private: bool, previous: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """A file to write to, which replaces ``path`` at the end in one step.
+    """Open a temporary file for writing; at the end of the context it replaces ``path``.
 
     After an error, the old file is unchanged. A link is replaced, not the file that it points
-    to. The content is on the disk before the file gets its name, so that a loss of power leaves
-    a complete file.
+    to. The content is on the disk before the file gets its name, so a loss of power leaves a
+    complete file.
 
     Args:
         path: the final path; its folder is created if it is missing.
@@ -203,7 +212,7 @@ def whole_file(
 
 
 def write_bytes(path: Path, content: bytes, *, private: bool = False) -> Path:
-    """Write a file in one step, readable by all users or only by its owner; return ``path``."""
+    """Write a file in one step, see `whole_file`; return ``path``."""
     with whole_file(path, private=private) as file:
         file.write(content)
     return path

@@ -9,9 +9,10 @@ from typing import Any
 def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
     """In this context, ``call`` replaces the function ``name`` of ``owner``.
 
-    If other code replaces the function again in the meantime, its function stays.
+    If other code replaces the function in the meantime, the function of that code stays.
     """
     original = getattr(owner, name)
+    # Otherwise it is a method of the class, which becomes visible again.
     is_attribute = name in vars(owner)
     setattr(owner, name, call)
     try:

@@ -1,4 +1,4 @@
-"""`lazy_names`: names of a package whose modules are imported when they are first used."""
+"""`lazy_names`: names of a package whose modules are imported when the names are first used."""
 
 import importlib
 import sys
@@ -9,11 +9,11 @@ from typing import Any
 def lazy_names(
     room: str, modules: Mapping[str, Collection[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a room whose names are imported when first used.
+    """The ``__getattr__`` and ``__dir__`` of a package that imports names when they are first used.
 
     Args:
-        room: the ``__name__`` of the room.
-        modules: the names by module. A name is in the module, or is that of the module itself.
+        room: the ``__name__`` of the package.
+        modules: the names by module.
     """
     module_of = {
         name: module for module, names in modules.items() for name in names
@@ -22,10 +22,7 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        module = importlib.import_module(module_of[name])
-        if module.__name__ == f"{room}.{name}":
-            return module
-        return getattr(module, name)
+        return getattr(importlib.import_module(module_of[name]), name)
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[room]), *module_of})

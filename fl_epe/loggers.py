@@ -2,7 +2,7 @@
 
 A run passes its numbers to `Loggers` after each round, and its result at the end. A built-in
 logger is chosen by its name; any other `RunLogger` is passed as an object. If a logger fails,
-there is one warning, and the run continues without it.
+there is one warning, and the run continues without that logger.
 
 Examples:
     >>> class Printer:
@@ -40,15 +40,15 @@ LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 # The name of the experiment in MLflow and of the project in Weights & Biases.
 _PROJECT = "fl_epe"
-# Times in seconds: the largest time of an upload at the end of a run, the time until the clock
-# is read again, and the interval at which Weights & Biases writes its values.
-_PATIENCE = 60.0
-_SHORTLY = 0.05
-_FLUSH = 0.5
+# Times in seconds: the longest upload to Weights & Biases at the end of a run, the interval at
+# which it writes values to the disk, and the pause before the clock is read again.
+_MAX_UPLOAD = 60.0
+_WRITE_INTERVAL = 0.5
+_PAUSE = 0.05
 
 
 class RunLogger(Protocol):
-    """A receiver of the numbers of a run while it is running. It may raise any error."""
+    """A receiver of the numbers of a run. Its methods may raise any error."""
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
         """Log the numbers after a round.
@@ -59,21 +59,21 @@ class RunLogger(Protocol):
         """
 
     def close(self, summary: Mapping[str, float | str]) -> None:
-        """Log the result, after the report was written or the run has stopped.
+        """Log the result after the report was written, or the status of a run that ended early.
 
         Args:
-            summary: the "status" and, once there is a report, its path "report" and the result.
+            summary: the "status"; with a report also its path "report" and the result.
         """
 
 
 class Loggers:
-    """All loggers of one run, none of which can end it.
+    """All loggers of one run. An error of a logger does not end the run.
 
     Args:
         log_to: the name of a built-in logger, or a list of names and objects.
-        folder: the folder of the run, with the files of TensorBoard and the ids of the run in
+        folder: the folder of the run, for the files of TensorBoard and the ids of the run in
             MLflow and Weights & Biases.
-        warn: a function that gets a sentence about a logger that failed.
+        warn: a function that is called with a sentence about a logger that failed.
 
     Raises:
         ValueError: for an unknown name, or an object that is not a logger.
@@ -93,7 +93,7 @@ class Loggers:
         self._has_begun = False
 
     def __bool__(self) -> bool:
-        """Whether there is a logger that works."""
+        """Whether there is a logger that has not failed."""
         return bool(self._working)
 
     def log(
@@ -111,6 +111,7 @@ class Loggers:
             for name, value in values.items()
             if isinstance(value, int | float) and math.isfinite(value)
         }
+        # A logger that was closed is opened again if this process continues the run.
         is_resumed = resumed or self._has_begun
         for logger in list(self._working):
             with self._surviving(logger):
@@ -126,11 +127,11 @@ class Loggers:
     def close(
         self, summary: Mapping[str, float | str], folder: Path | None = None
     ) -> None:
-        """Pass the result, or the status of a stopped run, to every logger that got a round.
+        """Close every logger that got a round, with the result or the status of the run.
 
         Args:
             summary: the "status", and the result by its names in the run's metrics.
-            folder: the folder of the report.
+            folder: the folder of the report, if there is one.
         """
         if folder is not None:
             summary = {
@@ -144,22 +145,22 @@ class Loggers:
 
     @contextlib.contextmanager
     def _surviving(self, logger: str | RunLogger) -> Iterator[None]:
-        """If the logger raises an error in this context, the run continues without it."""
+        """In this context, an error of the logger becomes a warning, and the logger is removed."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - the run goes on
+        except Exception as error:  # noqa: BLE001 - a logger may raise any error
             self._working.remove(logger)
             name = logger if isinstance(logger, str) else type(logger).__name__
             reason = error_text(error)
             self._warn(
-                f"logging to {name} failed ({reason}); the run goes on without it."
+                f"logging to {name} failed ({reason}); the run continues without it."
             )
 
 
 def check_loggers(
     log_to: str | Sequence[str | RunLogger],
 ) -> list[str | RunLogger]:
-    """The loggers without repetitions; raises the errors of `Loggers`."""
+    """The loggers without duplicates; it raises the errors of `Loggers`."""
     loggers = [log_to] if isinstance(log_to, str) else list(log_to)
     for logger in loggers:
         if isinstance(logger, str):
@@ -208,17 +209,17 @@ def _built_in(
 
 
 class _TensorBoard:
-    """Event files in the folder ``tensorboard``; a repeated round replaces the old one."""
+    """Event files in the folder ``tensorboard``; readers replace rounds that are logged again."""
 
     def __init__(self, folder: Path, resumed: bool) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         path = inside(folder, folder / "tensorboard")
-        # Files are read in the order of the seconds in their names, and this one must be the
-        # last.
+        # Files are read in the order of their names, which have the time in seconds. The file of
+        # this process must be the last one.
         while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
-            time.sleep(_SHORTLY)
+            time.sleep(_PAUSE)
         self._writer = EventFileWriter(str(path))
         self._start: Any = SessionLog(status=SessionLog.START)
         self._round = 0
@@ -234,7 +235,7 @@ class _TensorBoard:
 
         self._round = round_number
         if self._start is not None:
-            # Readers then remove this round and later ones of an earlier process.
+            # Readers then discard this round and later ones of an earlier process.
             self._add(session_log=self._start)
             self._start = None
         points = [
@@ -253,8 +254,8 @@ class _TensorBoard:
         self._writer.close()
 
 
-class _SameRun:
-    """A file with the id of a run in another system, and the last round that is logged there.
+class _LoggedRun:
+    """The id of a run in another system, and the last round that is logged there, in a file.
 
     Attributes:
         id: the id of the run; empty for a new run.
@@ -263,32 +264,36 @@ class _SameRun:
     def __init__(self, path: Path, resumed: bool) -> None:
         self._path = inside(path.parent, path)
         self.id = ""
-        self._round = -1
+        self._last_round = -1
         if resumed and path.exists():
             state = json.loads(path.read_text("utf-8"))
             self.id = str(state["id"])
-            self._round = int(state["round"])
+            self._last_round = int(state["round"])
 
-    def is_new(self, round_number: int) -> bool:
-        """Whether a round was not logged before; it then counts as logged."""
-        if round_number <= self._round:
+    def note_round(self, round_number: int) -> bool:
+        """Note in the file that a round is logged.
+
+        Returns:
+            Whether the round was not logged before.
+        """
+        if round_number <= self._last_round:
             return False
-        self._round = round_number
-        write_json(self._path, {"id": self.id, "round": self._round})
+        self._last_round = round_number
+        write_json(self._path, {"id": self.id, "round": round_number})
         return True
 
 
 class _MLflow:
-    """A run in MLflow's own store (``MLFLOW_TRACKING_URI``)."""
+    """A run in the store of MLflow that ``MLFLOW_TRACKING_URI`` names."""
 
     def __init__(self, folder: Path, resumed: bool) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient
 
         self._client = MlflowClient()
-        self._same = _SameRun(folder / "mlflow.json", resumed)
-        if self._same.id:
-            self._client.update_run(self._same.id, status="RUNNING")
+        self._logged = _LoggedRun(folder / "mlflow.json", resumed)
+        if self._logged.id:
+            self._client.update_run(self._logged.id, status="RUNNING")
         else:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
             experiment = self._client.get_experiment_by_name(name)
@@ -297,32 +302,32 @@ class _MLflow:
             else:
                 experiment_id = experiment.experiment_id
             run = self._client.create_run(experiment_id, run_name=folder.name)
-            self._same.id = run.info.run_id
+            self._logged.id = run.info.run_id
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        if self._same.is_new(round_number):
+        if self._logged.note_round(round_number):
             now = time.time_ns() // 10**6
             points = [
                 Metric(name, value, now, round_number)
                 for name, value in values.items()
             ]
-            self._client.log_batch(self._same.id, metrics=points)
+            self._client.log_batch(self._logged.id, metrics=points)
 
     def close(self, summary: Mapping[str, float | str]) -> None:
         for name, value in summary.items():
-            self._client.set_tag(self._same.id, name, value)
-        ends = {"stopped": "KILLED", "failed": "FAILED"}
-        end = ends.get(str(summary.get("status")), "FINISHED")
-        self._client.set_terminated(self._same.id, end)
+            self._client.set_tag(self._logged.id, name, value)
+        statuses = {"stopped": "KILLED", "failed": "FAILED"}
+        status = statuses.get(str(summary.get("status")), "FINISHED")
+        self._client.set_terminated(self._logged.id, status)
 
 
 class _WandB:
-    """A run of Weights & Biases, offline unless ``WANDB_MODE`` says otherwise.
+    """A run of Weights & Biases, offline unless ``WANDB_MODE`` is set.
 
-    Names have underscores instead of hyphens. The records of the machine and of the command,
-    which may contain a seed, are disabled.
+    In names, hyphens become underscores. The machine and the command, which may contain a seed,
+    are not recorded.
     """
 
     def __init__(self, folder: Path, resumed: bool) -> None:
@@ -330,11 +335,11 @@ class _WandB:
         os.environ.setdefault("WANDB_MODE", "offline")
         import wandb
 
-        self._same = _SameRun(folder / "wandb.json", resumed)
-        self._same.id = self._same.id or secrets.token_hex(8)
+        self._logged = _LoggedRun(folder / "wandb.json", resumed)
+        self._logged.id = self._logged.id or secrets.token_hex(8)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
-            id=self._same.id,
+            id=self._logged.id,
             name=folder.name,
             resume="allow",
             reinit="create_new",
@@ -343,25 +348,24 @@ class _WandB:
                 silent=True,
                 disable_code=True,
                 disable_git=True,
-                finish_timeout=_PATIENCE,
+                finish_timeout=_MAX_UPLOAD,
                 x_disable_machine_info=True,
                 x_disable_meta=True,
                 x_disable_stats=True,
-                x_transaction_log_flush_interval=_FLUSH,
+                x_transaction_log_flush_interval=_WRITE_INTERVAL,
             ),
         )
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
-        if self._same.is_new(round_number):
+        if self._logged.note_round(round_number):
             self._run.log(
                 _without_hyphens(values), step=round_number, commit=True
             )
 
     def close(self, summary: Mapping[str, float | str]) -> None:
         self._run.summary.update(_without_hyphens(summary))
-        self._run.finish(
-            1 if summary.get("status") in ("stopped", "failed") else 0
-        )
+        ended_early = summary.get("status") in ("stopped", "failed")
+        self._run.finish(1 if ended_early else 0)
 
 
 def _without_hyphens(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Named random streams with a seed each, so that one can change while the others repeat.
+"""The random streams of a run. Each has its own seed, so one can change while the others repeat.
 
 Examples:
     >>> Seeds.derive(1) == Seeds.derive(1)
@@ -29,8 +29,8 @@ class Seeds:
         canary: seed of the canaries' directions. Anyone who can guess it can subtract the
             canaries.
         participation: seed of the rounds of clients and canaries.
-        noise: seed of the DP noise. With ``None``, every round draws fresh entropy, which is
-            not stored.
+        noise: seed of the DP noise. With ``None``, the noise of every round comes from the
+            operating system's entropy, which is not stored.
         local: seed of batch order and dropout on the clients.
         initial: seed of the initial model.
     """
@@ -46,17 +46,17 @@ class Seeds:
 
     @classmethod
     def derive(cls, seed: int | None) -> Seeds:
-        """All seeds from one master seed (reproducible) or the operating system (``None``).
+        """All seeds from one master seed, or with ``None`` from the operating system's entropy.
 
         Raises:
             ValueError: if ``seed`` is negative.
         """
         if seed is None:
-            drawn: dict[str, Any] = {
+            random_seeds: dict[str, Any] = {
                 name: secrets.randbits(128) for name in _STREAMS
             }
-            drawn["noise"] = None
-            return cls(**drawn)
+            random_seeds["noise"] = None
+            return cls(**random_seeds)
         check_not_negative("seed", seed)
         sequences = np.random.SeedSequence(seed).spawn(len(_STREAMS))
         seeds = []
@@ -67,10 +67,11 @@ class Seeds:
 
 
 def generator(seed: int | None, *index: int) -> np.random.Generator:
-    """A generator for item ``index`` of the stream with this ``seed``, equal on all machines.
+    """A generator for item ``index`` of the stream with this ``seed``.
 
-    With ``seed=None`` the generator is seeded with 256 bits from the operating system. It is
-    not cryptographically secure: use `noise_generator` for DP noise.
+    The same arguments give the same numbers on all machines. With ``seed=None`` the generator is
+    seeded with 256 bits from the operating system. It is not cryptographically secure: use
+    `noise_generator` for DP noise.
     """
     entropy = secrets.randbits(256) if seed is None else seed
     sequence = np.random.SeedSequence(entropy, spawn_key=index)

@@ -12,24 +12,27 @@ import math
 NODE_THREAD = "fl-epe-node"
 """The name of the threads that run nodes of this process."""
 
-_LARGEST_PLAIN = 1e6  # larger numbers have an exponent
-_MOST_DECIMALS = 4
+_MIN_WITH_EXPONENT = 1e6
+_MAX_DECIMALS = 4
 
 
 def number(value: float | None) -> str:
-    """A number with at least three significant digits; "∞" for ``None`` and infinity."""
+    """A number with three or more significant digits, but at most four decimals.
+
+    ``None`` and infinity are "∞".
+    """
     if value is None or math.isinf(value):
         return "∞"
     if value == 0:
         return "0"
-    if value >= _LARGEST_PLAIN:
+    if value >= _MIN_WITH_EXPONENT:
         return f"{value:.2e}"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(decimals, _MOST_DECIMALS)}f}"
+    return f"{value:,.{min(decimals, _MAX_DECIMALS)}f}"
 
 
 def signed(value: float, plus: str = "") -> str:
-    """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
+    """A number after "−" if it is negative, and after ``plus`` otherwise; "unknown" for NaN."""
     if math.isnan(value):
         return "unknown"
     sign = "−" if value < 0 else plus
@@ -37,7 +40,7 @@ def signed(value: float, plus: str = "") -> str:
 
 
 def amount(count: float) -> str:
-    """A whole number, or an average of whole numbers to three digits; "unknown" for NaN."""
+    """A count, or a mean of counts with three digits; "unknown" for NaN."""
     if math.isnan(count):
         return "unknown"
     if count > 999:
@@ -46,14 +49,14 @@ def amount(count: float) -> str:
 
 
 def counted(count: float, singular: str) -> str:
-    """A count, which may be an average, with its noun in the singular or plural."""
+    """A count, or a mean of counts, with its noun in the singular or plural."""
     shown = amount(count)
     ending = "" if shown == "1" else "s"
     return f"{shown} {singular}{ending}"
 
 
 def how_often(count: float) -> str:
-    """A frequency in words: "once", or such as "24 times"."""
+    """A frequency in words, such as "once" or "24 times"."""
     times = counted(count, "time")
     if times == "1 time":
         return "once"

@@ -82,7 +82,7 @@ def test_another_schema_is_refused(schema, tmp_path):
     write_archive(tmp_path / "a.npz", ARRAYS, {}, schema=schema)
     with pytest.raises(
         UnreadableFileError,
-        match=r"schema=.*, and this version of fl_epe reads 1",
+        match=r"schema=.*, but this version of fl_epe reads 1",
     ):
         read_archive(tmp_path / "a.npz", "things", schema=1)
 

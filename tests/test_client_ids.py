@@ -232,7 +232,7 @@ def test_ids_of_every_type_that_is_exact(
 )
 def test_ids_of_other_types_are_refused(column: pa.Array):
     with pytest.raises(
-        ValueError, match="store them as text, as they are written"
+        ValueError, match="store ids as text, as they are written"
     ):
         client_ids(column)
 

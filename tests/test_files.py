@@ -10,7 +10,7 @@ import pytest
 from fl_epe.files import (
     inside,
     lock_of,
-    no_link,
+    open_no_link,
     part_of,
     printable,
     remove_parts,
@@ -81,8 +81,10 @@ def test_what_is_appended_to_is_no_link_and_no_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         with pytest.raises(OSError, match=name):
-            os.close(no_link(str(tmp_path / name), os.O_WRONLY | os.O_APPEND))
-    with open(tmp_path / "mine", "a", opener=no_link) as file:
+            os.close(
+                open_no_link(str(tmp_path / name), os.O_WRONLY | os.O_APPEND)
+            )
+    with open(tmp_path / "mine", "a", opener=open_no_link) as file:
         file.write(" more")
     assert (tmp_path / "mine").read_text() == "mine more"
 
@@ -119,9 +121,9 @@ def test_a_file_with_other_names_is_not_appended_to(tmp_path):
     (tmp_path / "mine").write_text("mine")
     os.link(tmp_path / "mine", tmp_path / "run.log")
     with pytest.raises(OSError, match="other names") as error:
-        open(tmp_path / "run.log", "a", opener=no_link)  # noqa: SIM115
+        open(tmp_path / "run.log", "a", opener=open_no_link)  # noqa: SIM115
     assert error.value.errno == errno.EMLINK
-    with open(tmp_path / "run.log", opener=no_link) as file:
+    with open(tmp_path / "run.log", opener=open_no_link) as file:
         assert file.read() == "mine"
 
 

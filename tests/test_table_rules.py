@@ -187,7 +187,7 @@ def test_the_first_line_of_json_says_which_columns_there_are(tmp_path):
     )
     with pytest.raises(
         ValueError,
-        match="line 2 has 'unobserved', which the first line has not",
+        match="line 2 has 'unobserved', which the first line does not have",
     ):
         read_scores(tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").write_text(

@@ -1,4 +1,4 @@
-"""``fl-epe advise``: noise for a wanted ε, canaries for a run, and the worst case of a log."""
+"""``fl-epe advise``: noise for a target ε, numbers of canaries, and worst-case clients of a log."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,18 +14,27 @@ from fl_epe.files import record_in
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
-_DELTA = 1e-5  # target δ, if the number of clients is not known
-_CLIENTS = 10**6  # number of clients, if it is not known
-_SHARES = (0.05, 0.1, 0.2)  # shares of a round that canaries may have
+# Without a number of clients: the target δ, and the number.
+_DEFAULT_DELTA = 1e-5
+_DEFAULT_CLIENTS = 10**6
+_CANARY_SHARES = (0.05, 0.1, 0.2)  # largest shares of canaries in a round
 
 
-def _planned(
+def _schedule_and_log(
     spec: str | None,
     rounds: int | None,
     participations: float | None,
     run: AuditRecord | None = None,
 ) -> tuple[Schedule, Trace | None]:
-    """The requested schedule, else that of the run, and the log that it replays."""
+    """The schedule, and the log that it replays, if it replays one.
+
+    Args:
+        spec: the typed schedule (default: that of the run or log, or "epochs").
+        rounds: the number of rounds (default: that of the run or log, or that of `RunConfig`).
+        participations: the mean participations of a client (default: those in the run or log,
+            or 1).
+        run: the run of ``--like``.
+    """
     default_participations = 1.0
     if run is not None:
         design = run.design
@@ -50,26 +59,27 @@ def _planned(
         return make_schedule(spec, rounds, participations), log
 
 
-def _clients(
-    clients: int | None, log: Trace | None, run: AuditRecord | None
+def _num_clients(
+    typed: int | None, log: Trace | None, run: AuditRecord | None
 ) -> int | None:
-    """The number of clients of the log, as typed, or of the run; ``None`` if it is not known."""
-    if clients is not None and clients < 2:
-        raise_invalid("clients", clients, ">= 2")
+    """The number of clients: of the log, as typed, or of the run; ``None`` if it is unknown."""
+    if typed is not None and typed < 2:
+        raise_invalid("clients", typed, ">= 2")
     if log is not None:
         return log.population
-    if clients is None and run is not None:
+    if typed is None and run is not None:
         return run.design.num_clients
-    return clients
+    return typed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Noise:
-    """The noise multiplier of the clients' sum at which a report is expected to say a wanted ε.
+    """Find the noise multiplier at which a run is expected to report a target ε.
 
-    For the same client and adversary as in the report of a run: the median client, and one who
-    knows the client's rounds unless the schedule hides them. An estimate for random canaries by the
-    high-dimensional limit, without training; no guarantee of differential privacy.
+    ε is that of a run's report: of the median client, for an adversary who knows the client's
+    rounds unless the schedule hides them. It is an estimate for random canaries from the
+    high-dimensional limit, without training, and no guarantee of differential privacy. The noise
+    multiplier is that of the sum of the clients' updates.
 
     Examples:
         fl-epe advise noise --target-epsilon 1 --rounds 1000 --clients 50000
@@ -78,19 +88,23 @@ class Noise:
         fl-epe advise noise --target-epsilon 2 --participation cyclic --mechanism banded:bands=8
 
     Attributes:
-        target_epsilon: wanted ε.
-        participation: schedule, as for 'fl-epe run', or trace:path=FILE (default: that of the run
-            under --like, or epochs).
-        rounds: rounds of training (default: the run's, or 60).
-        participations: rounds in which a client takes part on average (default: the run's, or 1).
-        clients: clients in all (default: the run's, or a million; of a log, its own).
+        target_epsilon: target ε.
+        participation: participation schedule, as for 'fl-epe run', or trace:path=FILE for a log
+            (default: that of the run with --like, or epochs).
+        rounds: number of rounds (default: that of the run or the log, or 60).
+        participations: mean number of rounds in which a client takes part (default: that of the
+            run or the log, or 1).
+        clients: number of clients (default: that of the run, or a million; a log has its own).
         mechanism: how the noise of rounds is correlated, as for 'fl-epe run': independent, tree,
-            banded:bands=8, toeplitz, blt, or a .npy file (default: the run's, or independent).
-        delta: target δ (default: the run's, or clients^-1.1, or 1e-05).
-        momentum: momentum of the server's sgd (default: the run's, or that of 'fl-epe run').
-        adversary: the adversary sees the final model, or every round's.
-        worst_case: for the worst case of all clients, whose rounds the adversary knows.
-        like: directory of a run whose clip norms, server and real updates are taken over.
+            banded:bands=8, toeplitz, blt, or a .npy file (default: that of the run, or
+            independent).
+        delta: target δ (default: that of the run, or clients^-1.1, or 1e-05 without a number of
+            clients).
+        momentum: momentum of the server's sgd (default: that of the run, or of 'fl-epe run').
+        adversary: what the adversary sees: the final model, or the models of all rounds.
+        worst_case: let the target ε be that of the worst-case client, whose rounds the adversary
+            knows, instead of the median client.
+        like: folder of a run whose clip norms, server and real updates are used.
         json: print JSON instead of text.
     """
 
@@ -111,33 +125,33 @@ class Noise:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print the noise."""
-        if self.like is None:
-            run = None
-        else:
+        run = None
+        if self.like is not None:
             run = AuditRecord.load(record_in(self.like))
-        schedule, log = _planned(
+        schedule, log = _schedule_and_log(
             self.participation, self.rounds, self.participations, run
         )
-        clients = _clients(self.clients, log, run)
+        clients = _num_clients(self.clients, log, run)
         delta = self.delta
         if delta is None and run is not None:
             delta = run.delta
-        elif delta is None:
-            delta = _DELTA if clients is None else chosen_delta(None, clients)
+        elif delta is None and clients is not None:
+            delta = chosen_delta(None, clients)
         strategy = None if run is None else run.mechanism.strategy
         if self.mechanism is not None:
             with waiting("Computing how the noise of rounds is correlated"):
                 strategy = strategy_matrix(self.mechanism, schedule.rounds)
+        limit_setting = limit.limit_like(run, self.momentum)
         with waiting("Searching for the noise"):
             advice = limit.noise_for_epsilon(
                 schedule,
                 self.target_epsilon,
-                delta,
-                clients or _CLIENTS,
+                _DEFAULT_DELTA if delta is None else delta,
+                clients or _DEFAULT_CLIENTS,
                 sees=self.adversary,
                 worst_case=self.worst_case,
                 strategy=strategy,
-                **limit.limit_like(run, self.momentum),
+                **limit_setting,
             )
         setting = limit.setting_like(run, advice.noise_multiplier)
         if self.json:
@@ -145,7 +159,8 @@ class Noise:
             return 0
         lines = limit.advice_lines(advice)
         if setting is not None:
-            count_std = limit.limit_like(run)["of_count"] ** -0.5 / 2
+            # `of_count` is 1 / (2 σ)² for noise of standard deviation σ on the count.
+            count_std = limit_setting["of_count"] ** -0.5 / 2
             lines.append(
                 "• The clip norm of that run was adaptive: fl-epe run with --noise-multiplier "
                 f"{setting:.6g} --clip-count-std {count_std:.6g} gives the sum this z."
@@ -156,23 +171,25 @@ class Noise:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Canaries:
-    """How many canaries fit beside the clients, and how well they tell ε of the median client.
+    """Show how many canaries fit beside the clients, and how narrow the interval of ε is then.
 
-    For canaries of at most 5%, 10% and 20% of a round: their number, and the interval that a run
-    would report. An audit takes 10% unless told otherwise.
+    For canaries that are at most 5%, 10% and 20% of a round: their number, and the interval for the
+    median client's ε that a run is expected to report. 'fl-epe run' uses 10% by default.
 
     Examples:
         fl-epe advise canaries --clients 120 --rounds 60 --participations 12
         fl-epe advise canaries --clients 500 --participation poisson --noise-multiplier 1
 
     Attributes:
-        clients: real clients in all; of a log, its own.
-        noise_multiplier: z, the standard deviation of the noise on the sum over the clip norm.
-        participation: schedule, as for 'fl-epe run', or trace:path=FILE.
-        rounds: rounds of training (default: 60; of a log, its own).
-        participations: rounds in which a client takes part on average (default: 1).
+        clients: number of real clients; a log has its own.
+        noise_multiplier: z, the standard deviation of the noise on the sum of updates, divided by
+            the clip norm.
+        participation: participation schedule, as for 'fl-epe run', or trace:path=FILE for a log.
+        rounds: number of rounds (default: 60; a log has its own).
+        participations: mean number of rounds in which a client takes part (default: 1; a log has
+            its own).
         delta: target δ (default: clients^-1.1).
-        share: only this share of a round's replies, in (0, 1).
+        share: largest share of canaries in a round, in (0, 1) (default: 0.05, 0.1 and 0.2).
         json: print JSON instead of text.
     """
 
@@ -190,12 +207,12 @@ class Canaries:
     @waiting("Computing what canaries can tell")
     def __call__(self, words: Sequence[str]) -> int:
         """Print the advice."""
-        schedule, log = _planned(
+        schedule, log = _schedule_and_log(
             self.participation, self.rounds, self.participations
         )
-        clients = _clients(self.clients, log, None) or self.clients
+        clients = _num_clients(self.clients, log, None) or self.clients
         delta = chosen_delta(self.delta, clients)
-        shares = _SHARES if self.share is None else (self.share,)
+        shares = _CANARY_SHARES if self.share is None else (self.share,)
         setting = limit.limit_like(None)
         advice = [
             limit.canary_advice(
@@ -218,23 +235,25 @@ class Canaries:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Log:
-    """How exposed each client of a real deployment is, and what a cap would change.
+    """Compute ε of each client in the participation log of a real deployment, and what a cap does.
 
-    From the log of who took part when: FILE is CSV, TSV, JSON lines or Parquet with the columns
-    round and client_id. An estimate by the high-dimensional limit, no guarantee.
+    FILE is CSV, TSV, JSON lines or Parquet with the columns round and client_id. ε is an estimate
+    from the high-dimensional limit, no guarantee. A cap limits the participations of a client.
 
     Examples:
         fl-epe advise log participation.csv --noise-multiplier 0.5
         fl-epe advise log participation.csv --noise-multiplier 0.5 --window 30
 
     Attributes:
-        file: the log.
-        noise_multiplier: z, the standard deviation of the noise on the sum over the clip norm.
+        file: the participation log.
+        noise_multiplier: z, the standard deviation of the noise on the sum of updates, divided by
+            the clip norm.
         delta: target δ (default: clients^-1.1).
         momentum: momentum of the server's sgd (default: that of 'fl-epe run').
-        adversary: the adversary sees the final model, or every round's.
-        window: cap the participations in any so many rounds (default: those in the run).
-        top: clients to list.
+        adversary: what the adversary sees: the final model, or the models of all rounds.
+        window: number of consecutive rounds in which a cap limits the participations (default: all
+            rounds).
+        top: number of worst-case clients to list.
         json: print JSON instead of tables.
     """
 
@@ -251,7 +270,7 @@ class Log:
 
     @waiting("Computing how exposed the clients of the log are")
     def __call__(self, words: Sequence[str]) -> int:
-        """Print the exposure of the clients."""
+        """Print ε of the clients."""
         trace = Trace.read(self.file)
         delta = chosen_delta(self.delta, trace.population)
         exposure = limit.exposure(

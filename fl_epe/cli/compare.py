@@ -1,4 +1,4 @@
-"""``fl-epe compare`` and ``fl-epe schedules``: a grid of schedules, and the kinds there are."""
+"""``fl-epe compare`` and ``fl-epe schedules``: compare schedules, and list all kinds of them."""
 
 import dataclasses
 import inspect
@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar
 
 from fl_epe.checks import check_count
 from fl_epe.cli.console import (
-    NOT_MEASURED,
+    NOT_OK,
     ProgressLine,
     output_directory,
-    print_whole,
+    print_unwrapped,
     terminal,
     waiting,
 )
@@ -40,9 +40,10 @@ _RUN_FIELDS = {field.name for field in dataclasses.fields(RunConfig)}
 class Compare:
     """Measure a grid of participation schedules, noise multipliers and participations.
 
-    Without --task the high-dimensional limit is measured, which needs no training. The command
-    prints a table, and writes compare.html and compare.json. With --task, the same command with the
-    same --output continues after a stop, or with a larger grid.
+    Without --task, ε is that of the high-dimensional limit, which needs no training; with --task,
+    the task is trained for each combination. The command prints a table, and writes compare.html
+    and compare.json. With --task, the same command with the same --output continues after an
+    interruption; its grid may be larger then.
 
     Examples:
         fl-epe compare
@@ -54,14 +55,15 @@ class Compare:
         fl-epe compare --like runs/digits-20260101-120000 --rounds 60
 
     Attributes:
-        output: directory to write to, and to continue from (default: runs/compare-DATE-TIME).
-        from_log: a participation log, CSV or Parquet, with which the schedules are compared at the
-            log's numbers of rounds, clients and participations.
-        workers: number of processes, which does not change the result.
-        details: print every table and note, not only those of the final model.
-        plan: the grid, and the settings that all its measurements share.
+        output: folder to write to, and to continue from (default: runs/compare-DATE-TIME).
+        from_log: a participation log, CSV or Parquet. It is compared with the schedules, which get
+            its numbers of rounds, clients and participations.
+        workers: number of processes; no influence on the result.
+        details: print all tables and notes, not only those of the final model.
+        plan: the grid, and the settings that all its combinations share.
     """
 
+    # Errors about a setting of a run name the option that sets it.
     NAMES: ClassVar = {
         **{
             name: f"--set {name.replace('_', '-')}"
@@ -92,11 +94,12 @@ class Compare:
         if self.from_log is not None:
             schedules = settings.get("schedules") or DEFAULT_SCHEDULES
             settings["schedules"] = (f"trace:path={self.from_log}", *schedules)
-        # Invalid settings are refused before a log is read, which may take long.
+        # Refuse invalid settings before a log is read, which may take long.
         ComparisonPlan(**settings)
         with waiting("Reading the participation log"):
             plan = ComparisonPlan(**with_log(settings))
         if plan.task is not None and ":" in plan.task:
+            # The module of the user's own task may be in the current folder.
             look_in_current_folder()
         output = output_directory(self.output, "compare")
         try:
@@ -106,34 +109,36 @@ class Compare:
                     plan,
                     output,
                     workers=self.workers,
-                    on_cell=lambda done, total: line.show(
-                        "measured", done, total
+                    on_cell=lambda completed, total: line.show(
+                        "measured", completed, total
                     ),
                 )
         except KeyboardInterrupt as stop:
             text = "Stopped."
             if plan.task is not None:
                 folder = shlex.quote(str(output))
-                text += f" The same command with --output {folder} goes on."
-            print_whole("", text)
+                text += f" The same command with --output {folder} continues."
+            print_unwrapped("", text)
             return exit_status(stop)
         if all(row.skipped is not None for row in rows):
             raise ValueError(
-                f"None of the {len(rows)} combinations is possible. The first: {rows[0].skipped}"
+                f"None of the {len(rows)} combinations is possible. The first one: "
+                f"{rows[0].skipped}"
             )
         write_comparison(plan, rows, output)
         print_comparison(plan, rows, terminal(), details=self.details)
-        print_whole(f"Report: {output / 'compare.html'}")
+        print_unwrapped(f"Report: {output / 'compare.html'}")
         if any(row.failed is not None for row in rows):
-            return NOT_MEASURED
+            return NOT_OK
         return 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedules:
-    """List every kind of schedule for --participation and --schedules.
+    """List all kinds of schedules for --participation and --schedules, with their options.
 
-    Options are written kind:name=value,name=value, or as a JSON object: kind:{...}.
+    The options of a schedule are written kind:name=value,name=value, or as a JSON object:
+    kind:{...}.
 
     Examples:
         fl-epe compare --schedules epochs min-separation:separation=5 trace:path=log.csv
@@ -148,11 +153,13 @@ class Schedules:
             console.print(kind, style="bold")
             description, _ = description_of(schedule_class)
             first_paragraph = description.split("\n\n")[0]
-            print_whole("  " + " ".join(first_paragraph.split()))
+            print_unwrapped("  " + " ".join(first_paragraph.split()))
             maker = schedule_maker(kind)
             texts = texts_of(schedule_class) | texts_of(maker)
-            # The first two parameters, rounds and participations, are options of all commands.
-            for name in list(inspect.signature(maker).parameters)[2:]:
-                print_whole(f"    {name}: {texts.get(name, '')}")
-        print_whole(description_of(Schedules)[1])
+            # The first two parameters, rounds and participations, are no options of a schedule.
+            _, _, *options = inspect.signature(maker).parameters
+            for name in options:
+                print_unwrapped(f"    {name}: {texts.get(name, '')}")
+        _, examples = description_of(Schedules)
+        print_unwrapped(examples)
         return 0

@@ -1,4 +1,4 @@
-"""``fl-epe conform``: does an implementation of a mechanism do what its privacy claim says?"""
+"""``fl-epe conform``: check an implementation of a mechanism against its privacy claim."""
 
 import dataclasses
 import pkgutil
@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Annotated
 
 from fl_epe.checks import raise_invalid
-from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, waiting
+from fl_epe.cli.console import NOT_OK, print_json, print_unwrapped, waiting
 from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
 from fl_epe.tasks import look_in_current_folder
 
-# Fields of a `Target` without an option; the last two cannot be typed.
-_NOT_TYPED = ("where", "trials", "probes", "clip_rule")
+# Fields of a `Target` without an option in the group: the command sets the first two, and the
+# others are functions or objects.
+_NO_OPTION = ("where", "trials", "probes", "clip_rule")
 
 
 @dataclasses.dataclass(frozen=True)
 class Conform:
-    """Check a mechanism against its claim: odd inputs, noise, games, accountant.
+    """Check a mechanism against its privacy claim: unusual inputs, noise, games, accountant.
 
     TARGET is module:name of a fl_epe.conformance.Target, or of a function from updates (n, d) and a
-    NumPy generator to what is released, whose claim the options say. Nobody has to know which
-    canary or statistic would show an error: several are tried, and a right mechanism fails with a
-    probability of --level at most. That nothing was found proves nothing; what so many trials could
-    have shown is said. Exits with 3 if a check fails.
+    NumPy generator to what is released; then the options state the claim. Several canaries and test
+    statistics are tried. A correct mechanism fails with a probability of at most --level. A
+    mechanism that passes may still violate its claim: the output says which violations would have
+    been detected. Exits with 3 if a check fails.
 
     Examples:
         fl-epe conform aggregation:noisy_sum --noise-multiplier 1 --delta 1e-5 --noise gaussian
@@ -33,13 +34,14 @@ class Conform:
         fl-epe conform targets:strategy --html conformance.html
 
     Attributes:
-        target: module:name, found from the current folder.
-        trials: runs of each world in each game (default: those of the target, 4000 of a function).
-        level: probability of a false alarm of all checks together.
-        seed: of canaries, trials and noise.
-        json: print JSON instead.
-        html: also write a page there.
-        claim: the claim, where the target does not say it.
+        target: module:name of the target; the module is also searched in the current folder.
+        trials: number of runs with, and without, the canary in each game (default: that of the
+            target, or 4000 for a function).
+        level: probability of a false alarm in any of the checks.
+        seed: seed of canaries, trials and noise.
+        json: print JSON instead of text.
+        html: file for a page with the result.
+        claim: the claim, as far as the target does not state it.
     """
 
     target: Annotated[str, "TARGET"]
@@ -48,7 +50,7 @@ class Conform:
     seed: int = 0
     json: bool = False
     html: Path | None = None
-    claim: Annotated[Typed, Group(Target, _NOT_TYPED)] = dataclasses.field(
+    claim: Annotated[Typed, Group(Target, _NO_OPTION)] = dataclasses.field(
         default_factory=dict
     )
 
@@ -61,6 +63,7 @@ class Conform:
             raise_invalid(
                 "target", self.target, f"to be module:name, but: {error}"
             )
+        # The typed target and claim, for messages that say how to repeat a check.
         typed = [self.target]
         for name, value in self.claim.items():
             typed.append(f"--{name.replace('_', '-')}")
@@ -82,7 +85,7 @@ class Conform:
         if self.json:
             print_json(conformance.as_json())
         else:
-            print_whole(conformance.table())
+            print_unwrapped(conformance.table())
         if conformance.passed:
             return 0
-        return NOT_MEASURED
+        return NOT_OK

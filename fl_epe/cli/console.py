@@ -23,11 +23,11 @@ from rich.console import Console
 from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.files import on_one_line, printable, run_folder
 
-# Name of the error handler for letters that an encoding lacks.
+# Name of the error handler of the terminal's encoding, which writes ε as "epsilon".
 SPELLED_OUT = "fl-epe-spelled-out"
 
-# Letters of reports in ASCII.
-_PLAIN = {
+# The ASCII form of the letters in reports.
+_ASCII = {
     "≥": ">=",
     "≤": "<=",
     "≈": "~",
@@ -49,11 +49,11 @@ _PLAIN = {
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """The ASCII form of letters that an encoding lacks, or "?" for letters that no report has."""
+    """The ASCII form of letters that an encoding lacks, "?" if there is none; where to go on."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(letter, "?") for letter in lacking), error.end
+    missing = error.object[error.start : error.end]
+    return "".join(_ASCII.get(letter, "?") for letter in missing), error.end
 
 
 codecs.register_error(SPELLED_OUT, _spelled_out)
@@ -67,16 +67,14 @@ def terminal() -> Console:
 
 
 def output_directory(chosen: Path | None, name: str) -> Path:
-    """The chosen folder, or ``runs/NAME-DATE-TIME``, which is not created yet.
+    """The chosen folder, or by default ``runs/NAME-DATE-TIME``, which this does not create.
 
     Raises:
         ValueError: if the chosen folder is a file.
     """
     output = chosen or run_folder(name)
     if output.exists() and not output.is_dir():
-        raise_invalid(
-            "output", str(output), "to be a directory, but it is a file"
-        )
+        raise_invalid("output", output, "to be a directory, but it is a file")
     return output
 
 
@@ -87,7 +85,7 @@ def print_lines(lines: Iterable[str]) -> None:
         console.print(line, style="dim" if line.startswith("•") else None)
 
 
-def print_whole(*lines: str) -> None:
+def print_unwrapped(*lines: str) -> None:
     """Print lines that must not be wrapped, such as paths and commands."""
     print(printable("\n".join(lines)))
 
@@ -102,18 +100,20 @@ def print_json(values: dict[str, Any]) -> None:
     print(printable(text))
 
 
-PATIENCE = 1.5
+MAX_SILENT_SECONDS = 1.5
 """Seconds after which a command prints what it is waiting for."""
 
 
 @contextlib.contextmanager
-def waiting(doing: str) -> Iterator[None]:
-    """Print on a terminal what the command does, if it takes longer than `PATIENCE`.
+def waiting(activity: str) -> Iterator[None]:
+    """Print the activity if this context takes longer than `MAX_SILENT_SECONDS`.
 
-    Nothing is printed elsewhere, so that a log or a notebook does not depend on speed.
+    It is printed on a terminal only, so that a log or a notebook does not depend on speed.
     """
-    options = {"prefix": "", "alarm": False}
-    timer = threading.Timer(PATIENCE, say, [f"{doing} …"], options)
+    line = on_one_line(f"{activity} …")
+    timer = threading.Timer(
+        MAX_SILENT_SECONDS, print, [line], {"file": sys.stderr}
+    )
     timer.daemon = True
     if sys.stderr.isatty():
         timer.start()
@@ -123,8 +123,13 @@ def waiting(doing: str) -> Iterator[None]:
         timer.cancel()
 
 
+_SECONDS_PER_LINE = (
+    10.0  # between two lines of progress that is not shown on a terminal
+)
+
+
 class ProgressLine:
-    """The progress of a command: a bar on a terminal, elsewhere a line every ten seconds.
+    """The progress of a command: a bar on a terminal, elsewhere a line now and then.
 
     Args:
         time_left: whether to show the remaining time, for texts that do not include it.
@@ -140,12 +145,16 @@ class ProgressLine:
         from rich.progress import Progress as Bar
 
         self._console = terminal()
-        self._bar = Bar(
+        columns = [
             TextColumn("{task.description}", markup=False),
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[text]}", markup=False),
-            *([TimeRemainingColumn()] if time_left else []),
+        ]
+        if time_left:
+            columns.append(TimeRemainingColumn())
+        self._bar = Bar(
+            *columns,
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,
@@ -162,32 +171,43 @@ class ProgressLine:
 
     def show(
         self,
-        doing: str,
-        done: int,
+        activity: str,
+        completed: int,
         total: int | None,
         text: str = "",
         *,
         last: bool = False,
     ) -> None:
-        """Show that ``done`` of ``total`` items are done; ``last`` if the total is not known."""
+        """Show the progress.
+
+        Args:
+            activity: what the command does, such as "round".
+            completed: the number of completed items.
+            total: the number of all items, if it is known.
+            text: a text for the end of the line.
+            last: whether this is the last call although ``completed`` is not ``total``.
+        """
         if self._console.is_terminal:
             self._bar.update(
                 self._task,
-                description=doing,
-                completed=done,
+                description=activity,
+                completed=completed,
                 total=total,
                 text=text,
             )
-        elif time.monotonic() - self._printed > 10 or done == total or last:
+            return
+        is_due = time.monotonic() - self._printed > _SECONDS_PER_LINE
+        if is_due or completed == total or last:
             self._printed = time.monotonic()
-            of = "" if total is None else f"/{total}"
-            print(printable(f"{doing} {done}{of}  {text}".rstrip()), flush=True)
+            of_total = "" if total is None else f"/{total}"
+            line = f"{activity} {completed}{of_total}  {text}"
+            print(printable(line.rstrip()), flush=True)
 
 
 # Exit statuses.
 FAILED = 1  # a failure that should not happen
 BAD_INPUT = 2  # something that was typed or read is wrong
-NOT_MEASURED = 3  # ε was not measured, or a report's status is not "ok"
+NOT_OK = 3  # not measured, unreliable or faulty, or a claim or a check failed
 NO_READER = 141  # standard output is a pipe that was closed
 
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
@@ -196,9 +216,8 @@ ISSUES = "https://github.com/fl-epe/fl-epe/issues"
 _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
     ("PIL", "datasets", "flwr_datasets", "h5py", "pyarrow"), "data"
 )
-# Error numbers of a full disk, and of missing permissions.
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def report_error(
@@ -215,70 +234,71 @@ def report_error(
     from fl_epe.auditing import NotMeasured
 
     if isinstance(error, NotMeasured):
-        say(f"Not measured: {error}.", prefix="")
-        return NOT_MEASURED
+        print_alarm(f"Not measured: {error}.", prefix="")
+        return NOT_OK
     if debug:
         traceback.print_exception(error)
-    text = _text(error, names)
+    text = _bad_input(error, names)
     if text is not None:
-        say(text)
+        print_alarm(text)
         return BAD_INPUT
-    name = f"{type(error).__name__}{_reason(error)}"
     hint = "" if debug else " (--debug shows the traceback)"
-    say(
-        f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{hint}"
+    print_alarm(
+        f"{prog} failed, which it should not: {type(error).__name__}{_in_brackets(error)}. "
+        f"Please report it: {ISSUES}{hint}"
     )
     return FAILED
 
 
-def _text(error: Exception, names: Mapping[str, str]) -> str | None:
-    """The text of an error of the input; ``None`` for a defect of this package."""
-    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
-        extra = _EXTRAS[error.name]
-        return f"This needs {error.name}, which is not installed: pip install 'fl-epe[{extra}]'."
-    if isinstance(error, ArgumentError):
-        return error.said(lambda name: names.get(name, name))
-    if isinstance(error, MemoryError):
-        return (
-            f"There is not enough memory{_reason(error)}. End other programs, or ask for less: "
-            "fewer rounds, canaries or workers, or a smaller file."
-        )
-    if isinstance(error, OSError) and error.strerror:
-        if error.filename is not None:
-            place = f": {str(error.filename)!r}"
-        else:
+def _bad_input(error: Exception, names: Mapping[str, str]) -> str | None:
+    """What is wrong with the input; ``None`` if the error is a defect of this package."""
+    match error:
+        case ModuleNotFoundError() if error.name in _EXTRAS:
+            extra = _EXTRAS[error.name]
+            return (
+                f"This needs {error.name}, which is not installed: "
+                f"pip install 'fl-epe[{extra}]'."
+            )
+        case ArgumentError():
+            return error.message(names)
+        case MemoryError():
+            return (
+                f"There is not enough memory{_in_brackets(error)}. End other programs, or ask for "
+                "less: fewer rounds, canaries or workers, or a smaller file."
+            )
+        case OSError() if error.strerror:
             place = ""
-        return f"{error.strerror}{place}. {remedy(error)}".rstrip()
-    if (
-        isinstance(error, ValueError | OSError | ImportError)
-        or type(error) is RuntimeError
-    ):
-        return str(error) or type(error).__name__
+            if error.filename is not None:
+                place = f": {str(error.filename)!r}"
+            return f"{error.strerror}{place}. {remedy(error)}".rstrip()
+        case ValueError() | OSError() | ImportError():
+            return str(error) or type(error).__name__
+    # A subclass such as `NotImplementedError` is a defect.
+    if type(error) is RuntimeError:
+        return str(error) or "RuntimeError"
     return None
 
 
 def remedy(error: OSError) -> str:
     """Advice for an error of a file, as a sentence; empty if there is none."""
-    if error.errno in _FULL:
+    if error.errno in _DISK_FULL:
         return "Free some space."
-    if error.errno in _CLOSED:
+    if error.errno in _NOT_PERMITTED:
         return "Change the permissions there."
     return ""
 
 
-def _reason(error: Exception) -> str:
+def _in_brackets(error: Exception) -> str:
     """The text of an error in brackets after a space; empty if it has none."""
     if str(error):
         return f" ({error})"
     return ""
 
 
-def say(
-    text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True
-) -> None:
-    """Print one line on standard error, in red on a terminal if it is an ``alarm``."""
+def print_alarm(text: str, prefix: str = "fl-epe: error: ") -> None:
+    """Print an error or a warning as one line on standard error, in red on a terminal."""
     line = f"{prefix}{on_one_line(text)}"
-    if alarm and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         line = f"\x1b[31m{line}\x1b[0m"
     print(line, file=sys.stderr)
 
@@ -288,6 +308,6 @@ def close_stdout() -> None:
     with (
         # Standard output may be no file, or closed.
         contextlib.suppress(OSError, ValueError),
-        open(os.devnull, "w") as nowhere,
+        open(os.devnull, "w") as discarded,
     ):
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        os.dup2(discarded.fileno(), sys.stdout.fileno())

@@ -1,4 +1,6 @@
-"""``fl-epe new`` and ``fl-epe data convert``: a task on the user's data, and published data."""
+"""``fl-epe new`` and ``fl-epe data convert``: a task on your own data, and published data sets."""
+
+from __future__ import annotations
 
 import dataclasses
 import json
@@ -6,10 +8,10 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import did_you_mean, raise_invalid
-from fl_epe.cli.console import ProgressLine, print_whole, waiting
+from fl_epe.cli.console import ProgressLine, print_unwrapped, waiting
 from fl_epe.config import RunConfig
 from fl_epe.files import write_text
 from fl_epe.tasks import (
@@ -19,38 +21,43 @@ from fl_epe.tasks import (
     sort_columns,
 )
 
-_CLIENTS = 100  # number of clients, if no column names the owner of a row
-_LEAST_PARTICIPATIONS = (
-    2  # participations of a client in the example's run, at least
-)
+if TYPE_CHECKING:
+    import pandas
 
-# Columns of the example, a data set of scikit-learn.
-_CANCER = [
+_CLIENTS = 100  # number of clients, if no column names the owner of a row
+_MIN_PARTICIPATIONS = 2  # of a client in a run of the written task
+
+# The example: columns of a data set of scikit-learn, and the number of clients.
+_EXAMPLE_COLUMNS = [
     f"{kind} {measure}"
     for kind in ("mean", "worst")
     for measure in ("radius", "texture", "smoothness", "concavity", "symmetry")
 ]
+_EXAMPLE_CLIENTS = 60
+
+# The number of characters from which on a literal in the written file has several lines.
+_MIN_FOLDED = 80
 
 
 @dataclasses.dataclass(frozen=True)
 class New:
     """Write a Python file with a model and a data set, which 'fl-epe run' trains and audits.
 
-    With --data it is for your own table: numbers, categories and dates become inputs, and
-    identifiers are left out. The file says what became of each column, to be changed there.
+    With --data, the task is for your own table: numbers, categories and dates become inputs, and
+    identifiers are left out. The file lists the use of each column, which you can change there.
 
     Examples:
         fl-epe new && fl-epe run my_task:task
         fl-epe new flights.py --data flights.csv --targets delayed --by airport
 
     Attributes:
-        file: file to write, in the current folder.
-        data: a table to train on: a CSV, TSV, JSON lines or Parquet file, or a folder of such files
-            or that datasets wrote. Without it, the task is an example on data that come with
-            scikit-learn.
-        targets: the column that is to be predicted.
-        by: the column that says whose a row is: every value is a client, exactly as it is written
-            (default: rows are partitioned over 100 clients at random).
+        file: file to write.
+        data: table to train on: a CSV, TSV, JSON lines or Parquet file, or a folder of such files
+            or of a data set of the datasets library (default: an example that comes with
+            scikit-learn).
+        targets: column to predict.
+        by: column with the owner of each row: every distinct value, exactly as it is written, is a
+            client (default: rows are partitioned among 100 clients at random).
     """
 
     file: Annotated[Path, "FILE"] = Path("my_task.py")
@@ -64,23 +71,23 @@ class New:
         if path.suffix != ".py" or not path.stem.isidentifier():
             raise_invalid(
                 "file",
-                str(path),
+                path,
                 "to be a name that Python can import, such as my_task.py",
             )
         if path.exists():
-            raise_invalid("file", str(path), "not to exist: name another one")
+            raise_invalid("file", path, "not to exist: name another one")
         if not path.parent.is_dir():
-            raise_invalid("file", str(path), "to be in a folder that exists")
+            raise_invalid("file", path, "to be in a folder that exists")
         if self.data is None and (self.targets or self.by):
             raise_invalid(
                 "data",
                 None,
                 "beside --targets and --by, which are columns of it",
             )
-        about = list[str]()
+        about: list[str] = []
         if self.data is None:
-            kinds = ColumnKinds(numbers=_CANCER)
-            text = _filled_template(path, kinds, ["target"], 60)
+            kinds = ColumnKinds(numbers=_EXAMPLE_COLUMNS)
+            text = self._filled_template(kinds, ["target"], _EXAMPLE_CLIENTS)
         else:
             with waiting(f"Reading {self.data}"):
                 text, about = self._of_table(self.data)
@@ -88,7 +95,9 @@ class New:
         command = f"fl-epe run {path.stem}:task"
         if path.parent != Path():
             command = f"cd {shlex.quote(str(path.parent))} && {command}"
-        print_whole(f"{path}: a task of your own", *about, f"Next: {command}")
+        print_unwrapped(
+            f"{path}: a task of your own", *about, f"Next: {command}"
+        )
         return 0
 
     def _of_table(self, data: Path) -> tuple[str, list[str]]:
@@ -99,55 +108,66 @@ class New:
         train = "train" if "train" in tables else next(iter(tables))
         names = [str(name) for name in tables[train].columns]
         needed = self._needed_columns(data, names)
-        table = tables[train].dropna(subset=needed)
-        classes = classes_to_predict(tables[train][self.targets])
-        kinds = sort_columns(table, excluded=needed)
-        if not (kinds.numbers or kinds.categories or kinds.dates):
-            raise_invalid(
-                "data",
-                str(data),
-                f"to have columns of numbers, categories or dates beside {', '.join(needed)}: "
-                f"{', '.join(names)}. For images or text, write the task with "
-                "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
-            )
-        if self.by is not None:
-            clients = table[self.by].nunique()
-        else:
-            # A tenth of the rows is held out.
-            clients = min(_CLIENTS, len(table) * 9 // 10)
-        if clients < 2:
-            raise_invalid(
-                "data",
-                str(data),
-                f"to have the rows of 2 clients, found {clients}",
-            )
-        # A source that is no path is the id of a hub's data set.
+        classes = classes_to_predict(tables[train][needed[0]])
+        rows = tables[train].dropna(subset=needed)
+        kinds = self._input_kinds(rows, needed)
+        # A source that is no path is the id of a data set on the hub.
+        source = str(data)
         if data.exists():
-            source = data.resolve()
-        else:
-            source = data
-        values: dict[str, Any] = {"train": train, "source": str(source)}
+            source = str(data.resolve())
+        values: dict[str, Any] = {"train": train, "source": source}
         if classes is None:
-            numbers = table[self.targets].astype(float)
+            numbers = rows[needed[0]].astype(float)
+            target = "a real number"
             values["outputs"] = 1
             values["mean"] = numbers.mean()
             values["deviation"] = numbers.std(ddof=0) or 1.0
-            target = "a real number"
         else:
-            values["outputs"] = classes
             target = f"one of {classes:,} classes"
+            values["outputs"] = classes
+        text = self._filled_template(
+            kinds, needed, self._num_clients(rows), **values
+        )
         about = [f"To predict: {self.targets}, {target}", *_described(kinds)]
-        dropped = len(tables[train]) - len(table)
+        dropped = len(tables[train]) - len(rows)
         if dropped:
             about.append(
                 f"Rows left out, without {' or '.join(needed)}: {dropped:,}"
             )
-        return _filled_template(
-            self.file, kinds, needed, clients, **values
-        ), about
+        return text, about
+
+    def _input_kinds(
+        self, rows: pandas.DataFrame, needed: list[str]
+    ) -> ColumnKinds:
+        """The kind of each column that is not needed otherwise; some must become inputs."""
+        kinds = sort_columns(rows, excluded=needed)
+        if not (kinds.numbers or kinds.categories or kinds.dates):
+            raise_invalid(
+                "data",
+                self.data,
+                f"to have columns of numbers, categories or dates beside {', '.join(needed)}: "
+                f"{', '.join(map(str, rows.columns))}. For images or text, write the task with "
+                "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
+            )
+        return kinds
+
+    def _num_clients(self, rows: pandas.DataFrame) -> int:
+        """The number of clients among whom the rows are partitioned."""
+        if self.by is not None:
+            clients: int = rows[self.by].nunique()
+        else:
+            # A tenth of the rows is held out.
+            clients = min(_CLIENTS, len(rows) * 9 // 10)
+        if clients < 2:
+            raise_invalid(
+                "data",
+                self.data,
+                f"to have the rows of at least 2 clients, found {clients}",
+            )
+        return clients
 
     def _needed_columns(self, data: Path, names: list[str]) -> list[str]:
-        """The column of the target and, if there is one, that of the owner."""
+        """The column to predict and, if one was typed, the column with the owner of a row."""
         columns = ", ".join(names)
         if self.targets is None:
             raise_invalid(
@@ -168,17 +188,52 @@ class New:
             raise_invalid("by", self.by, "to be another column than --targets")
         return list(needed.values())
 
+    def _filled_template(
+        self,
+        kinds: ColumnKinds,
+        needed: list[str],
+        clients: int,
+        **values: object,
+    ) -> str:
+        """The text of the file.
+
+        Args:
+            kinds: the kind of each column.
+            needed: the columns of `_needed_columns`.
+            clients: the number of clients.
+            values: further values of the template.
+        """
+        from fl_epe.reporting import render_page
+
+        default_cohort = min(RunConfig.clients_per_round, clients // 2)
+        min_cohort = math.ceil(_MIN_PARTICIPATIONS * clients / RunConfig.rounds)
+        text = render_page(
+            "own_task.py.j2",
+            "cli",
+            module=self.file.stem,
+            kinds=kinds,
+            needed=needed,
+            owner=self.by,
+            clients=clients,
+            cohort=max(1, default_cohort, min_cohort),
+            rounds=RunConfig.rounds,
+            most_levels=CLEAR_CLASSES,
+            quoted=_quoted,
+            **values,
+        )
+        return f"{text}\n"
+
 
 @dataclasses.dataclass(frozen=True)
 class Convert:
-    """Convert a published data set once, into files that are mapped into memory.
+    """Convert a published data set, for 'fl-epe run TASK --data-dir'.
 
-    Read a data set in the files it is published in, group it by client in bounded memory, and
-    write a folder that 'fl-epe run TASK --data-dir' maps into memory.
+    Reads a data set in its published files, groups the examples by client in bounded memory, and
+    writes a folder with files that training maps into memory.
 
-    Of StackOverflow, SOURCE is a folder with stackoverflow.sqlite.lzma (or .sqlite, .h5, or Parquet
-    with user_id and tokens) and stackoverflow.word_count. Then: fl-epe run stackoverflow --data-dir
-    data/stackoverflow
+    For stackoverflow, SOURCE is a folder with stackoverflow.sqlite.lzma (or .sqlite, .h5, or
+    Parquet with user_id and tokens) and stackoverflow.word_count. Then: fl-epe run stackoverflow
+    --data-dir data/stackoverflow
 
     Examples:
         fl-epe data convert stackoverflow DOWNLOADS data/stackoverflow
@@ -187,7 +242,7 @@ class Convert:
 
     Attributes:
         task: stackoverflow or emnist.
-        source: file, folder, or id of a hub's data set.
+        source: file or folder of the data set, or its id on the Hugging Face hub.
         target: folder to write.
         vocabulary: file with the words of stackoverflow in lines 'word count' (default:
             stackoverflow.word_count beside the source).
@@ -210,51 +265,14 @@ class Convert:
                 vocabulary=self.vocabulary,
                 on_progress=line.show,
             )
-        print_whole(
+        print_unwrapped(
             f"{self.target}: {len(store):,} clients, {store.about['examples']:,} examples, "
             f"{store.about['held_out']:,} held out"
         )
         empty = store.about["clients_without_examples"]
         if empty:
-            print_whole(f"Clients left out, without examples: {empty:,}")
+            print_unwrapped(f"Clients left out, without examples: {empty:,}")
         return 0
-
-
-def _filled_template(
-    path: Path,
-    kinds: ColumnKinds,
-    needed: list[str],
-    clients: int,
-    **parts: object,
-) -> str:
-    """The text of the file, from the template.
-
-    Args:
-        path: the path of the file.
-        kinds: the kind of each column.
-        needed: the columns of the target and, if there is one, of the owner.
-        clients: the number of clients.
-        parts: further values of the template.
-    """
-    from fl_epe.reporting import render_page
-
-    default_cohort = min(RunConfig.clients_per_round, clients // 2)
-    least_cohort = math.ceil(_LEAST_PARTICIPATIONS * clients / RunConfig.rounds)
-    text = render_page(
-        "own_task.py.j2",
-        "cli",
-        module=path.stem,
-        kinds=kinds,
-        needed=needed,
-        owner=needed[1] if len(needed) > 1 else None,
-        clients=clients,
-        cohort=max(1, default_cohort, least_cohort),
-        rounds=RunConfig.rounds,
-        most_levels=CLEAR_CLASSES,
-        quoted=_quoted,
-        **parts,
-    )
-    return text + "\n"
 
 
 def _described(kinds: ColumnKinds) -> list[str]:
@@ -273,14 +291,16 @@ def _described(kinds: ColumnKinds) -> list[str]:
 
 
 def _quoted(value: object) -> str:
-    """A literal with double quotes; if it is long, each of several values has its own line.
+    """A value as a literal of Python, with double quotes; a long list has one item a line.
 
-    Letters that are not printable are escaped as in Python, or as in JSON where JSON escapes
-    them.
+    Characters that are not printable are escaped.
     """
     text = json.dumps(value, ensure_ascii=False)
-    if len(text) >= 80:
+    if len(text) >= _MIN_FOLDED:
         text = json.dumps(value, ensure_ascii=False, indent=4)
     return "".join(
-        c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text
+        character
+        if character.isprintable() or character == "\n"
+        else ascii(character).strip("'")
+        for character in text
     )

@@ -1,7 +1,7 @@
-"""The handling of signals, and of Matplotlib's settings in the current folder.
+"""Handles signals, and protects a command from Matplotlib's settings in the current folder.
 
-`signals_stop` lets Ctrl-C, SIGTERM and SIGHUP end a command in the same way, and a run after a
-checkpoint; `end_beside_threads` ends the process after a second signal.
+With `signals_stop`, Ctrl-C, SIGTERM and SIGHUP end a command in the same way; a run first writes a
+checkpoint. `end_beside_threads` ends the process after a second signal.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ _SIGNALS = [
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that stops the command; the argument is its name."""
+    """Raised by a signal that stops the command; the argument is the signal's name."""
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """128 plus the number of the signal: that of `Stopped`, else SIGINT."""
+    """128 plus the number of the signal: that of `Stopped`, or SIGINT for any other error."""
     name = stop.args[0] if isinstance(stop, Stopped) else "SIGINT"
     return 128 + signal.Signals[name]
 
 
 @contextlib.contextmanager
 def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
-    """In this context a signal raises `Stopped`, but the first one may ask a run to stop.
+    """In this context, a signal raises `Stopped`, or asks a run to stop.
 
-    It raises at once if no run accepts the request, or if the main thread waits for clients. A
-    signal that is ignored, as SIGHUP under ``nohup``, stays ignored. Outside the main thread,
-    where Python handles no signals, nothing changes.
+    The first signal asks the run, if there is a ``stop`` and the run accepts the request, see
+    `StopRequest.ask`. Every other signal raises `Stopped`. A signal that is ignored, such as SIGHUP
+    under ``nohup``, stays ignored. Outside the main thread, where Python handles no signals,
+    nothing changes.
 
     Args:
-        stop: the request to stop a run.
+        stop: the request that asks a run to stop.
 
     Yields:
         The numbers of the signals so far.
@@ -60,24 +61,28 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
         if stop is None or len(received) > 1 or not stop.ask():
             raise Stopped(signal.Signals(number).name)
 
-    in_main = threading.current_thread() is threading.main_thread()
-    with contextlib.ExitStack() as afterwards:
-        for number in _SIGNALS if in_main else ():
-            handler = signal.getsignal(number)
-            if handler not in (signal.SIG_IGN, None):
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    with contextlib.ExitStack() as restoring:
+        for number in _SIGNALS:
+            previous = signal.getsignal(number)
+            # `None` is a handler that was not set by Python, and cannot be restored.
+            if previous not in (signal.SIG_IGN, None):
                 signal.signal(number, handle)
-                afterwards.callback(signal.signal, number, handler)
+                restoring.callback(signal.signal, number, previous)
         yield received
 
 
 def import_matplotlib() -> None:
     """Load Matplotlib without the file ``matplotlibrc`` of the current folder.
 
-    Matplotlib looks there first for settings when it is imported; the file may be another
-    user's, a link or a pipe. Only a command should call this function, as it leaves the folder
-    for a moment.
+    Matplotlib reads its settings from that file when it is imported; the file may be another
+    user's, a link or a pipe. Only a command should call this function, as it changes the current
+    folder for a moment.
     """
     with (
+        # The current folder may have been deleted.
         contextlib.suppress(FileNotFoundError),
         contextlib.chdir(Path(__file__).parent),
     ):
@@ -85,10 +90,10 @@ def import_matplotlib() -> None:
 
 
 def end_beside_threads(status: int) -> None:
-    """End the process with this status if a node still works, as after a second Ctrl-C.
+    """End the process with this status at once if a node still works, as after a second Ctrl-C.
 
     At a normal exit, Python would unwind the node's thread, whose C++ code would abort the
-    process. All files are written by then.
+    process. All files have been written before this call.
     """
     if any(thread.name == NODE_THREAD for thread in threading.enumerate()):
         for number in _SIGNALS:

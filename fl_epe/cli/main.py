@@ -1,4 +1,4 @@
-"""The entry point of ``fl-epe``; every command is a dataclass in a module of this package."""
+"""The entry point of ``fl-epe``. Each command is a dataclass in a module of `fl_epe.cli`."""
 
 import argparse
 import importlib
@@ -20,10 +20,11 @@ SILENCE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-# Every command with its module and class, which are empty if subcommands follow, and a summary.
+# For each command "module:class" in `fl_epe.cli`, and a summary. A group of subcommands has no
+# class.
 COMMANDS = {
     "run": ("run:Run", "train a task with DP-FedAvg and audit it"),
-    "resume": ("run:Resume", "go on with a run that was stopped"),
+    "resume": ("run:Resume", "continue a run that was stopped"),
     "report": (
         "report:Report",
         "write the report of a run again, or compare several runs",
@@ -38,20 +39,23 @@ COMMANDS = {
     ),
     "advise": (
         "",
-        "noise for a wanted ε; canaries for a wanted bound; who of a log is worst case",
+        "noise for a target ε; numbers of canaries; the worst-case clients of a log",
     ),
     "advise noise": (
         "advise:Noise",
-        "the noise at which canaries measure a wanted ε",
+        "the noise at which canaries are expected to measure a target ε",
     ),
-    "advise canaries": ("advise:Canaries", "how many canaries exceed a claim"),
+    "advise canaries": (
+        "advise:Canaries",
+        "how many canaries fit, and how narrow the interval of ε is then",
+    ),
     "advise log": (
         "advise:Log",
-        "who of a real deployment is worst case, and caps",
+        "the worst-case clients of a real deployment, and caps on participations",
     ),
     "estimate": (
         "report:Estimate",
-        "every estimate and bound that a file of scores allows",
+        "estimate ε from a file of scores, with bounds",
     ),
     "conform": (
         "conform:Conform",
@@ -63,7 +67,7 @@ COMMANDS = {
     ),
     "new": (
         "data:New",
-        "write a file with a task of your own, to run and to change",
+        "write a Python file with a task of your own",
     ),
     "data": ("", "prepare published data sets"),
     "data convert": (
@@ -72,29 +76,26 @@ COMMANDS = {
     ),
 }
 
-_SIGNALLED = (
-    128  # plus the number of a signal: the exit status after that signal
-)
+# The exit status after signal n is 128 + n.
+_SIGNALLED = 128
 
 _EXIT_STATUS = """exit status:
   0 if all went well, 2 for bad input, 3 if ε was not measured or the model
-  diverged, or the report calls ε unreliable or the run faulty (it says why),
-  1 for a failure that should not happen
+  diverged, if ε is unreliable or the run faulty (the report says why), or if
+  a claim is refuted or undecided, 1 for a failure that should not happen
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status.
 
-    The status is 0 for success, 2 for bad input, 3 if the requested value was not measured, 1
-    for a failure that should not happen, 128 + n after signal n, and 141 if nobody reads the
-    output any more. `argparse` exits by itself for options that do not exist (2) and for help
-    (0).
+    The status is one of those in `fl_epe.cli.console`, or 128 + n after signal n. `argparse`
+    exits by itself for options that do not exist (2) and for help (0).
     """
     # Flower reads these only when it is imported, which is later.
     for name, value in SILENCE.items():
         os.environ.setdefault(name, value)
-    # This allows ε and θ in any encoding of the terminal.
+    # A letter such as ε, which the terminal's encoding may lack, is then no error.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=console.SPELLED_OUT)
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
         status = exit_status(stop)
-    # Without ``argv`` the process belongs to this command.
+    # With ``argv``, the process belongs to the caller.
     if argv is None and status > _SIGNALLED:
         end_beside_threads(status)
     return status
@@ -123,7 +124,7 @@ def _execute(words: list[str]) -> int:
     except BrokenPipeError:
         console.close_stdout()
         return console.NO_READER
-    except Exception as error:  # noqa: BLE001 - every error becomes one line
+    except Exception as error:  # noqa: BLE001 - any error is printed on one line
         status = console.report_error(
             error, parser.prog, parser.names, debug="--debug" in words
         )
@@ -136,7 +137,7 @@ def _execute(words: list[str]) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """The parsed arguments; a word that is not known is an error with a hint."""
+    """The parsed arguments; for an unknown word, the error has a hint."""
     parser = parser_for(words)
     if words and words[0][:1] not in ("", "-") and words[0] not in COMMANDS:
         hint = did_you_mean(words[0], list(COMMANDS))
@@ -157,15 +158,15 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parser_for(words: Sequence[str]) -> Parser:
-    """The parser of all commands; only that of the command in ``words`` has its options.
+    """The parser of all commands, with the options of the command that was typed.
 
     Args:
-        words: the typed words; a task among them has its own options.
+        words: the typed words; if a task is among them, its options are added.
     """
     parser = Parser(
         prog="fl-epe",
-        description="Measure how much privacy a federated training run really leaks: random "
-        "canary clients take part, and how well the model remembers them becomes an empirical ε.",
+        description="Measure the privacy leakage of a federated training run: random canary "
+        "clients take part,\nand how well the model remembers them becomes an empirical ε.",
         epilog=_EXIT_STATUS,
     )
     parser.add_argument(

@@ -35,7 +35,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -43,14 +43,17 @@ from fl_epe.checks import check_types, parts_of
 from fl_epe.cli.console import BAD_INPUT
 from fl_epe.files import on_one_line
 
-_SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
-_NAMED_SECTION = re.compile(r"(?:Attributes|Args|Options):\n")
-_NAMED_TEXT = re.compile(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", re.M)
+# The heading of a section of a command's docstring.
+_HEADING = re.compile(r"\n\n(Attributes|Examples):\n")
+# The heading of a section with a text for each name, and the entry of a name: its further lines
+# are indented by more than four spaces.
+_HEADING_OF_NAMES = re.compile(r"(?:Attributes|Args|Options):\n")
+_ENTRY = re.compile(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", re.M)
 
 Command = TypeVar("Command")
 
-# The type of a field that is a `Group`.
 Typed = Mapping[str, Any]
+"""The type of a field that is a `Group`: the values of the typed options, by name."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,7 +82,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Marks a field that holds the typed options of another dataclass, by name.
+    """Marks a field that holds the typed options of another dataclass.
 
     Attributes:
         settings: that dataclass, or a function that returns it from the parser and the typed
@@ -92,13 +95,7 @@ class Group:
 
 
 def add_options(
-    parser: Parser,
-    settings: type,
-    words: Sequence[str] = (),
-    *,
-    group: argparse._ActionsContainer | None = None,
-    without: Collection[str] = (),
-    prefix: str = "",
+    parser: Parser, settings: type, words: Sequence[str] = ()
 ) -> None:
     """Add an option for each field of a dataclass.
 
@@ -110,54 +107,93 @@ def add_options(
         parser: the parser of the command. Its ``names`` has the options that differ from their
             fields' names.
         settings: a dataclass, whose docstring has a section "Attributes:".
-        words: the typed words.
-        group: the group of the parser to which the options are added; by default the parser
-            itself.
-        without: names of fields that get no option.
-        prefix: a prefix of the names of the parser's attributes, which are the fields' names.
+        words: the typed words, for a `Group` that depends on them.
     """
+    for field in _fields(settings):
+        if not isinstance(field.mark, Group):
+            _add_option(parser, parser, field)
+            continue
+        inner = field.mark.settings
+        if not isinstance(inner, type):
+            inner = inner(parser, words)
+        title = (field.text or field.name).removesuffix(".")
+        group = parser.add_argument_group(title)
+        for inner_field in _fields(inner):
+            if inner_field.name not in field.mark.without:
+                _add_option(parser, group, inner_field, f"{field.name} ")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """A field of a dataclass.
+
+    Attributes:
+        name: its name.
+        kind: its type.
+        mark: what ``Annotated`` adds to the type: a `Group`, or the name of a positional argument
+            in help.
+        default: its default; ``dataclasses.MISSING`` without one.
+        is_needed: whether it has neither a default nor a default factory.
+        text: its text in the docstring.
+    """
+
+    name: str
+    kind: Any
+    mark: Any
+    default: Any
+    is_needed: bool
+    text: str | None
+
+
+def _fields(settings: type) -> Iterator[_Field]:
+    """The fields of a dataclass."""
     texts = texts_of(settings)
-    kinds = typing.get_type_hints(settings, include_extras=True)
+    hints = typing.get_type_hints(settings, include_extras=True)
     for field in dataclasses.fields(settings):
-        name = field.name
-        text = texts.get(name)
-        kind = kinds[name]
+        kind = hints[field.name]
         mark = None
         if typing.get_origin(kind) is Annotated:
             kind, mark = typing.get_args(kind)
-        if isinstance(mark, Group):
-            inner = mark.settings
-            if not isinstance(inner, type):
-                inner = inner(parser, words)
-            title = (text or name).removesuffix(".")
-            add_options(
-                parser,
-                inner,
-                group=parser.add_argument_group(title),
-                without=mark.without,
-                prefix=f"{name} ",
-            )
-            continue
-        how = _how_to_read(kind, field.default)
-        if name in without or not how:
-            continue
-        how["help"] = _help(text, field.default)
-        is_needed = (
-            field.default is field.default_factory is dataclasses.MISSING
+        yield _Field(
+            field.name,
+            kind,
+            mark,
+            field.default,
+            field.default is field.default_factory is dataclasses.MISSING,
+            texts.get(field.name),
         )
-        if mark is None:
-            option = parser.names.setdefault(
-                name, "--" + name.replace("_", "-")
-            )
-            how["dest"] = prefix + name
-            how["required"] = is_needed and not prefix
-            (group or parser).add_argument(option, **how)
-        else:
-            parser.names[name] = mark
-            how["metavar"] = mark
-            if not is_needed:
-                how |= {"nargs": "?", "default": field.default}
-            parser.add_argument(name, **how)
+
+
+def _add_option(
+    parser: Parser,
+    container: argparse._ActionsContainer,
+    field: _Field,
+    prefix: str = "",
+) -> None:
+    """Add the option or the positional argument of a field, if its value can be typed.
+
+    Args:
+        parser: the parser of the command, whose ``names`` gets the option's name.
+        container: the parser, or the group to which the option is added.
+        field: the field, which is not a `Group`.
+        prefix: a prefix of the field's name in the parsed arguments.
+    """
+    arguments = _arguments_for(field.kind, field.default)
+    if not arguments:
+        return
+    arguments["help"] = _help(field.text, field.default)
+    if field.mark is None:
+        dashed = "--" + field.name.replace("_", "-")
+        option = parser.names.setdefault(field.name, dashed)
+        arguments["dest"] = prefix + field.name
+        arguments["required"] = field.is_needed and not prefix
+        container.add_argument(option, **arguments)
+        return
+    parser.names[field.name] = field.mark
+    arguments["metavar"] = field.mark
+    if not field.is_needed:
+        arguments |= {"nargs": "?", "default": field.default}
+    container.add_argument(field.name, **arguments)
 
 
 def make(
@@ -165,18 +201,18 @@ def make(
 ) -> Command:
     """The dataclass with the typed values; those of a `Group` become a dictionary by name."""
     values: dict[str, Any] = {}
-    for dest, value in vars(arguments).items():
+    for destination, value in vars(arguments).items():
         if isinstance(value, list):
+            # Pairs of NAME=VALUE, or the values of a tuple.
             value = dict(value) if isinstance(value[0], tuple) else tuple(value)
-        name, _, inner = dest.partition(" ")
-        if inner:
-            values.setdefault(name, {})[inner] = value
+        name, _, inner_name = destination.partition(" ")
+        if inner_name:
+            values.setdefault(name, {})[inner_name] = value
         else:
             values[name] = value
-    parameters = inspect.signature(settings).parameters
-    command = settings(
-        **{name: values[name] for name in parameters if name in values}
-    )
+    # The namespace also has values of the parser, such as ``debug``.
+    fields = inspect.signature(settings).parameters.keys() & values.keys()
+    command = settings(**{name: values[name] for name in fields})
     check_types(command)
     return command
 
@@ -184,7 +220,7 @@ def make(
 def description_of(settings: type) -> tuple[str, str]:
     """A docstring's text before its sections, and its examples, for a terminal."""
     text = inspect.cleandoc(settings.__doc__ or "")
-    about, *sections = _SECTIONS.split(f"\n\n{text}")
+    about, *sections = _HEADING.split(f"\n\n{text}")
     paragraphs = [
         textwrap.fill(_plain(part), 79) for part in about.split("\n\n") if part
     ]
@@ -196,18 +232,19 @@ def description_of(settings: type) -> tuple[str, str]:
     return "\n\n".join(paragraphs), examples
 
 
-def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
-    """The text of each attribute or option in docstrings; empty if these are stripped."""
+def texts_of(documented: Callable[..., Any]) -> dict[str, str]:
+    """The text of each name in the docstring of a function, or of a class and its bases.
+
+    It is empty if Python was started without docstrings (``-OO``).
+    """
     texts: dict[str, str] = {}
-    documented: tuple[Callable[..., Any], ...]
-    if isinstance(settings, type):
-        documented = inspect.getmro(settings)
-    else:
-        documented = (settings,)
-    for item in reversed(documented):
+    items: tuple[Callable[..., Any], ...] = (documented,)
+    if isinstance(documented, type):
+        items = inspect.getmro(documented)
+    for item in reversed(items):
         docstring = inspect.cleandoc(item.__doc__ or "")
-        for section in _NAMED_SECTION.split(docstring, maxsplit=1)[1:]:
-            for name, text in _NAMED_TEXT.findall(section):
+        for section in _HEADING_OF_NAMES.split(docstring, maxsplit=1)[1:]:
+            for name, text in _ENTRY.findall(section):
                 texts[name] = _plain(text)
     return texts
 
@@ -217,12 +254,12 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
-    """The arguments of argparse for a value of this type; empty if it cannot be an option."""
-    # A flag with a default of True or None also has a form with --no-.
+def _arguments_for(kind: Any, default: Any = None) -> dict[str, Any]:
+    """The arguments of `add_argument` for a type; empty if a value of it cannot be typed."""
     kinds = [part for part in parts_of(kind) if part is not types.NoneType]
     words = tuple(part for part in kinds if isinstance(part, str))
     if kinds[0] is bool:
+        # Unless the default is False, there must also be an option with --no-.
         has_negation = default is True or default is None
         action = (
             argparse.BooleanOptionalAction if has_negation else "store_true"
@@ -236,10 +273,10 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
             "metavar": "NAME=VALUE",
         }
     if origin is tuple:
-        how = _how_to_read(typing.get_args(kinds[0])[0])
-        if how:
-            return {**how, "nargs": "+", "action": "extend"}
-        return {}
+        arguments = _arguments_for(typing.get_args(kinds[0])[0])
+        if arguments:
+            arguments |= {"nargs": "+", "action": "extend"}
+        return arguments
     if words and float in kinds:
         return {
             "type": _number(float, words),
@@ -253,7 +290,7 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
 def _number(
     kind: type[int] | type[float], words: Collection[str] = ()
 ) -> Callable[[str], float | str]:
-    """A reader of a number that is finite as a float, or of one of the words."""
+    """A function that reads a number, which must be finite as a float, or one of the words."""
 
     def number(text: str) -> float | str:
         if text in words:
@@ -282,7 +319,7 @@ def _path(text: str) -> Path:
 
 
 def name_and_value(text: str) -> tuple[str, Any]:
-    """The two parts of "NAME=VALUE"; a value that is no JSON is a text."""
+    """The name and the value in "NAME=VALUE"; a value that is not JSON is a text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -291,7 +328,7 @@ def name_and_value(text: str) -> tuple[str, Any]:
     return name.replace("-", "_"), value
 
 
-# argparse's reader of a word of the command line, by type, and the placeholder in the help.
+# For each type, the function that reads a value, and the placeholder of the value in the help.
 _READERS: dict[Any, dict[str, Any]] = {
     int: {"type": _number(int), "metavar": "N"},
     float: {"type": _number(float), "metavar": "X"},
@@ -301,12 +338,12 @@ _READERS: dict[Any, dict[str, Any]] = {
 
 
 def _help(text: str | None, default: Any) -> str | None:
-    """The text for a terminal, with the default unless the text has it."""
+    """The text for argparse, with the default unless it is empty or in the text."""
     if text is None:
         return None
     text = text.replace("%", "%%").removesuffix(".")
-    no_default = default is False or default in (None, (), dataclasses.MISSING)
-    if no_default or "(default: " in text:
+    is_empty = default is False or default in (None, (), dataclasses.MISSING)
+    if is_empty or "(default: " in text:
         return text
     if isinstance(default, tuple):
         default = " ".join(map(str, default))

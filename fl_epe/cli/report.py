@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -17,9 +17,9 @@ from fl_epe.auditing import (
 )
 from fl_epe.checks import ArgumentError, check_not_negative, raise_invalid
 from fl_epe.cli.console import (
-    NOT_MEASURED,
+    NOT_OK,
     print_json,
-    print_whole,
+    print_unwrapped,
     terminal,
     waiting,
 )
@@ -29,15 +29,13 @@ from fl_epe.files import RECORD, inside, on_one_line, record_in
 if TYPE_CHECKING:
     from fl_epe.reporting import Summary
 
-_FIGURES = "figures"  # folder of a run's figures for publication
-
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Write report.json, report.html and the pictures again, from record.npz alone.
+    """Write report.json, report.html and the figures of a run again, from its record.npz alone.
 
-    With two or more directories, compare the runs: a table, comparison.html, comparison.json and
-    comparison.csv, with the settings that differ and which differences of ε are larger than chance.
+    With two or more runs, compare them: a table, comparison.html, comparison.json and
+    comparison.csv show the settings that differ, and which differences of ε are significant.
     Exits with 3 if a run's status is not "ok": unreliable, faulty, diverged or not measured.
 
     Examples:
@@ -46,21 +44,18 @@ class Report:
         fl-epe report runs/half runs/quarter runs/eighth --output side-by-side
 
     Attributes:
-        run_dirs: holds record.npz, or is such a file by another name, beside which the report is
-            written; several are compared.
-        figures: also write every figure in the style of a paper into RUN_DIR/figures, as svg, png
-            or both, beside it what it draws as CSV, and scores.csv.
-        clients: also write clients.csv into RUN_DIR: ε of each client in the log, for adversaries
-            who know its rounds. It is personal data.
-        delta: of several runs, compare at this target δ (default: that of the runs; if they
+        run_dirs: folder with record.npz, or a record file under any name; the report is written
+            into the same folder. Several runs are compared.
+        figures: also write every figure for a paper into RUN_DIR/figures, as svg, png or both,
+            each with its data as CSV, and scores.csv. For one run only.
+        clients: also write clients.csv into RUN_DIR: ε of each client in the participation log,
+            for adversaries who know the client's rounds. It is personal data. For one run only.
+        delta: target δ at which several runs are compared (default: that of the runs; if they
             differ, the smallest).
-        output: of several runs, directory for comparison.html, .json and .csv (default: the
-            current one).
-        details: of one run, print all that report.html says in words, not only the answer and
-            warnings.
+        output: folder for the comparison of several runs (default: the current folder).
+        details: print everything that report.html says in words, not only the answer and the
+            warnings. For one run only.
     """
-
-    NAMES: ClassVar = {"run_dir": "RUN_DIR"}
 
     run_dirs: Annotated[tuple[Path, ...], "RUN_DIR"]
     figures: tuple[Literal["svg", "png"], ...] = ()
@@ -73,40 +68,45 @@ class Report:
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         if len(self.run_dirs) > 1:
-            excluded = ["figures", "clients", "details"]
-            purpose = "one run; report each of them on its own"
-        else:
-            excluded = ["delta", "output"]
-            purpose = "two or more runs that are compared; one was named"
-        for name in excluded:
-            value = getattr(self, name)
-            if value != getattr(Report, name):
-                text = f"{{{name}}} is for {purpose}."
-                raise ArgumentError(text, **{name: str(value)})
-        if len(self.run_dirs) > 1:
+            self._refuse(
+                ("figures", "clients", "details"),
+                "is for one run: report each of them separately",
+            )
             return self._compare()
+        self._refuse(
+            ("delta", "output"), "is for two or more runs, but one was named"
+        )
         return self._report(self.run_dirs[0])
 
-    def _report(self, directory: Path) -> int:
+    def _refuse(self, names: Collection[str], reason: str) -> None:
+        """Raise an `ArgumentError` if one of these options was typed."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                raise ArgumentError(
+                    f"{{{field.name}}} {reason}.", **{field.name: value}
+                )
+
+    def _report(self, run: Path) -> int:
         """Write the report of one run; returns the exit status."""
         from fl_epe.reporting import write_clients, write_figures
 
-        path = _record_of(directory)
-        directory = path.parent
+        path = _record_of(run)
+        folder = path.parent
         record = AuditRecord.load(path)
+        figures = folder / "figures"
         if self.figures:
-            inside(directory, directory / _FIGURES)
-        summary = print_and_write(record, directory, details=self.details)
+            # A link that leads out of the folder is refused before anything is written.
+            figures = inside(folder, figures)
+        summary = print_and_write(record, folder, details=self.details)
         if self.clients:
-            path = write_clients(summary, directory / "clients.csv")
-            print_whole(
+            path = write_clients(summary, folder / "clients.csv")
+            print_unwrapped(
                 f"Clients: {path} (personal data: keep it to those who need it)"
             )
         if self.figures:
-            written = write_figures(summary, directory / _FIGURES, self.figures)
-            print_whole(
-                f"Figures: {directory / _FIGURES} ({len(written)} files)"
-            )
+            written = write_figures(summary, figures, self.figures)
+            print_unwrapped(f"Figures: {figures} ({len(written)} files)")
         return summary.exit_status
 
     def _compare(self) -> int:
@@ -117,10 +117,10 @@ class Report:
             write_runs_compared,
         )
 
-        places = [directory.resolve() for directory in self.run_dirs]
-        for directory, place in zip(self.run_dirs, places, strict=True):
-            if places.count(place) > 1:
-                raise_invalid("run_dir", str(directory), "to be named once")
+        folders = [run.resolve() for run in self.run_dirs]
+        for run, folder in zip(self.run_dirs, folders, strict=True):
+            if folders.count(folder) > 1:
+                raise_invalid("run_dirs", run, "to be named once")
         records = {
             str(run): AuditRecord.load(_record_of(run)) for run in self.run_dirs
         }
@@ -129,23 +129,23 @@ class Report:
         print_runs_compared(terminal(), compared)
         import_matplotlib()
         pages = write_runs_compared(compared, self.output or Path())
-        print_whole(f"Comparison: {pages[0]}")
-        if compared.measured:
+        print_unwrapped(f"Comparison: {pages[0]}")
+        if compared.all_ok:
             return 0
-        return NOT_MEASURED
+        return NOT_OK
 
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Write a copy of record.npz without its seeds, which others may read.
+    """Write a copy of record.npz without its seeds, to share with others.
 
-    Whoever has the canary seed can take the canaries out of the model. Every estimate and every
-    report of the copy is the same. It still says which clients took part when, as far as the
-    record knows; then it is written for you alone, until you give it to somebody.
+    Whoever has the canary seed can project the canaries out of the model. All estimates and reports
+    of the copy are the same as those of the record. The copy keeps the participation pattern of the
+    clients, if the record has it. That is personal data, so only you can read the file.
 
     Attributes:
         source: folder of a run, or its record.npz.
-        destination: file to write, or a folder in which it becomes record.npz.
+        destination: file to write, or a folder, in which the copy is named record.npz.
     """
 
     source: Annotated[Path, "SOURCE"]
@@ -159,30 +159,30 @@ class Export:
             target = target / RECORD
         if target.exists():
             raise_invalid(
-                "destination", str(target), "not to exist: name another file"
+                "destination", target, "not to exist: name another file"
             )
         record = AuditRecord.load(source).with_values(seeds={})
         names_clients = record.clients.ids is not None
         record.save(target, private=names_clients)
-        print_whole(f"{target}: a copy of {source} without seeds")
+        print_unwrapped(f"{target}: a copy of {source} without seeds")
         if names_clients:
-            print_whole(
-                "It says which client took part when: personal data, readable by you alone"
+            print_unwrapped(
+                "It has the rounds of each client, which are personal data: only you can read it"
             )
         return 0
 
 
 def _record_of(run: Path) -> Path:
-    """The record in a run's folder, or a copy that 'fl-epe export' wrote, under any name."""
+    """The path of the record in a run's folder; a path of a file is that of the record."""
     if run.is_file():
         return run
     return record_in(run)
 
 
 def print_and_write(
-    record: AuditRecord, directory: Path, *, details: bool = False
+    record: AuditRecord, folder: Path, *, details: bool = False
 ) -> Summary:
-    """Write the report of a record into a directory and print it."""
+    """Write the report of a record into a folder and print it."""
     from fl_epe.reporting import (
         ADVISE,
         print_report,
@@ -193,39 +193,41 @@ def print_and_write(
 
     summary = summarize(record)
     import_matplotlib()
-    write_report(summary, directory)
+    write_report(summary, folder)
     print()
     print_report(terminal(), summary, details=details)
     lines = summary.performance()
-    # The last line is the loss, which is printed only if there is no metric.
+    # The last line is the loss, which is left out beside a metric such as accuracy.
     for line in lines[:-1] or lines:
-        print_whole(on_one_line(line))
+        print_unwrapped(on_one_line(line))
     hint = "" if details else "  (--details prints the rest)"
-    print_whole(f"Report: {directory / 'report.html'}{hint}")
+    print_unwrapped(f"Report: {folder / 'report.html'}{hint}")
     if ADVISE in what_to_do(summary):
-        folder = shlex.quote(str(directory))
-        print_whole(f"Noise: {ADVISE} --like {folder} --target-epsilon 3")
+        like = shlex.quote(str(folder))
+        print_unwrapped(f"Noise: {ADVISE} --like {like} --target-epsilon 3")
     return summary
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The answer of a file of scores: ε of one canary, its interval, and what is proved.
+    """Estimate ε of a canary from a file of scores, with a confidence interval and a lower bound.
 
     FILE is CSV, TSV, JSON lines, NPZ, JSON or Parquet with columns (or keys) 'observed' and, unless
     --dim is given, 'unobserved'; or 'score' and 'member' (1 took part, 0 did not); or NPY with
-    observed scores alone. Larger scores say that a canary took part. Exits with 3 if nothing could
-    be measured, if the estimate is unreliable, or if the claim is refuted or could not be decided.
+    observed scores alone. Larger scores indicate that a canary took part. Exits with 3 if ε could
+    not be measured, if the estimate is unreliable, or if the claim is refuted or undecided.
 
     Attributes:
-        file: the scores.
-        claim: an ε that is claimed, to be tested as by `assert_private`.
+        file: file of the scores.
+        claim: a claimed ε, which is tested as by `assert_private`.
         delta: target δ.
-        dim: the scores are cosines in that many dimensions: their null is then exact.
-        confidence: of the interval, two-sided, and of the proof, one-sided.
-        coins: each canary took part by an independent fair coin: show the one-run bound too.
+        dim: dimension, if the scores are cosines: then the exact null distribution is used.
+        confidence: confidence level of the interval (two-sided) and of the lower bound
+            (one-sided).
+        coins: also show the one-run bound, which needs that an independent fair coin decided for
+            each canary whether it took part.
         details: also print the other estimates and bounds, and tests of normality.
-        json: print JSON instead.
+        json: print JSON instead of text.
     """
 
     NAMES: ClassVar = {"path": "FILE"}
@@ -266,15 +268,14 @@ class Estimate:
                     "details": {},
                 }
             )
-            return NOT_MEASURED
+            return NOT_OK
         values = score_values(scores)
         if self.json:
             print_json(values)
         else:
             print_scores(terminal(), scores, details=self.details)
-        passed = (
-            scores.evidence is None or scores.evidence.verdict == "not violated"
-        )
-        if values["status"] == "ok" and passed:
+        evidence = scores.evidence
+        claim_holds = evidence is None or evidence.verdict == "not violated"
+        if values["status"] == "ok" and claim_holds:
             return 0
-        return NOT_MEASURED
+        return NOT_OK

@@ -33,11 +33,13 @@ from fl_epe.tasks import find_task, is_reference, look_in_current_folder
 
 if TYPE_CHECKING:
     from fl_epe.auditing import AuditRecord
+    from fl_epe.reporting import Summary
     from fl_epe.simulation import Job, Progress
 
-_FINAL = "epsilon-final"  # a metric that exists only after the last round
+# A metric of `Progress.epsilons` that exists only after the last round.
+_FINAL = "epsilon-final"
 
-# Options of the built-in tasks.
+# All options of built-in tasks, which are known without importing the tasks.
 _BUILT_IN_OPTIONS = (
     "--num-clients",
     "--alpha",
@@ -49,7 +51,7 @@ _MODEL = "model.pt"  # file of the final model in a run's folder
 
 
 def task_settings(parser: Parser, words: Sequence[str]) -> type:
-    """The dataclass of the options of the task that was typed; an empty one without a task.
+    """The dataclass of the options of the typed task; an empty one if no task was typed.
 
     Args:
         parser: the parser of the command, with all its other options.
@@ -57,36 +59,33 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
 
     Raises:
         ImportError: if the task's module cannot be imported.
-        ValueError: if there is no such task, or it has an option of the command's name.
+        ValueError: if there is no such task, or if an option of the task has the name of an option
+            of the command.
     """
     reference = _reference(parser, words)
     if reference is None:
         return dataclasses.make_dataclass("NoOptions", [])
-    options = parser._option_string_actions
+    command_options = parser._option_string_actions
     if ":" in reference:
+        # The module of the user's own task may be in the current folder.
         look_in_current_folder()
-    else:
-        # The current folder is not searched, as a file in it could replace a built-in task's
-        # package.
-        typed = {
-            word.partition("=")[0] for word in words if word.startswith("--")
-        }
-        if not typed.issubset([*options, *_BUILT_IN_OPTIONS, "--"]):
-            # An option is misspelt. Its error does not need PyTorch, which takes seconds to load.
-            names = [
-                (option[2:].replace("-", "_"), str)
-                for option in _BUILT_IN_OPTIONS
-            ]
-            return dataclasses.make_dataclass("BuiltIn", names)
+    elif _is_misspelt(words, [*command_options, *_BUILT_IN_OPTIONS]):
+        # The parser will report an error. It needs the names of the options only, and importing
+        # the task would take seconds, as it loads PyTorch.
+        names = [
+            (option[2:].replace("-", "_"), str) for option in _BUILT_IN_OPTIONS
+        ]
+        return dataclasses.make_dataclass("BuiltIn", names)
     settings = find_task(reference).settings
     for field in dataclasses.fields(settings):
         option = "--" + field.name.replace("_", "-")
-        if option in options:
+        if option in command_options:
             raise ValueError(
                 f"Expected the option {field.name!r} of task {reference!r} to have another name: "
                 f"fl-epe run has an option {option} of its own."
             )
         if field.name == "num_clients":
+            # Errors about `RunConfig.clients` name the option that sets it.
             parser.names["clients"] = option
     return settings
 
@@ -98,48 +97,127 @@ def _reference(parser: Parser, words: Sequence[str]) -> str | None:
         if not is_value and not word.startswith("-") and is_reference(word):
             return word
         action = parser._option_string_actions.get(word)
-        is_value = not is_value and action is not None and action.nargs is None
+        takes_one_value = action is not None and action.nargs is None
+        is_value = takes_one_value and not is_value
     return None
 
 
+def _is_misspelt(words: Sequence[str], options: Sequence[str]) -> bool:
+    """Whether a typed option is not among the options."""
+    typed = {word.partition("=")[0] for word in words if word.startswith("--")}
+    return not typed.issubset([*options, "--"])
+
+
 @contextlib.contextmanager
-def task_errors(reference: str, *but: Any) -> Iterator[None]:
-    """In this context an error of a user's task is raised as an error of that task, with its place.
+def task_errors(reference: str, *expected: Any) -> Iterator[None]:
+    """In this context, an unexpected error in a user's task names the task and its line of code.
 
     Args:
         reference: the reference of the task.
-        but: errors that do not come from a task.
+        expected: classes of errors that do not come from a task.
 
     Raises:
-        ValueError: for an error other than `ValueError`, `OSError` and `ImportError`, whose
-            messages need no explanation.
+        ValueError: for an error other than the expected ones, `MemoryError`, `ValueError`,
+            `OSError` and `ImportError`, whose messages need no explanation.
     """
     try:
         yield
-    except (ValueError, OSError, ImportError, MemoryError, *but):
+    except (ValueError, OSError, ImportError, MemoryError, *expected):
         raise
     except (Exception, SystemExit) as error:
         if ":" not in reference:
-            raise
+            raise  # a built-in task
         raise ValueError(
             f"The task {reference!r} failed with {type(error).__name__}: {error}{place_of(error)}"
         ) from error
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Machine:
-    """How a run uses the machine; no influence on the result.
+class _Outputs:
+    """Where the progress of a run is shown and logged.
+
+    Args:
+        job: the job of the run.
+        folder: the folder of the run.
+        log_to: the names of further loggers.
+        resumed: whether the run continues one that another process has logged.
 
     Attributes:
-        backend: threads of this process, or Flower's Ray simulation.
-        workers: nodes among which the clients are partitioned; no influence on the result.
-        checkpoint_every: rounds from one checkpoint, from which 'fl-epe resume' goes on, to the
-            next. There is always one before the first round, after the last one, and when a run is
-            stopped.
-        round_timeout: seconds to wait for the answers of a round; a client that has not answered
-            by then counts as absent.
-        save_model: write the final model to model.pt, which your model's load_state_dict takes.
-        details: print all that report.html says in words, not only the answer and warnings.
+        line: the progress line of the terminal.
+        log: the file run.log.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        log_to: Sequence[LoggerName],
+        *,
+        resumed: bool,
+    ) -> None:
+        self.line = console.ProgressLine()
+        self.log = RunLog(folder, _warn)
+        self._loggers = Loggers(log_to, folder, _warn)
+        self._job = job
+        self._folder = folder
+        self._resumed = resumed
+
+    def on_round(self, progress: Progress) -> None:
+        """Show and log the progress after a round, or before the first one."""
+        self.line.show(
+            "round",
+            progress.round,
+            progress.rounds,
+            _progress_text(progress),
+            last=_FINAL in progress.epsilons,
+        )
+        self.log.progress(progress)
+        self._loggers.log(
+            progress.round, progress.metrics(), resumed=self._resumed
+        )
+
+    def on_model(self, theta: Floats32) -> None:
+        """Write the final model. An error of the file does not end the run."""
+        path = self._folder / _MODEL
+        try:
+            self._job.task.save_model(theta, path)
+        except OSError as error:
+            _warn(f"{path} could not be written: {error}")
+
+    def end_early(
+        self, status: Literal["stopped", "failed"], **values: Any
+    ) -> None:
+        """Log that the run ended before its last round."""
+        self.log.note(status, **values)
+        self._loggers.close({"status": status})
+
+    def end(self, summary: Summary) -> None:
+        """Log the result of the run."""
+        self.log.note(
+            "report",
+            status=summary.status,
+            exit_status=summary.exit_status,
+            page=str(self._folder / "report.html"),
+        )
+        self._loggers.close(summary.metrics(), self._folder)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Machine:
+    """How a run uses the machine, which has no influence on the result.
+
+    Attributes:
+        backend: where the clients train: in threads of this process, or in Flower's Ray
+            simulation.
+        workers: number of nodes among which the clients are partitioned; no influence on the
+            result.
+        checkpoint_every: number of rounds between two checkpoints, from which 'fl-epe resume'
+            continues. A checkpoint is also written before the first round, after the last one, and
+            when a run is stopped.
+        round_timeout: seconds to wait for the replies of a round; a client that has not replied by
+            then counts as absent.
+        save_model: write the final model to model.pt, a file for load_state_dict of your model.
+        details: print everything that report.html says in words, not only the answer and the
+            warnings.
         log_to: where to log each round and the answer, besides run.log; can be given repeatedly.
     """
 
@@ -168,50 +246,30 @@ class _Machine:
         """Train in a locked folder, save the record, and report on it."""
         from fl_epe import flower, simulation
 
-        reference = job.task.reference
         started = now()
         command = command_line(words)
         resume = self._resume_command(job, output)
-        stop = simulation.StopRequest()
-        line = console.ProgressLine()
-        log = RunLog(output, _warn)
-        loggers = Loggers(self.log_to, output, _warn)
-        log.note(
+        outputs = _Outputs(job, output, self.log_to, resumed=resumed)
+        outputs.log.note(
             "started",
             command=command,
             task=job.task.name,
             rounds=job.config.rounds,
         )
         remove_parts(output)
-
-        def on_round(progress: Progress) -> None:
-            ended = _FINAL in progress.epsilons
-            text = _text(progress)
-            line.show(
-                "round", progress.round, progress.rounds, text, last=ended
-            )
-            log.progress(progress)
-            loggers.log(progress.round, progress.metrics(), resumed=resumed)
-
-        def on_model(theta: Floats32) -> None:
-            try:
-                job.task.save_model(theta, output / _MODEL)
-            except OSError as error:
-                # This error does not end the run.
-                _warn(f"{output / _MODEL} could not be written: {error}")
-
+        stop = simulation.StopRequest()
         try:
             with (
-                task_errors(reference, simulation.RunStoppedError),
-                line,
+                task_errors(job.task.reference, simulation.RunStoppedError),
+                outputs.line,
                 signals_stop(stop) as signals,
             ):
                 record = flower.simulate(
                     job,
                     checkpoint=output / CHECKPOINT,
                     stop=stop,
-                    on_round=on_round,
-                    on_model=on_model if self.save_model else None,
+                    on_round=outputs.on_round,
+                    on_model=outputs.on_model if self.save_model else None,
                     backend=self.backend,
                     workers=self.workers,
                     checkpoint_every=self.checkpoint_every,
@@ -219,40 +277,37 @@ class _Machine:
                 )
         except simulation.RunStoppedError as end:
             status = 128 + (signals[0] if signals else signal.SIGINT)
-            log.note(
+            outputs.end_early(
                 "stopped",
                 round=end.rounds_done,
-                kept=end.saved,
+                kept=end.is_saved,
                 exit_status=status,
             )
-            loggers.close({"status": "stopped"})
-            lost = "" if end.saved else ", which could not be kept"
-            where = f"after round {end.rounds_done} of {end.rounds}{lost}"
-            console.print_whole("", f"Stopped {where}. Go on with: {resume}")
+            lost = "" if end.is_saved else ", which could not be saved"
+            _print_resume(
+                f" after round {end.rounds_done} of {end.rounds}{lost}", resume
+            )
             return status
         except BaseException as error:
-            log.note("failed", error=type(error).__name__, text=str(error))
-            loggers.close({"status": "failed"})
-            is_kept = simulation.has_checkpoint(output / CHECKPOINT)
-            if not (is_kept and isinstance(error, KeyboardInterrupt)):
+            outputs.end_early(
+                "failed", error=type(error).__name__, text=str(error)
+            )
+            can_resume = simulation.has_checkpoint(output / CHECKPOINT)
+            if not isinstance(error, KeyboardInterrupt) or not can_resume:
                 raise
-            console.print_whole("", f"Stopped. Go on with: {resume}")
+            _print_resume("", resume)
             return exit_status(error)
-        log.note("finished", rounds=record.rounds)
+        outputs.log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
-        return self._report(record, output, resume, log, loggers)
+        return self._report(record, output, resume, outputs)
 
     def _report(
-        self,
-        record: AuditRecord,
-        output: Path,
-        resume: str,
-        log: RunLog,
-        loggers: Loggers,
+        self, record: AuditRecord, output: Path, resume: str, outputs: _Outputs
     ) -> int:
         """Save the record of a finished run, and report on it."""
         from fl_epe.simulation import remove_checkpoint
 
+        # What the user has to run if the next step fails.
         next_command = resume
         try:
             record.save(output / RECORD)
@@ -260,18 +315,17 @@ class _Machine:
             remove_checkpoint(output / CHECKPOINT)
             summary = print_and_write(record, output, details=self.details)
         except OSError as error:
-            log.note("failed", error=type(error).__name__, text=str(error))
+            outputs.log.note(
+                "failed", error=type(error).__name__, text=str(error)
+            )
             text = f"The run is finished, but {error}. {console.remedy(error)}".rstrip()
-            console.say(f"{text} Then go on with: {next_command}")
+            console.print_alarm(f"{text} Then continue with: {next_command}")
             return console.FAILED
-        status = summary.exit_status
-        page = str(output / "report.html")
-        log.note("report", status=summary.status, exit_status=status, page=page)
-        loggers.close(summary.metrics(), output)
-        return status
+        outputs.end(summary)
+        return summary.exit_status
 
     def _resume_command(self, job: Job, output: Path) -> str:
-        """The command that resumes this run, with all settings that a checkpoint may not choose."""
+        """The command that resumes this run, with the options that a checkpoint does not set."""
         from fl_epe.simulation import files_named
 
         words = ["resume", str(output)]
@@ -286,9 +340,9 @@ class _Machine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(_Machine):
-    """Train a task with DP-FedAvg, canary clients among the real ones, and audit it.
+    """Train a task with DP-FedAvg, with canary clients among the real ones, and audit it.
 
-    Prints how exposed a client is; writes record.npz, report.json, report.html and a picture.
+    Prints the empirical ε of a client; writes record.npz, report.json, report.html and a figure.
     Exits with 3 if the answer's status is not "ok": unreliable, faulty, diverged or not measured.
 
     Examples:
@@ -301,15 +355,15 @@ class Run(_Machine):
         fl-epe run synthetic-stackoverflow --num-clients 2000 --rounds 100 --clients-per-round 20
 
     Attributes:
-        task: what to train: digits, emnist, fashion-mnist, stackoverflow,
-            synthetic-emnist, synthetic-stackoverflow, or your own as module:name, e.g.
-            mypackage.tasks:MyTask; its options are in: fl-epe run TASK --help.
-        output: directory to write to (default: runs/TASK-DATE-TIME).
-        seed: number from which all randomness follows, so that the run can be repeated exactly
-            (default: the operating system's entropy, because whoever guesses the seed knows the
-            canaries and the noise).
-        evaluate_every: rounds between evaluations on held-out data.
-        settings: training and audit (a task may have defaults of its own).
+        task: what to train: digits, emnist, fashion-mnist, stackoverflow, synthetic-emnist,
+            synthetic-stackoverflow, or a task of your own as module:name, e.g.
+            mypackage.tasks:MyTask. 'fl-epe run TASK --help' lists the options of the task.
+        output: folder to write to (default: runs/TASK-DATE-TIME).
+        seed: seed of all randomness, so that the run can be repeated exactly (default: the
+            operating system's entropy). Whoever can guess the seed knows the canaries and the
+            noise.
+        evaluate_every: number of rounds between two evaluations on held-out data.
+        settings: training and audit (a task may have other defaults).
         task_options: options of the task.
     """
 
@@ -325,7 +379,7 @@ class Run(_Machine):
     )
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Train, and report."""
+        """Train and report."""
         from fl_epe.simulation import Job, has_checkpoint
 
         with (
@@ -349,12 +403,12 @@ class Run(_Machine):
         with locked(output):
             if (output / RECORD).exists():
                 raise_invalid(
-                    "output", str(output), "to be free: it holds a finished run"
+                    "output", output, "to be free: it holds a finished run"
                 )
             if has_checkpoint(output / CHECKPOINT):
                 resume = command_line(["resume", str(output)])
                 text = f"Expected {{output}} to be free: it holds an unfinished run. See: {resume}"
-                raise ArgumentError(text, output=str(output))
+                raise ArgumentError(text, output=output)
             for note in notes:
                 print(f"Note: {on_one_line(note)}", file=sys.stderr)
             console.print_lines(config.canary_plan())
@@ -363,16 +417,17 @@ class Run(_Machine):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resume(_Machine):
-    """Go on with a run that was stopped or killed, from its last checkpoint.
+    """Continue a run that was stopped or killed, from its last checkpoint.
 
-    With a seed, the result is the same as if it had never stopped.
+    With a seed, the result is the same as without the interruption. A checkpoint of somebody else
+    must not run code or read files of its choice: a task of your own, and files outside RUN_DIR,
+    have to be named again.
 
     Attributes:
-        run_dir: where the run was writing.
-        task: the task of the run, needed if it is a module:name of your own: importing a module
-            runs its code, so that no checkpoint may choose it.
-        reads: a file or folder outside RUN_DIR that the run reads, such as its --data-dir: no
-            checkpoint may choose that either; can be given repeatedly.
+        run_dir: folder of the run.
+        task: the task of the run, needed if it is a task of your own (module:name).
+        reads: a file or folder outside RUN_DIR that the run reads, such as its --data-dir; can be
+            given repeatedly.
     """
 
     run_dir: Annotated[Path, "RUN_DIR"]
@@ -380,18 +435,17 @@ class Resume(_Machine):
     reads: tuple[Path, ...] = ()
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Go on, and report."""
+        """Continue and report."""
         from fl_epe.simulation import load_job
 
         if not self.run_dir.is_dir():
-            # It raises the error for a missing checkpoint.
+            # This raises the error for a missing checkpoint. `locked` would create the folder.
             load_job(self.run_dir / CHECKPOINT)
         with locked(self.run_dir):
             if (self.run_dir / RECORD).exists():
                 report = command_line(["report", str(self.run_dir)])
                 text = f"Expected {{run_dir}} to hold an unfinished run. See: {report}"
-                raise ArgumentError(text, run_dir=str(self.run_dir))
-            # Such a task is a module of the user.
+                raise ArgumentError(text, run_dir=self.run_dir)
             if self.task is not None and ":" in self.task:
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task, self.reads)
@@ -400,10 +454,15 @@ class Resume(_Machine):
 
 def _warn(text: str) -> None:
     """Print a warning on standard error."""
-    console.say(text, prefix="fl-epe: warning: ")
+    console.print_alarm(text, prefix="fl-epe: warning: ")
 
 
-def _text(progress: Progress) -> str:
+def _print_resume(stage: str, resume: str) -> None:
+    """Print that the run stopped at this stage, and the command that resumes it."""
+    console.print_unwrapped("", f"Stopped{stage}. Continue with: {resume}")
+
+
+def _progress_text(progress: Progress) -> str:
     """The text of the progress line after a round."""
     from fl_epe.reporting import number
 
@@ -416,14 +475,17 @@ def _text(progress: Progress) -> str:
     else:
         held_out = f"held out {progress.eval_loss:.4g}"
     names = (_FINAL, "epsilon-all", "epsilon-all-low", "epsilon-all-high")
-    final, every, low, high = (
+    final, every_round, low, high = (
         progress.epsilons.get(name, math.nan) for name in names
     )
     time_left = f"{progress.seconds_left:.0f} s left"
-    if math.isnan(every):
+    if math.isnan(every_round):
         result = f"clip {progress.clip_norm:.3g}  {time_left}"
     elif math.isnan(final):
-        result = f"ε so far {number(every)} ({number(low)} – {number(high)})  {time_left}"
+        interval = f"({number(low)} – {number(high)})"
+        result = f"ε so far {number(every_round)} {interval}  {time_left}"
     else:
-        result = f"ε final model {number(final)}, every round {number(every)}"
+        result = (
+            f"ε final model {number(final)}, every round {number(every_round)}"
+        )
     return f"loss {progress.loss:.4g}  {held_out}  {result}"

@@ -2,8 +2,8 @@
 
     tail -f runs/half/run.log | jq -c 'select(.event == "round") | [.round, ."epsilon-all"]'
 
-Each line has ``time`` (UTC) and ``event``; docs/guides/run.md lists its other values. The log
-contains no seed. If it cannot be written, there is one warning, and the run continues.
+Each line has ``time`` (UTC) and ``event``; docs/guides/run.md lists its other values. No line
+contains a seed. If the log cannot be written, there is one warning, and the run continues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_epe.checks import finite
-from fl_epe.files import no_link
+from fl_epe.files import open_no_link
 
 if TYPE_CHECKING:
     from fl_epe.simulation import Progress
@@ -53,7 +53,7 @@ def command_line(words: Sequence[str]) -> str:
 
 
 class RunLog:
-    """The log of one run; a resumed run adds lines to those before.
+    """The log of one run. A resumed run adds lines to the log of the earlier process.
 
     Args:
         directory: the directory of the run.
@@ -63,27 +63,27 @@ class RunLog:
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
         self._path = directory / RUN_LOG
         self._warn = warn
-        self._is_lost = False
+        self._has_failed = False
         self._noted_faults = 0
 
     def note(self, event: str, **values: Any) -> None:
         """Add a line; numbers that are infinite or unknown become ``null``."""
-        if self._is_lost:
+        if self._has_failed:
             return
         line: dict[str, Any] = {"time": now(), "event": event}
         for name, value in values.items():
             line[name] = finite(value) if isinstance(value, float) else value
         try:
             with open(
-                self._path, "a", encoding="utf-8", opener=no_link
+                self._path, "a", encoding="utf-8", opener=open_no_link
             ) as file:
                 file.write(
                     json.dumps(line, allow_nan=False, default=str) + "\n"
                 )
         except OSError as error:
-            self._is_lost = True
+            self._has_failed = True
             self._warn(
-                f"{self._path} cannot be written ({error}); the run goes on without a log."
+                f"{self._path} cannot be written ({error}); the run continues without a log."
             )
 
     def progress(self, progress: Progress) -> None:
@@ -105,22 +105,24 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
     """The facts about a run for its record: ``started``, ``ended`` and ``commands``.
 
     Args:
-        directory: the directory of the run, whose log has the earlier commands if it can be
-            read.
+        directory: the directory of the run. Its log has the earlier commands; if it cannot be
+            read, there are none.
         command: the command that ends the run.
         started: the time when that command started.
     """
-    starts = list[tuple[str, str]]()
+    starts: list[tuple[str, str]] = []  # commands with their times
     with (
         contextlib.suppress(OSError, ValueError, LookupError, TypeError),
-        open(directory / RUN_LOG, encoding="utf-8", opener=no_link) as file,
+        open(
+            directory / RUN_LOG, encoding="utf-8", opener=open_no_link
+        ) as file,
     ):
         for text in file:
             line = json.loads(text)
             if line["event"] == "started":
                 start = (str(line["command"]), str(line["time"]))
                 if not start[0].startswith("fl-epe resume"):
-                    # The lines before belong to another run.
+                    # A new run began here: the lines before belong to another one.
                     starts.clear()
                 starts.append(start)
     if not starts or starts[-1][0] != command:

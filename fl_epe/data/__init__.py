@@ -1,12 +1,12 @@
 """Real federated data sets by client, EMNIST and StackOverflow, and synthetic ones.
 
-`convert` reads a published data set (a hub id, SQLite, HDF5, Parquet, LEAF's JSON or a folder of
-the `datasets` library) and writes a folder that a `ClientStore` maps into memory; both need the
-extra ``data``. `synthetic_text` and `synthetic_images` draw data of the same shape
+`convert` reads a published data set (from the Hugging Face hub, SQLite, HDF5, Parquet, LEAF's JSON
+or a folder of the `datasets` library) and writes a folder that a `ClientStore` maps into memory;
+both need the extra ``data``. `synthetic_text` and `synthetic_images` draw data of the same shape
 from a seed.
 
-Nothing here was run on the published data sets, which could not be reached; the tests write small
-files of the same schemas. See ``docs/notes/data-sets.md``.
+Nothing in this package was run on the published data sets, which could not be reached. The tests
+write small files with the same schemas. See ``docs/notes/data-sets.md``.
 
 Examples:
     >>> from fl_epe.data import synthetic_text

@@ -1,10 +1,10 @@
-"""Converts a published data set into the form that training reads, once and in bounded memory.
+"""Converts a published data set into files that training maps into memory, in bounded memory.
 
-`convert` writes a folder, and `open_data` opens one and converts its source first if needed.
-The time and memory that this takes are in ``docs/notes/data-sets.md``. The folder has
-``train.bin`` and ``held_out.bin``, arrays of whole numbers as they are in memory, and
-``index.npz``: the clients' names in ascending order, the first example and the number of
-examples of each client, and a description of the data set.
+`convert` writes a folder. `open_data` opens such a folder, or converts a source and opens the
+result. The time and memory of a conversion are in ``docs/notes/data-sets.md``. The folder has
+``train.bin`` and ``held_out.bin``, the bytes of arrays of whole numbers, and ``index.npz``: the
+clients' names in ascending order, the first example and the number of examples of each client, and
+a description of the data set.
 """
 
 import contextlib
@@ -22,32 +22,32 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line, read_archive, write_archive
-from fl_epe.checks import Booleans, checked_type, raise_invalid
+from fl_epe.checks import Booleans, NamedArrays, checked_type, raise_invalid
 from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
 from fl_epe.data.examples import DataKind, is_hub_id
-from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
+from fl_epe.data.readers import LIBRARY_ERRORS
+from fl_epe.data.sources import Part, find_parts
 from fl_epe.files import PART, inside, lock_of
 from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
 """A function of the step, the number of rows so far and, if it is known, that of all rows."""
 
-MOST_HELD_OUT = 20_000
+MAX_HELD_OUT = 20_000  # examples
 _HELD_OUT_SHARE = 0.1
-_SEED = 0
+_SEED = 0  # of the choice of held-out examples
 _BUCKETS = 256
-# The number of bytes of examples that wait before they are written.
-_MEMORY = 64 << 20
+_MAX_BUFFER = 64 << 20  # bytes of examples in memory
 _INDEX = "index.npz"
 _SCHEMA = 1
 
 
 class ClientStore:
-    """A data set that `fl_epe.data.convert` wrote. Opening it reads the index, no examples.
+    """A data set that `fl_epe.data.convert` wrote. Opening it reads the index, but no examples.
 
     Attributes:
         about: the kind, the source, and the numbers of examples, of clients, and of clients
-            that are omitted because they have no examples.
+            that are left out because they have no examples.
         names: the clients' names in the source, in ascending order.
     """
 
@@ -74,13 +74,14 @@ class ClientStore:
         )
 
     def _mapped(self, path: Path, count: str) -> np.ndarray:
+        """A read-only map of a file; ``about[count]`` is its number of examples."""
         shape = (self.about[count], self.about["width"])
         dtype = np.dtype(self.about["dtype"])
-        wanted = shape[0] * shape[1] * dtype.itemsize
+        expected_size = shape[0] * shape[1] * dtype.itemsize
         size = path.stat().st_size
-        if size != wanted:
+        if size != expected_size:
             raise ValueError(
-                f"Expected {path} to have {wanted} bytes, found {size}."
+                f"Expected {path} to have {expected_size} bytes, found {size}."
             )
         if not size:  # an empty file cannot be mapped
             return np.empty(shape, dtype)
@@ -90,7 +91,7 @@ class ClientStore:
         return len(self._count)
 
     def sizes(self, clients: np.ndarray, most: int = 0) -> np.ndarray:
-        """The number of examples of each of ``clients``, at most ``most``; 0 for no limit."""
+        """The number of examples of each of these clients, at most ``most`` (0: no limit)."""
         sizes = self._count[clients]
         return np.asarray(np.minimum(sizes, most) if most else sizes)
 
@@ -99,10 +100,10 @@ class ClientStore:
         return self._train[self._start[client] :][: self._count[client]]
 
     def shuffled(self, client: int, most: int, seed: int) -> np.ndarray:
-        """The first ``most`` examples of a client in a random order from ``seed``; 0 for all.
+        """The examples of a client in a random order from ``seed``, at most ``most`` (0: all).
 
-        Each local epoch has the same ``most`` examples. The reference implementation shuffles,
-        repeats for the local epochs and then truncates.
+        Each local epoch uses the same examples. The reference implementation instead shuffles,
+        repeats the examples for the local epochs, and then truncates.
         """
         examples = self.client(client)
         order = generator(seed, client).permutation(len(examples))
@@ -116,10 +117,10 @@ class ClientStore:
 
 
 class Grouper:
-    """Sorts examples by client, in bounded memory.
+    """Groups examples by client, in bounded memory.
 
-    This is an external bucket sort. Examples wait in memory until they take more than 64 MiB.
-    They are then appended to 256 files, where a client has always the same file. At the end,
+    This is an external bucket sort. Examples are held in memory until they take more than 64 MiB.
+    Then they are appended to 256 files; all examples of a client go to the same file. At the end,
     one file after another is sorted. The examples of a client keep their order.
 
     Args:
@@ -132,34 +133,36 @@ class Grouper:
             [("client", "<i4"), ("example", encoder.dtype, (encoder.width,))]
         )
         self._folder = folder
-        self._waiting: list[np.ndarray] = []
+        self._buffer: list[np.ndarray] = []
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
         """Add examples of shape (rows, width), and the number of each example's client."""
         rows = np.empty(len(clients), self._row)
         rows["client"] = clients
         rows["example"] = examples
-        self._waiting.append(rows)
-        if sum(waiting.nbytes for waiting in self._waiting) > _MEMORY:
-            self._spill()
+        self._buffer.append(rows)
+        if sum(block.nbytes for block in self._buffer) > _MAX_BUFFER:
+            self._write_buffer()
 
-    def _spill(self) -> None:
-        rows = np.concatenate([np.empty(0, self._row), *self._waiting])
-        self._waiting = []
+    def _write_buffer(self) -> None:
+        """Append the examples in memory to the files of their clients."""
+        rows = np.concatenate([np.empty(0, self._row), *self._buffer])
+        self._buffer = []
         buckets = rows["client"] % _BUCKETS
-        order = np.argsort(buckets, kind="stable")
-        present, first = np.unique(buckets[order], return_index=True)
-        parts = np.split(rows[order], first[1:])
-        for bucket, part in zip(present, parts, strict=False):
+        for bucket in np.unique(buckets):
             with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
-                part.tofile(file)
+                rows[buckets == bucket].tofile(file)
 
     def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
-        """All examples in blocks of several clients: each row's client, and the examples.
+        """All examples, in blocks of several clients.
 
-        The examples of a client are contiguous. No more examples may be added afterwards.
+        No examples may be added afterwards.
+
+        Yields:
+            The number of each example's client, and the examples. Those of a client are
+            consecutive.
         """
-        self._spill()
+        self._write_buffer()
         for path in sorted(self._folder.glob("bucket-*")):
             rows = np.fromfile(path, self._row)
             path.unlink()
@@ -183,7 +186,8 @@ class ReservoirSample:
         self.examples = np.empty((0, encoder.width), encoder.dtype)
 
     def add(self, examples: np.ndarray) -> None:
-        """Add examples of shape (rows, width); the sample has those with the smallest keys."""
+        """Add examples of shape (rows, width)."""
+        # Each example gets a random key; the sample is the examples with the smallest keys.
         keys = np.concatenate([self._keys, self._random.random(len(examples))])
         order = np.argsort(keys)[: self._size]
         self._keys = keys[order]
@@ -200,18 +204,17 @@ def convert(
 ) -> ClientStore:
     """Read ``source`` once and write its examples, grouped by client, to the folder ``target``.
 
-    At most 20,000 examples are held out, at random. They are examples of the split "test", or
-    else of "heldout", "validation" and such; without such a split, they are a tenth of each
-    client's examples. The result depends on the source alone. ``target`` only exists once it is
-    complete.
+    At most 20,000 examples are held out, at random. They come from the split "test", or else from
+    "heldout", "validation" and such; without such a split, they are a tenth of each client's
+    examples. The result depends only on the source. ``target`` only exists when it is complete.
 
     Args:
         kind: "emnist" or "stackoverflow".
         source: a hub id or a path, see `fl_epe.data.sources.find_parts`.
         target: a folder that does not exist yet.
-        vocabulary: for StackOverflow, TFF's ``stackoverflow.word_count`` or its .tar.bz2
-            (default: that file in the folder of the source's files).
-        on_progress: a function that is called after each batch of rows.
+        vocabulary: for StackOverflow, TFF's ``stackoverflow.word_count`` (default: that file in
+            the folder of the source's files).
+        on_progress: a function that is called after each batch of rows, see `Progress`.
 
     Raises:
         FileExistsError: if the target exists.
@@ -229,17 +232,51 @@ def convert(
         tempfile.TemporaryDirectory(dir=folder) as name,
     ):
         scratch = Path(name)
-        parts = find_parts(source, scratch)
+        train, held_out = find_parts(source, scratch)
         encoder = encoder_of(checked, source, vocabulary)
-        _write(
-            folder, source, parts, encoder, Grouper(scratch, encoder), report
+        grouper = Grouper(scratch, encoder)
+        sample = ReservoirSample(MAX_HELD_OUT, encoder, generator(_SEED, 0))
+        for _, examples in _read(
+            "reading held-out rows", held_out, encoder, report
+        ):
+            sample.add(examples)
+        names, num_empty = _group(train, encoder, grouper, report)
+        if not names:
+            raise_invalid("source", source, "to have rows, found none")
+        index = _write_examples(
+            folder / "train.bin",
+            names,
+            grouper,
+            report,
+            held_out=None if held_out else sample,
+        )
+        sample.examples.tofile(folder / "held_out.bin")
+        about = {
+            "kind": encoder.kind,
+            "source": source if is_hub_id(source) else Path(source).name,
+            "clients": len(names),
+            "clients_without_examples": num_empty,
+            "examples": int(index["count"].sum()),
+            "held_out": len(sample.examples),
+            "width": encoder.width,
+            "dtype": encoder.dtype,
+            **encoder.facts,
+        }
+        write_archive(
+            folder / _INDEX,
+            index,
+            {"about": about},
+            schema=_SCHEMA,
+            private=False,
         )
     return ClientStore(target)
 
 
 @functools.lru_cache(maxsize=8)
 def open_data(kind: str, data_dir: str) -> ClientStore:
-    """The data set in ``data_dir``, converted first if needed; a process opens it only once.
+    """The data set in ``data_dir``, which is converted first if needed.
+
+    A process opens it only once.
 
     Args:
         kind: the kind of data, as for `convert`.
@@ -252,6 +289,7 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     """
     path = Path(data_dir).expanduser()
     if not (path / _INDEX).is_file():
+        # It is a source. The name of its folder in the cache has a hash of its files' stats.
         files = sorted([path, *path.rglob("*")]) if path.exists() else []
         stats = [
             (str(file), file.stat().st_size, file.stat().st_mtime_ns)
@@ -264,13 +302,15 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
         cache = os.environ.get("FL_EPE_CACHE") or default_cache
         path = Path(cache, f"{kind}-{fingerprint}")
         if not (path / _INDEX).is_file():
-            # The folder exists if another process has converted the source in the meantime.
+            # Another process may have converted the source in the meantime.
             with contextlib.suppress(FileExistsError):
                 convert(kind, data_dir, path)
     store = ClientStore(path)
     if store.about["kind"] != kind:
         raise_invalid(
-            "data_dir", data_dir, f"to hold {kind}, holds {store.about['kind']}"
+            "data_dir",
+            data_dir,
+            f"to hold {kind}, but it holds {store.about['kind']}",
         )
     return store
 
@@ -278,100 +318,103 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 def _read(
     step: str, parts: list[Part], encoder: Encoder, report: Progress
 ) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """The clients and the encoded examples of each batch of rows."""
+    """The clients and the encoded examples of each batch of rows.
+
+    A client without examples has a batch of its own, without rows.
+    """
     counts = [part.rows for part in parts if part.rows is not None]
     total = sum(counts) if len(counts) == len(parts) else None
     rows_read = 0
     for part in parts:
         for place, rows in part.read(encoder.columns):
-            if not rows.num_rows:  # a client without examples
+            if not rows.num_rows:
                 yield rows[CLIENT], np.empty((0, encoder.width), encoder.dtype)
                 continue
             try:
                 examples = encoder.encode(rows)
-            except (ValueError, *BROKEN) as error:
+            except (ValueError, *LIBRARY_ERRORS) as error:
                 raise ValueError(f"In {place}: {one_line(error)}") from error
             yield rows[CLIENT], examples
             rows_read += rows.num_rows
             report(step, rows_read, total)
 
 
-def _write(
-    folder: Path,
-    source: str,
-    parts: dict[str, list[Part]],
-    encoder: Encoder,
-    grouper: Grouper,
-    report: Progress,
-) -> None:
-    sample = ReservoirSample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
-    held_out_rows = _read(
-        "reading held-out rows", parts[HELD_OUT], encoder, report
-    )
-    for _, examples in held_out_rows:
-        sample.add(examples)
+def _group(
+    parts: list[Part], encoder: Encoder, grouper: Grouper, report: Progress
+) -> tuple[list[str], int]:
+    """Add all rows to the grouper.
+
+    Returns:
+        The clients' names by their numbers, and the number of clients without examples, which
+        have no number.
+    """
     numbers: dict[str, int] = {}  # in the order in which clients appear
-    without_examples = 0
-    for clients, examples in _read(
-        "reading rows", parts[TRAIN], encoder, report
-    ):
+    num_empty = 0
+    for clients, examples in _read("reading rows", parts, encoder, report):
         encoded = clients.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         if not names:
-            without_examples += 1
+            num_empty += 1
             continue
-        codes = [numbers.setdefault(name, len(numbers)) for name in names]
-        grouper.add(
-            np.array(codes, np.int32)[encoded.indices.to_numpy()], examples
+        numbers_of_names = np.array(
+            [numbers.setdefault(name, len(numbers)) for name in names], np.int32
         )
-    if not numbers:
-        raise_invalid("source", source, "to have rows, found none")
-    names = list(numbers)
+        grouper.add(numbers_of_names[encoded.indices.to_numpy()], examples)
+    return list(numbers), num_empty
+
+
+def _write_examples(
+    path: Path,
+    names: list[str],
+    grouper: Grouper,
+    report: Progress,
+    *,
+    held_out: ReservoirSample | None,
+) -> NamedArrays:
+    """Write the grouped examples to a file.
+
+    Args:
+        path: the file.
+        names: the clients' names by their numbers.
+        grouper: the examples.
+        report: a function that is called after each block of examples.
+        held_out: if it is not ``None``, a tenth of each client's examples is added to it, and is
+            not written to the file.
+
+    Returns:
+        The arrays of the index: the names in ascending order, and the first example and the
+        number of examples of each client.
+    """
     written = 0
     start = np.zeros(len(names), np.int64)
     count = np.zeros(len(names), np.int64)
-    with (folder / "train.bin").open("wb") as file:
+    with path.open("wb") as file:
         for clients, examples in grouper.groups():
-            if parts[HELD_OUT]:
-                held_out = np.zeros(len(clients), bool)
-            else:
-                held_out = _tenth_of_each_client(clients, names)
-            sample.add(examples[held_out])
-            examples = examples[~held_out]
+            if held_out is not None:
+                chosen = _tenth_of_each_client(clients, names)
+                held_out.add(examples[chosen])
+                clients = clients[~chosen]
+                examples = examples[~chosen]
             present, first, sizes = np.unique(
-                clients[~held_out], return_index=True, return_counts=True
+                clients, return_index=True, return_counts=True
             )
             start[present] = written + first
             count[present] = sizes
             examples.tofile(file)
             written += len(examples)
             report("writing examples", written, None)
-    sample.examples.tofile(folder / "held_out.bin")
-    about = {
-        "kind": encoder.kind,
-        "source": source if is_hub_id(source) else Path(source).name,
-        "clients": len(names),
-        "clients_without_examples": without_examples,
-        "examples": written,
-        "held_out": len(sample.examples),
-        "width": encoder.width,
-        "dtype": encoder.dtype,
-        **encoder.facts,
-    }
     order = np.argsort(np.array(names, object), kind="stable")
-    arrays = {
+    return {
         "client": np.array(names)[order],
         "start": start[order],
         "count": count[order],
     }
-    texts = {"about": about}
-    write_archive(folder / _INDEX, arrays, texts, schema=_SCHEMA, private=False)
 
 
 def _tenth_of_each_client(
     clients: NDArray[np.int32], names: list[str]
 ) -> Booleans:
-    """Marks a random tenth of the rows of each client, given rows grouped by client."""
+    """A random tenth of each client's rows, as a mask; the rows of a client are consecutive."""
     chosen = np.zeros(len(clients), bool)
     present, first, sizes = np.unique(
         clients, return_index=True, return_counts=True
@@ -384,24 +427,25 @@ def _tenth_of_each_client(
 
 
 @contextlib.contextmanager
-def _new_folder(goal: Path) -> Iterator[Path]:
-    """A new folder that is renamed to ``goal`` at the end; an error removes it.
+def _new_folder(target: Path) -> Iterator[Path]:
+    """A temporary folder that is renamed to ``target`` at the end; an error removes it.
 
-    Processes with the same goal wait for each other. The folder of a killed process is removed.
+    Processes with the same target wait for each other. The temporary folder of a killed process is
+    removed.
     """
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    part = goal.with_name(f"{goal.name}{PART}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}{PART}")
     lock = lock_of(Path(f"{part}.lock"))
     with lock:
-        if goal.exists():
+        if target.exists():
             raise FileExistsError(
-                f"Expected target={str(goal)!r} not to exist."
+                f"Expected target={str(target)!r} not to exist."
             )
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         try:
             yield part
-            part.rename(goal)
+            part.rename(target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
             Path(lock.lock_file).unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""Encodes rows of the published data sets as examples: vectors of whole numbers.
+"""Encodes rows of the published data sets as examples, which are vectors of whole numbers.
 
-An encoder names the columns that it reads, and encodes a batch of rows with these names.
+An encoder has the names of the columns that it needs, and encodes batches of rows with these
+columns.
 """
 
 import io
 import os
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, assert_never
@@ -32,25 +32,29 @@ from fl_epe.data.examples import (
 CLIENT = "client"
 WORD_COUNT = "stackoverflow.word_count"
 
+# The pixels at the border of an image.
 _BORDER = np.ones((SIDE, SIDE), bool)
 _BORDER[1:-1, 1:-1] = False
+# A mean brightness of borders between these does not show whether paper is dark or bright.
+_MAX_DARK = 0.25
+_MIN_BRIGHT = 0.75
 # The largest number of bytes that are read of a list of words. TFF's list has 90 million.
-_LARGEST = 256 << 20
+_MAX_VOCABULARY = 256 << 20
 
 
 class Images:
     """EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, and a label from 0 to 61.
 
-    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. In TFF's files,
-    paper is 1.0; in MNIST's, ink is 1.0. The borders of the first images, which are nearly all
-    paper, therefore decide whether all images are inverted.
+    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. Some sources have
+    bright paper (as TFF's, with 1.0 for paper), others bright ink (as MNIST). Borders are nearly
+    all paper; those of the first images decide whether all images are inverted.
 
     Attributes:
         kind: the name of the data set.
-        columns: the needed columns, including the client's, and their names in sources.
+        columns: the needed columns, and the names that they may have in a source.
         width: the number of integers of an example.
         dtype: the NumPy name of the integers' type.
-        facts: further facts for a reader of the examples, as values for JSON.
+        facts: further values for the description of a converted data set, see `ClientStore.about`.
     """
 
     kind = "emnist"
@@ -64,7 +68,7 @@ class Images:
     facts: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self) -> None:
-        self._inverted: bool | None = None
+        self._is_inverted: bool | None = None  # unknown before the first images
 
     def encode(self, rows: pa.RecordBatch) -> np.ndarray:
         """Examples of shape (rows, 785), the label last.
@@ -73,33 +77,33 @@ class Images:
             ValueError: for columns that hold something else.
         """
         images = _pixels(rows["image"])
-        if self._inverted is None and len(images):
-            self._inverted = _paper_is_bright(images)
-        out = np.empty((len(images), self.width), np.uint8)
-        out[:, :PIXELS] = ~images if self._inverted else images
-        out[:, PIXELS] = _labels(rows["label"])
-        return out
+        if self._is_inverted is None and len(images):
+            self._is_inverted = _paper_is_bright(images)
+        examples = np.empty((len(images), self.width), np.uint8)
+        examples[:, :PIXELS] = ~images if self._is_inverted else images
+        examples[:, PIXELS] = _labels(rows["label"])
+        return examples
 
 
 def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
+    """Whether paper is bright, from the borders of images of shape (rows, 784)."""
     brightness = float(images.reshape(-1, SIDE, SIDE)[:, _BORDER].mean() / 255)
-    # A mean near the middle would not show whether the border is paper.
-    if 0.25 < brightness < 0.75:
+    if _MAX_DARK < brightness < _MIN_BRIGHT:
         raise ValueError(
             f"Expected dark or bright borders of images, found {brightness:.2f} of 1."
         )
-    return brightness > 0.5
+    return brightness >= _MIN_BRIGHT
 
 
 def _pixels(column: pa.Array) -> NDArray[np.uint8]:
-    """Images of shape (rows, 784), 0 to 255, from picture files or from numbers in [0, 1]."""
+    """Images of shape (rows, 784), 0 to 255, from encoded pictures or from numbers in [0, 1]."""
     if pa.types.is_struct(column.type):
         pictures = [
             _decode_picture(picture["bytes"]) for picture in column.to_pylist()
         ]
         return np.array(pictures, np.uint8).reshape(-1, PIXELS)
     lengths = pc.list_value_length(column).unique().to_pylist()
-    if lengths not in ([], [PIXELS]):
+    if lengths not in ([], [PIXELS]):  # without rows there is no length
         raise ValueError(
             f"Expected {PIXELS} numbers an image, found {lengths[:2]}."
         )
@@ -115,13 +119,14 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
 
 
 def _decode_picture(content: bytes) -> np.ndarray:
+    """The pixels of an encoded picture, such as a PNG file, in grey: shape (28, 28)."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(content)) as image:
-            # The size is checked before anything is unpacked.
+            # The size is checked before the pixels are decompressed.
             if image.size != (SIDE, SIDE):
-                raise ValueError(f"one has {image.size}")
+                raise ValueError(f"found one of {image.size}")
             return np.asarray(image.convert("L"))
     except (*UNREADABLE, Image.DecompressionBombError) as error:
         raise ValueError(
@@ -130,6 +135,7 @@ def _decode_picture(content: bytes) -> np.ndarray:
 
 
 def _labels(column: pa.Array) -> NDArray[np.uint8]:
+    """The labels, shape (rows,), after a check of their type and range."""
     labels = column.to_numpy(zero_copy_only=False)
     if labels.dtype.kind not in "iu":
         raise ValueError(
@@ -147,11 +153,11 @@ class Words:
     """StackOverflow, with TensorFlow Federated's preprocessing: 21 ids, see `fl_epe.data.examples`.
 
     A sentence is split at single spaces and truncated to 20 words. BOS comes before it. If it
-    has fewer than 20 words, EOS comes after it, and then PAD. An empty text is one empty word,
-    which is not in the vocabulary, as in TFF.
+    has fewer than 20 words, EOS comes after it, and then PAD. As in TFF, an empty text is one empty
+    word, which is not in the vocabulary.
 
     Args:
-        vocabulary: the words by falling frequency; words after the first 10,000 are not used.
+        vocabulary: the words in order of descending frequency; only the first 10,000 are used.
     """
 
     kind = "stackoverflow"
@@ -178,12 +184,13 @@ class Words:
         ids = pc.fill_null(pc.add(indices, 1), OOV).to_numpy(
             zero_copy_only=False
         )
-        out = np.zeros((len(lengths), self.width), np.uint16)
-        out[:, 0] = BOS
+        # The rest of a sentence is PAD, which is 0.
+        examples = np.zeros((len(lengths), self.width), np.uint16)
+        examples[:, 0] = BOS
         place = np.arange(LENGTH)
-        out[:, 1:][place < lengths[:, None]] = ids
-        out[:, 1:][place == lengths[:, None]] = EOS
-        return out
+        examples[:, 1:][place < lengths[:, None]] = ids
+        examples[:, 1:][place == lengths[:, None]] = EOS
+        return examples
 
 
 Encoder: TypeAlias = Images | Words
@@ -191,9 +198,6 @@ Encoder: TypeAlias = Images | Words
 
 def read_vocabulary(path: Path) -> list[bytes]:
     """The first 10,000 words of TFF's ``stackoverflow.word_count``, with lines "word count".
-
-    Args:
-        path: the file, or the archive (``.tar.bz2``) in which it is published.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -203,67 +207,50 @@ def read_vocabulary(path: Path) -> list[bytes]:
         raise FileNotFoundError(
             f"Expected vocabulary={str(path)!r} to be a file."
         )
-    try:
-        lines = [line.split() for line in _lines(path)[:WORDS]]
-        if not lines or not all(
-            len(line) == 2 and line[1].isdigit() for line in lines
-        ):
-            raise ValueError("found others or none")
-    except (*UNREADABLE, tarfile.TarError) as error:
+    with path.open("rb") as file:
+        content = file.read(_MAX_VOCABULARY)
+    lines = [line.split() for line in content.splitlines()[:WORDS]]
+    if not lines or not all(
+        len(line) == 2 and line[1].isdigit() for line in lines
+    ):
         raise ValueError(
-            f"Expected {path} to be lines 'word count', or an archive of them: {one_line(error)}."
-        ) from error
+            f"Expected {path} to be lines 'word count', found other lines or none."
+        )
     return [word for word, _ in lines]
-
-
-def _lines(path: Path) -> list[bytes]:
-    if not tarfile.is_tarfile(path):
-        with path.open("rb") as plain:
-            return plain.read(_LARGEST).splitlines()
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if not member.name.endswith(WORD_COUNT):
-                continue
-            file = archive.extractfile(member)
-            if file is not None:
-                return file.read(_LARGEST).splitlines()
-    raise ValueError(f"it does not contain {WORD_COUNT}")
 
 
 def encoder_of(
     kind: DataKind, source: str, vocabulary: str | os.PathLike[str] | None
 ) -> Encoder:
-    """The encoder of a kind of data. Words need a ``vocabulary`` or its file beside the source.
+    """The encoder of a kind of data.
+
+    Args:
+        kind: the kind of data.
+        source: the source; a vocabulary is searched beside it.
+        vocabulary: a file with the vocabulary of "stackoverflow".
 
     Raises:
-        ValueError: if a vocabulary is missing, or given for a kind without one.
+        ValueError: if a vocabulary is missing, or is given for another kind.
     """
     match kind:
         case "emnist":
             if vocabulary is not None:
                 raise_invalid(
                     "vocabulary",
-                    str(vocabulary),
+                    vocabulary,
                     "only for kind='stackoverflow'",
                 )
             return Images()
         case "stackoverflow":
-            return _words(source, vocabulary)
+            if vocabulary is None:
+                path = Path(source).expanduser()
+                folder = path if path.is_dir() else path.parent
+                vocabulary = folder / WORD_COUNT
+                if not vocabulary.is_file():
+                    raise_invalid(
+                        "source",
+                        source,
+                        f"to have {WORD_COUNT} beside it: unpack it there, or name the vocabulary",
+                    )
+            return Words(read_vocabulary(Path(vocabulary)))
     assert_never(kind)
-
-
-def _words(source: str, vocabulary: str | os.PathLike[str] | None) -> Words:
-    if vocabulary is None:
-        path = Path(source).expanduser()
-        folder = path if path.is_dir() else path.parent
-        candidates = [
-            folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")
-        ]
-        vocabulary = next((file for file in candidates if file.is_file()), None)
-    if vocabulary is None:
-        raise_invalid(
-            "source",
-            source,
-            f"to have {WORD_COUNT} beside it: name the vocabulary",
-        )
-    return Words(read_vocabulary(Path(vocabulary)))

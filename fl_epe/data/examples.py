@@ -1,4 +1,4 @@
-"""The data sets that `convert` knows, their sources, and the meaning of an example's integers."""
+"""The published data sets, the names of their sources, and the meaning of an example's integers."""
 
 import os
 import re
@@ -18,7 +18,7 @@ CLASSES = 62
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """The characters of EMNIST by label.
 
-An example has 784 bytes of ink, 0 for paper and 255 for full ink, and then the label.
+An example is 784 bytes of ink, 0 for paper and 255 for full ink, and then the label.
 """
 
 WORDS = 10_000
@@ -30,32 +30,36 @@ VOCABULARY = WORDS + 4
 LENGTH = 20
 """The largest number of words of an example of StackOverflow.
 
-An example has 21 ids: BOS, then up to 20 words, EOS if there is room, and PAD. The ids are
-TFF's: PAD 0, the words from 1 by falling frequency, OOV 10,001, BOS 10,002, EOS 10,003.
+An example is 21 ids: BOS (begin of sentence), then up to 20 words, then EOS (end of sentence) if
+there is room, and then PAD. The ids are TFF's: PAD 0, the words from 1 in order of descending
+frequency, OOV (out of vocabulary) 10,001, BOS 10,002, EOS 10,003.
 """
 
 
 def images_and_labels(examples: np.ndarray) -> tuple[Floats32, Integers]:
-    """The images of EMNIST, shape (n, 1, 28, 28), ink 1 and paper 0, and labels, shape (n,)."""
+    """EMNIST's images of shape (n, 1, 28, 28), ink 1 and paper 0, and labels of shape (n,)."""
     images = examples[:, :PIXELS].reshape(-1, 1, SIDE, SIDE).astype(np.float32)
     images /= np.float32(255)
     return images, examples[:, PIXELS].astype(np.int64)
 
 
 def words_and_next(examples: np.ndarray) -> tuple[Integers, Integers]:
-    """The ids of StackOverflow without the last, shape (n, 20), and the successor of each."""
+    """The first 20 ids of each example of StackOverflow, and their successors, shape (n, 20)."""
     ids = examples.astype(np.int64)
     return ids[:, :-1], ids[:, 1:]
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether ``source`` is no local path and looks like ``owner/name`` of a hub."""
+    """Whether ``source`` has the form ``owner/name`` of a hub's data set, and is no local path."""
     match = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", source)
     return match is not None and not Path(source).exists()
 
 
 def absolute(source: str | os.PathLike[str]) -> str:
-    """The absolute path of a local source, as workers start in other folders; or the hub id."""
+    """The absolute path of a local source; a hub id is returned unchanged.
+
+    Workers start in other folders, so they need absolute paths.
+    """
     path = Path(source).expanduser()
     is_path = path.exists() or isinstance(source, os.PathLike)
     return str(path.absolute() if is_path else source)

@@ -14,14 +14,17 @@ from fl_epe.table_file import open_table, shown
 LEAF = re.compile(
     rb'\s*\{\s*"(user_data"|(users|num_samples|hierarchies)"\s*:\s*\[)'
 )
-"""The pattern of the beginning of such a file."""
+"""The pattern of the beginning of a LEAF file."""
 
 
 def read_leaf(path: Path) -> dict[str, dict[str, list[Any]]]:
-    """The examples of each client by column; some clients may have none.
+    """Read a LEAF file.
+
+    Returns:
+        For each client, its columns "x" and "y" of the same length, which may be 0.
 
     Raises:
-        ValueError: if ``path`` is not such a file, or a client is in it twice.
+        ValueError: if ``path`` is not a LEAF file, or if a client is duplicate.
     """
     with open_table(path) as file:
         content = json_object(file.read(), "it")

@@ -1,10 +1,10 @@
-"""Synthetic EMNIST by writer: characters drawn with strokes, with each writer's own hand.
+"""Synthetic EMNIST: characters that are drawn with strokes, in the handwriting of each writer.
 
 Like the real data, it has 3,383 writers with 241 characters on average (814,000 in all), the 62
 classes, digits as half of the characters, ink 1 on paper 0, and characters that look alike (0 O
-o, 1 l I). Unlike the real data, each character has one model (`distances`). A writer slants,
-turns, stretches and bends it and draws it with a pen of some width, with a small variation
-every time.
+o, 1 l I). Unlike the real data, each class has a single shape (`distances`). A writer slants,
+turns, stretches and bends it, and has a pen of some width; all of these vary a little in each
+character.
 
     >>> images, labels = examples(seed=0, writer=7, most=5)
     >>> images.shape, labels.shape
@@ -26,15 +26,15 @@ from fl_epe.seeding import generator
 WRITERS = 3383
 
 # The number of characters of a writer is Gaussian, clipped to a range.
-_MEAN = 240.6
-_SPREAD = 89.0
-_FEWEST = 20
-_MOST = 461
-# The number of points per pixel, and the index of the middle point, of `distances`.
-_RESOLUTION = 3
-_CENTRE = 20 * _RESOLUTION
-# The probabilities of the ten digits, of the capitals and of the other letters.
-_SHARES = np.repeat([0.5 / 10, 0.27 / 26, 0.23 / 26], [10, 26, 26])
+_MEAN_CHARACTERS = 240.6
+_STD_CHARACTERS = 89.0
+_MIN_CHARACTERS = 20
+_MAX_CHARACTERS = 461
+# The grid of `distances`: the number of points per pixel, and the index of the middle point.
+_POINTS_PER_PIXEL = 3
+_CENTRE = 20 * _POINTS_PER_PIXEL
+# The probability of each digit, each capital letter and each other letter.
+_CLASS_PROBABILITIES = np.repeat([0.5 / 10, 0.27 / 26, 0.23 / 26], [10, 26, 26])
 
 # The strokes of each character are polylines through points "xy". x goes from 0 to 6
 # rightwards, and y downwards: 0 is the top of capitals, 6 the base line, and 8 the bottom of
@@ -55,6 +55,8 @@ p 1218 1322425355462615 | q 5258 5342221315264655 | r 1216 14224253 | s 53422213
 t 30354656 1252 | u 1215264655 5256 | v 123652 | w 0216335662 | x 1256 5216 | y 1236 5218
 z 12521656
 """
+# The largest slant, turn, widening and heightening of a writer's characters.
+_DISTORTIONS = (0.35, 0.15, 0.18, 0.18)
 # The scale of the strokes in a picture, and the point of a character that is in its middle.
 _PIXELS_PER_UNIT = 2.6
 _MIDDLE = np.array([3.0, 3.8])
@@ -83,8 +85,11 @@ def size(seed: int, writer: int, most: int = 0) -> int:
 
 
 def _count(random: np.random.Generator, most: int) -> int:
-    drawn = round(_MEAN + _SPREAD * random.standard_normal())
-    count = min(max(drawn, _FEWEST), _MOST)
+    """The number of characters of a new writer, at most ``most`` (0: no limit)."""
+    gaussian = round(
+        _MEAN_CHARACTERS + _STD_CHARACTERS * random.standard_normal()
+    )
+    count = min(max(gaussian, _MIN_CHARACTERS), _MAX_CHARACTERS)
     if most:
         return min(count, most)
     return count
@@ -93,21 +98,24 @@ def _count(random: np.random.Generator, most: int) -> int:
 def held_out(seed: int, count: int) -> tuple[Floats32, Integers]:
     """``count`` examples of further writers, ten of each writer."""
     random = generator(seed, 2)
-    images = []
-    labels = []
-    for first in range(0, count, 10):
-        drawn = _draw(random, min(10, count - first))
-        images.append(drawn[0])
-        labels.append(drawn[1])
+    writers = [
+        _draw(random, min(10, count - first)) for first in range(0, count, 10)
+    ]
+    images, labels = zip(*writers, strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
 def _draw(random: np.random.Generator, count: int) -> tuple[Floats32, Integers]:
+    """Images and labels of ``count`` characters of a new writer."""
+    # Of the writer, and of each character: slant, turn, width, height, bend, and width of the pen.
     hand = random.standard_normal(6, np.float32)
-    labels = random.choice(len(_SHARES), count, p=_SHARES)
+    labels = random.choice(
+        len(_CLASS_PROBABILITIES), count, p=_CLASS_PROBABILITIES
+    )
     variation = random.standard_normal((6, count, 1, 1), np.float32)
     x, y = _points(hand, variation, random.random((4, count, 1, 1), np.float32))
     distance = distances()[labels[:, None, None], _nearest(y), _nearest(x)]
+    # Half of the pen's width in pixels. Ink fades over 1.2 pixels around it.
     width = 1.2 + 0.3 * np.tanh(hand[5]) + 0.1 * np.tanh(variation[5])
     images = np.clip((width - distance) / 1.2 + 0.5, 0, 1).astype(np.float32)
     return images[:, None], labels.astype(np.int64)
@@ -116,20 +124,21 @@ def _draw(random: np.random.Generator, count: int) -> tuple[Floats32, Integers]:
 def _points(
     hand: Floats32, variation: Floats32, phase: Floats32
 ) -> tuple[Floats32, Floats32]:
-    """The coordinates x and y of each pixel of each image on the model, shape (n, 28, 28)."""
-    # The largest slant, turn, widening and heightening.
-    sizes = (0.35, 0.15, 0.18, 0.18)
+    """The point of the character's shape that each pixel shows: x and y, shape (n, 28, 28)."""
     slant, turn, wide, high = (
-        size * (np.tanh(hand[i]) + 0.4 * np.tanh(variation[i]))
-        for i, size in enumerate(sizes)
+        largest * (np.tanh(hand[i]) + 0.4 * np.tanh(variation[i]))
+        for i, largest in enumerate(_DISTORTIONS)
     )
     bend = 0.5 + 0.4 * np.tanh(hand[4])
     axis = np.arange(SIDE, dtype=np.float32) - np.float32((SIDE - 1) / 2)
+    # A character is also shifted, by an amount that follows from its height and bend.
     x = axis[None, None, :] - variation[3] * 0.7
     y = axis[None, :, None] - variation[4] * 0.7
-    x, y = x + turn * y, y - turn * x
+    turned_x = x + turn * y
+    y = y - turn * x
+    # The character bends in waves with a length of 14 to 28 pixels.
     x = (
-        x
+        turned_x
         + slant * y
         + bend * np.sin(2 * np.pi * (y / (14 + 14 * phase[2]) + phase[0]))
     )
@@ -138,8 +147,9 @@ def _points(
 
 
 def _nearest(values: Floats32) -> NDArray[np.int32]:
+    """The index of the nearest point of an axis of `distances`."""
     places = np.clip(
-        values * _RESOLUTION + np.float32(_CENTRE + 0.5), 0, 2 * _CENTRE
+        values * _POINTS_PER_PIXEL + np.float32(_CENTRE + 0.5), 0, 2 * _CENTRE
     )
     return np.asarray(places.astype(np.int32))
 
@@ -152,7 +162,7 @@ def distances() -> Floats32:
         An array of shape (62, 121, 121): character, y, x. The grid has three points per pixel,
         from −20 to 20 pixels around the picture's middle.
     """
-    axis = np.arange(-_CENTRE, _CENTRE + 1) / _RESOLUTION
+    axis = np.arange(-_CENTRE, _CENTRE + 1) / _POINTS_PER_PIXEL
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
     entries = _STROKES.strip().replace("\n", "|").split("|")
     strokes = dict(entry.split(maxsplit=1) for entry in entries)
@@ -163,6 +173,7 @@ def distances() -> Floats32:
 
 
 def _distance(points: Floats, strokes: str) -> Floats:
+    """The distance of points, shape (121, 121, 2), to the nearest stroke of a character."""
     nearest = np.full(points.shape[:-1], np.inf)
     for stroke in strokes.split():
         corners = np.array([int(digit) for digit in stroke], float).reshape(
@@ -171,8 +182,9 @@ def _distance(points: Floats, strokes: str) -> Floats:
         corners = (corners - _MIDDLE) * _PIXELS_PER_UNIT
         for start, end in itertools.pairwise(corners):
             along = end - start
-            length = max(float(along @ along), 1e-9)
-            share = np.clip((points - start) @ along / length, 0, 1)
+            # A stroke of length 0 is a dot.
+            squared_length = max(float(along @ along), 1e-9)
+            share = np.clip((points - start) @ along / squared_length, 0, 1)
             gap = points - start - share[..., None] * along
             nearest = np.minimum(nearest, np.hypot(gap[..., 0], gap[..., 1]))
     return nearest

@@ -1,6 +1,6 @@
 """The models of the built-in tasks, as plain PyTorch modules, and their parameters as one vector.
 
-A model is independent of clients, privacy and Flower; `fl_epe.tasks` defines its training data.
+A model does not depend on clients, privacy or Flower; its training data are in `fl_epe.tasks`.
 
 Examples:
     >>> import torch

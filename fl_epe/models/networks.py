@@ -12,15 +12,14 @@ from fl_epe.models.preparation import SeededDropout
 
 
 class _Unset:
-    """A layer that is built without initial values, because `Task.initial` sets them.
+    """A layer without initial values; `initial_values` of the model has them.
 
-    Torch's initialisation would take time and draw random numbers.
-
-    The device "meta" would avoid both too, but it imports 70 MB of Python modules.
+    Torch's initialisation would take time and draw random numbers. The device "meta" would avoid
+    both too, but it imports 70 MB of Python modules.
     """
 
     def reset_parameters(self) -> None:
-        """Leave the memory as it is."""
+        """Leave the memory uninitialised."""
 
 
 class _Conv2d(_Unset, torch.nn.Conv2d):
@@ -36,10 +35,10 @@ class _Embedding(_Unset, torch.nn.Embedding):
 
 
 class Cnn(torch.nn.Module):
-    """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi 2021, Andrew et al. 2024).
+    """Classifies images of 28×28: 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
 
     conv 3×3×32, relu, conv 3×3×64, relu, max-pool 2, dropout ¼, dense 128, relu, dropout ½,
-    dense 62; no padding. It has 62 outputs also for data with fewer classes, such as digits.
+    dense 62; no padding. It has 62 outputs, also for data with fewer classes, such as digits.
     """
 
     def __init__(self) -> None:
@@ -65,7 +64,7 @@ class Cnn(torch.nn.Module):
     def initial_values(
         self, random: np.random.Generator
     ) -> Iterator[np.ndarray]:
-        """Glorot uniform weights and zero biases, in the order of `parameters`."""
+        """Glorot uniform weights and zero biases, in the order of ``parameters()``."""
         return (
             _glorot_uniform(parameter, random)
             for parameter in self.parameters()
@@ -78,8 +77,9 @@ class LstmLayer(torch.nn.Module):
     Attributes:
         weight_ih: weights of the inputs, shape (4 hidden, inputs).
         weight_hh: weights of the previous state, shape (4 hidden, hidden).
-        bias: the bias vector, shape (4 hidden,); `torch.nn.LSTM` has two of these.
-        unrolled: whether to compute with plain operations, which `torch.func.vmap` needs.
+        bias: the bias vector, shape (4 hidden,); `torch.nn.LSTM` has two of them.
+        unrolled: whether to use a loop over the steps, which `torch.func.vmap` needs, instead of
+            torch's LSTM.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -100,7 +100,7 @@ class LstmLayer(torch.nn.Module):
         no_bias = torch.zeros_like(self.bias)
         weights = [self.weight_ih, self.weight_hh, self.bias, no_bias]
         if inputs.is_cuda:
-            # cuDNN needs the weights in one block of memory; else it warns and copies them.
+            # cuDNN needs the weights in one block of memory; otherwise it warns and copies them.
             block = torch.cat([weight.flatten() for weight in weights])
             parts = torch.split(block, [weight.numel() for weight in weights])
             weights = [
@@ -121,26 +121,23 @@ class LstmLayer(torch.nn.Module):
         return states
 
     def _unrolled(self, inputs: torch.Tensor) -> torch.Tensor:
-        states: list[torch.Tensor] = []
-        cell: torch.Tensor | None = None
+        """The states, by a loop over the steps."""
+        state = inputs.new_zeros(len(inputs), self.weight_hh.shape[1])
+        cell = state
+        states = []
         from_inputs = functional.linear(inputs, self.weight_ih, self.bias)
         for from_input in from_inputs.unbind(1):
-            from_state: torch.Tensor | int = 0
-            if states:
-                from_state = functional.linear(states[-1], self.weight_hh)
-            gates = (from_input + from_state).chunk(4, 1)
-            enter, forget, candidate, output = gates
-            addition = enter.sigmoid() * candidate.tanh()
-            if cell is None:
-                cell = addition
-            else:
-                cell = forget.sigmoid() * cell + addition
-            states.append(output.sigmoid() * cell.tanh())
+            gates = from_input + functional.linear(state, self.weight_hh)
+            input_gate, forget, candidate, output = gates.chunk(4, 1)
+            addition = input_gate.sigmoid() * candidate.tanh()
+            cell = forget.sigmoid() * cell + addition
+            state = output.sigmoid() * cell.tanh()
+            states.append(state)
         return torch.stack(states, 1)
 
 
 class Lstm(torch.nn.Module):
-    """Predicts the next of 10,004 words: 4,050,748 parameters (Reddi 2021, Andrew et al. 2024).
+    """Predicts the next of 10,004 words: 4,050,748 parameters (Reddi et al. 2021).
 
     Embedding 96, LSTM 670 with one bias vector, dense 96, dense 10,004. Word 0 is padding.
 
@@ -162,10 +159,10 @@ class Lstm(torch.nn.Module):
     def initial_values(
         self, random: np.random.Generator
     ) -> Iterator[np.ndarray]:
-        """The initial values as Keras draws them, in the order of `parameters`.
+        """The initial values as Keras draws them, in the order of ``parameters()``.
 
-        Embeddings are uniform on ±0.05. Weights are Glorot uniform, except the orthogonal
-        weights of the state. Biases are 0, except those of the forget gate, which are 1.
+        Embeddings are uniform on ±0.05. Weights are Glorot uniform, but those of the LSTM's state
+        are orthogonal. Biases are 0, but those of the forget gate are 1.
         """
         layer = self.lstm
         shape = tuple(self.embedding.weight.shape)
@@ -186,8 +183,8 @@ class Lstm(torch.nn.Module):
 
         Args:
             tokens: the words.
-            counted: bool of shape (n, length). With it only the logits of these positions are
-                computed, shape (positions, vocabulary).
+            counted: a mask of the positions that count, bool of shape (n, length). With it, only
+                the logits of these positions are computed, shape (positions, vocabulary).
         """
         states = self.lstm(self.embedding(tokens))
         if counted is not None:
@@ -198,12 +195,12 @@ class Lstm(torch.nn.Module):
 def _glorot_uniform(
     parameter: torch.Tensor, random: np.random.Generator
 ) -> np.ndarray:
-    """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); a bias vector is zero."""
+    """Uniform values on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); 0 for a bias vector."""
     shape = tuple(parameter.shape)
     if len(shape) < 2:
         return np.zeros(shape, np.float32)
-    field = int(np.prod(shape[2:]))
-    limit = np.float32(np.sqrt(6 / ((shape[0] + shape[1]) * field)))
+    kernel_size = int(np.prod(shape[2:]))  # of a convolution; else 1
+    limit = np.float32(np.sqrt(6 / ((shape[0] + shape[1]) * kernel_size)))
     return (2 * random.random(shape, np.float32) - 1) * limit
 
 
@@ -211,7 +208,7 @@ def _orthogonal(
     shape: tuple[int, ...], random: np.random.Generator
 ) -> np.ndarray:
     """A uniform random matrix with orthonormal columns, float32 (Saxe et al. 2014)."""
-    # The result must have the same bits with any number of threads.
+    # The bits of the result must not depend on the number of threads.
     with one_blas_thread():
         q, r = np.linalg.qr(random.standard_normal(shape))
     return (q * np.sign(np.diag(r))).astype(np.float32)

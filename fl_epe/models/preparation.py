@@ -1,6 +1,6 @@
-"""Prepares any torch module for federated training, and notes which parts are not trained.
+"""Prepares a torch module for federated training, and describes the parts that are not trained.
 
-Clients train, clip and share only the vector of the trainable parameters.
+Clients train, clip and send only the vector of the trainable parameters.
 
 Examples:
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
@@ -25,10 +25,10 @@ from fl_epe.seeding import generator
 Inputs = torch.Tensor | Mapping[str, torch.Tensor]
 """The inputs of a model: one tensor, or several as keyword arguments."""
 
-# Seeds that `draws_by_itself` tries: a mask of few entries may be the same with two seeds.
+# Number of seeds that `draws_by_itself` tries: two seeds may give the same small mask.
 _SEEDS = 8
-# One model is built at a time, as torch has one generator for all threads.
-_BUILDING = threading.Lock()
+# Held while a model is built, as torch has one generator for all threads.
+_TORCH_GENERATOR = threading.Lock()
 _BATCH_NORM_NOTE = (
     "BatchNorm: its weights, if any, are trained and audited like all others. Its running averages "
     "are not shared: clients normalise with their own batches (a last batch of one example is left "
@@ -43,16 +43,18 @@ _DRAWS_NOTE = (
 class SeededDropout(torch.nn.Module):
     """Dropout that draws its masks from its own numpy generator, not from torch's global one.
 
-    So several models can train in the threads of one process, and each result repeats exactly.
+    So several models can train in threads of one process, and each result is reproducible.
 
     Attributes:
-        p: share of the entries that are set to zero, named as in torch.nn.Dropout; multiples of
-            1/256 are drawn fastest.
-        random: the generator of the masks; must be set before a forward pass in training mode.
-        drawn: masks to use in the next forward passes, instead of new draws.
+        p: probability that an entry is set to zero, as in torch.nn.Dropout. Multiples of 1/256 are
+            drawn fastest.
+        random: the generator of the masks. It must be set before a forward pass in training mode.
+        drawn: masks for the next forward passes, instead of new draws.
     """
 
-    inplace = False  # as in torch.nn.Dropout, which it replaces
+    inplace = (
+        False  # an attribute of torch.nn.Dropout, which this class replaces
+    )
     random: np.random.Generator | None
     drawn: Iterator[torch.Tensor] | None
 
@@ -82,12 +84,12 @@ class SeededDropout(torch.nn.Module):
         keep = self.keep(tuple(inputs.shape))
         if inputs.is_cpu:
             return inputs * torch.from_numpy(keep * scale).to(inputs)
-        # The mask is sent as bool, which has a quarter of the bytes of float32.
+        # A bool mask has a quarter of the bytes of a float32 mask.
         mask = sent(torch.from_numpy(keep), inputs.device)
         return inputs * (mask.to(inputs.dtype) * float(scale))
 
     def keep(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A random mask of the entries that are not set to zero, bool of this shape.
+        """A random mask of this shape, bool; it is false where an entry is set to zero.
 
         Raises:
             RuntimeError: before ``random`` is set.
@@ -96,17 +98,18 @@ class SeededDropout(torch.nn.Module):
             raise RuntimeError(
                 "Expected SeededDropout.random to be set before training."
             )
-        # Drawing 64-bit words takes a third of the time of drawing bytes or torch's masks.
+        # An integer of 8 or 32 bits is drawn for each entry, and compared with p. Drawing words of
+        # 64 bits takes a third of the time of drawing bytes, or of torch's dropout.
         kind = np.uint8 if self.p * 256 % 1 == 0 else np.uint32
         entries = math.prod(shape)
         size = entries * np.dtype(kind).itemsize
-        words = self.random.integers(0, 2**64, -(-size // 8), np.uint64)
+        words = self.random.integers(0, 2**64, math.ceil(size / 8), np.uint64)
         values: np.ndarray = words.view(kind)[:entries].reshape(shape)
         return values >= kind(int(self.p * 2.0 ** (8 * values.itemsize)))
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device; for CUDA the copy is asynchronous, from pinned memory."""
+    """The tensor on a device. To a GPU it is copied asynchronously, from pinned memory."""
     if device.type != "cuda":
         return tensor.to(device)
     if not tensor.is_pinned():
@@ -117,27 +120,27 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def staging(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """An uninitialised tensor on the host that `sent` can copy directly to the device."""
+    """An uninitialised tensor on the host, in memory from which `sent` copies it directly."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters with ``requires_grad``, in their order."""
+    """The parameters with ``requires_grad``, in the model's order."""
     return [
         parameter for parameter in model.parameters() if parameter.requires_grad
     ]
 
 
 def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
-    """Make the trainable parameters of ``model`` views on the vector ``flat``, in their order.
+    """Make the trainable parameters of ``model`` views on the vector ``flat``.
 
     Args:
-        model: the model; its trainable parameters take the values of ``flat``, frozen ones
-            stay.
-        flat: shape (dim,); writing to it changes the model, and vice versa.
+        model: the model. Its trainable parameters get the values of ``flat``; frozen ones stay.
+        flat: the values in the model's order, shape (dim,). Writing to it changes the model, and
+            vice versa.
 
     Raises:
-        ValueError: if ``flat`` does not have exactly as many entries as the model trains.
+        ValueError: if the length of ``flat`` is not the number of trainable parameters.
     """
     parameters = trainable(model)
     sizes = [parameter.numel() for parameter in parameters]
@@ -151,13 +154,12 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute each operation in the calling thread alone, so that results repeat.
+    """In this context, torch computes in the calling thread only, so results are reproducible.
 
     The number of threads changes the order of the sums in matrix products and in gradients of
-    convolutions, and so the last bits of the results. `torch.set_num_threads` acts on the
-    thread that calls it and on threads that start later. So several threads may be in this
-    context at a time, and a thread that starts within it and needs more threads must set its
-    own number.
+    convolutions, and so the last bits of the results. `torch.set_num_threads` acts on the calling
+    thread and on threads that start later. So several threads can be in this context at a time.
+    A thread that starts in this context and may use more threads must set its own number.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -170,15 +172,15 @@ def one_thread() -> Iterator[None]:
 def prepared(
     build: Callable[[], torch.nn.Module], seed: int = 0
 ) -> torch.nn.Module:
-    """The model that ``build`` makes, with its random numbers drawn from ``seed``.
+    """The model that ``build`` returns, with initial values from ``seed``.
 
     Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks are drawn from the
     client's generator. The state of torch's generator does not change.
 
     Raises:
-        ValueError: if ``build`` makes no `torch.nn.Module`.
+        ValueError: if ``build`` does not return a `torch.nn.Module`.
     """
-    with _BUILDING, torch.random.fork_rng(devices=[]):
+    with _TORCH_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed).integers(2**63)))
         model = build()
     if not isinstance(model, torch.nn.Module):
@@ -190,10 +192,12 @@ def prepared(
 
 
 def _seed_dropouts(module: torch.nn.Module) -> None:
-    # `named_children` would omit the second name of a module that has two.
+    """Replace every `torch.nn.Dropout` in a module by a `SeededDropout`."""
+    # `named_children` leaves out the second name of a module that has two.
     for name, child in module._modules.items():
         if child is None:
             continue
+        # A dropout of all entries stays, as its mask is not random.
         if type(child) is torch.nn.Dropout and child.p < 1:
             setattr(module, name, SeededDropout(child.p).train(child.training))
         else:
@@ -226,11 +230,11 @@ def model_notes(model: torch.nn.Module) -> list[str]:
             "Expected a model with parameters that have requires_grad=True."
         )
     for name, parameter in model.named_parameters():
-        dense = (
+        is_dense_float32 = (
             parameter.dtype == torch.float32
             and parameter.layout == torch.strided
         )
-        if parameter.requires_grad and not dense:
+        if parameter.requires_grad and not is_dense_float32:
             kind = f"{parameter.dtype}, {parameter.layout}".replace(
                 "torch.", ""
             )
@@ -253,17 +257,17 @@ def model_notes(model: torch.nn.Module) -> list[str]:
 def draws_by_itself(
     model: torch.nn.Module, step: Callable[[], torch.Tensor]
 ) -> bool:
-    """Whether training draws from torch's own generator.
+    """Whether the loss in training mode depends on torch's own generator.
 
     Args:
         model: the model, in training mode.
-        step: computes a loss with the model; it is called with several seeds of torch's
-            generator, until two losses differ.
+        step: a function that computes a loss with the model. It is called with several seeds of
+            torch's generator, until two losses differ.
     """
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     losses = set()
     for seed in range(_SEEDS):
-        # Reset the buffers: one that counts the calls would look random.
+        # Reset the buffers: a loss that depends on a count of the calls would look random.
         for buffer, initial in buffers:
             buffer.copy_(initial)
         for module in model.modules():
@@ -280,11 +284,11 @@ def draws_by_itself(
 def training_notes(
     model: torch.nn.Module, step: Callable[[], torch.Tensor]
 ) -> list[str]:
-    """Sentences about further effects of a training step.
+    """Sentences about a training step that draws random numbers or changes buffers, if it does.
 
     Args:
         model: the model, in training mode.
-        step: computes a loss with the model, see `draws_by_itself`.
+        step: a function that computes a loss with the model, see `draws_by_itself`.
     """
     before = {name: buffer.clone() for name, buffer in _buffers(model).items()}
     notes = [_DRAWS_NOTE] if draws_by_itself(model, step) else []

@@ -112,7 +112,7 @@ class RunsCompared:
     notes: tuple[str, ...]
 
     @property
-    def measured(self) -> bool:
+    def all_ok(self) -> bool:
         """Whether every run's status is "ok"."""
         return all(run.summary.status == "ok" for run in self.runs)
 

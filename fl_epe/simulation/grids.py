@@ -227,17 +227,23 @@ class RunStoppedError(Exception):
     Attributes:
         rounds_done: number of complete rounds.
         rounds: number of all rounds.
-        saved: whether a checkpoint of the complete rounds was written.
+        is_saved: whether a checkpoint of the complete rounds was written.
     """
 
-    def __init__(self, rounds_done: int, rounds: int, *, saved: bool) -> None:
-        how = "kept in the checkpoint" if saved else "not kept: see the warning"
+    def __init__(
+        self, rounds_done: int, rounds: int, *, is_saved: bool
+    ) -> None:
+        how = (
+            "kept in the checkpoint"
+            if is_saved
+            else "not kept: see the warning"
+        )
         super().__init__(
             f"stopped after round {rounds_done} of {rounds}, {how}"
         )
         self.rounds_done = rounds_done
         self.rounds = rounds
-        self.saved = saved
+        self.is_saved = is_saved
 
 
 class StopRequest:

@@ -224,7 +224,7 @@ class _Session:
         """The error with which the run stops; ``saved`` is the result of `save_checkpoint`."""
         rounds = self.job.config.rounds
         return grids.RunStoppedError(
-            self.strategy.rounds_done, rounds, saved=saved
+            self.strategy.rounds_done, rounds, is_saved=saved
         )
 
     def _progress(self, final_model: ArrayRecord | None) -> Progress:

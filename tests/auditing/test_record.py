@@ -77,7 +77,7 @@ class TestBadFiles:
     def test_another_schema(self, tmp_path):
         write_archive(tmp_path / "r.npz", {}, {"meta": {}}, schema=99)
         with pytest.raises(
-            ValueError, match=r"schema=99, and this version of fl_epe reads 1"
+            ValueError, match=r"schema=99, but this version of fl_epe reads 1"
         ):
             AuditRecord.load(tmp_path / "r.npz")
 

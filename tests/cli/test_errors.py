@@ -400,8 +400,9 @@ class TestArgumentError:
             "Expected {a_b} < {c}, not {other}.", a_b="x{c}y", c=2
         )
         assert str(error) == "Expected a_b='x{c}y' < c=2, not {other}."
-        assert error.said(lambda name: f"--{name}").startswith(
-            "Expected --a_b='x{c}y' < --c=2"
+        options = {"a_b": "--a-b", "c": "--c"}
+        assert error.message(options).startswith(
+            "Expected --a-b='x{c}y' < --c=2"
         )
         again = pickle.loads(pickle.dumps(error))  # noqa: S301
         assert (str(again), again.values) == (str(error), error.values)

@@ -31,7 +31,7 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     assert "round 2/2" in printed
     assert "The run is finished, but [Errno 28] No space left" in said
     assert "Free some space." in said
-    assert f"go on with: fl-epe resume {output}" in said
+    assert f"continue with: fl-epe resume {output}" in said
     kept = {path.name for path in output.iterdir()}
     assert kept == {"checkpoint.npz", "checkpoint-previous.npz", RUN_LOG}
     with monkeypatch.context() as patched:
@@ -42,6 +42,6 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     assert "round 1/2" not in again  # nothing is trained again
     assert "Free some space" not in said
     assert "Change the permissions there." in said
-    assert f"go on with: fl-epe report {output}" in said
+    assert f"continue with: fl-epe report {output}" in said
     assert {path.name for path in output.iterdir()} == {"record.npz", RUN_LOG}
     assert main(["report", str(output)]) in (0, 3)

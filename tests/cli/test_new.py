@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import io
 import json
 import re
 import subprocess
@@ -350,20 +351,25 @@ def test_a_client_takes_part_at_least_twice(
 
 
 def test_what_takes_long_is_said(monkeypatch):
+    class Stream(io.StringIO):
+        is_terminal = True
+
+        def isatty(self):
+            return self.is_terminal
+
+        def write(self, text):
+            super().write(text)
+            if text == "\n":
+                ended.set()
+
     ended = threading.Event()
-    monkeypatch.setattr(console, "PATIENCE", 0)
-    said = list[str]()
-
-    def say(text, **_):
-        said.append(text)
-        ended.set()
-
-    monkeypatch.setattr(console, "say", say)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    stream = Stream()
+    monkeypatch.setattr(console, "MAX_SILENT_SECONDS", 0)
+    monkeypatch.setattr(sys, "stderr", stream)
     with console.waiting("Reading t.csv"):
         assert ended.wait(60)
-    assert said == ["Reading t.csv …"]
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    assert stream.getvalue() == "Reading t.csv …\n"
+    stream.is_terminal = False
     ended.clear()
     with console.waiting("Reading u.csv"):
         assert not ended.wait(0.2)

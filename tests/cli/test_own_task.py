@@ -235,7 +235,7 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
 ):
     """A folder that somebody sent: the checkpoint names a module that lies beside it."""
     _stopped_run(monkeypatch)
-    how_to_go_on = "Go on with: fl-epe resume out --task owntask:task"
+    how_to_go_on = "Continue with: fl-epe resume out --task owntask:task"
     assert how_to_go_on in capsys.readouterr().out
     sys.modules.pop("owntask")
     Path("owntask.py").write_text(

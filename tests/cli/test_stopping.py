@@ -201,7 +201,7 @@ def test_ctrl_c_before_the_first_round_says_how_to_go_on(
     output = tmp_path / "run"
     assert main([*SMALL, "--output", str(output)]) == 130
     printed = "".join(capsys.readouterr())
-    assert f"Stopped. Go on with: fl-epe resume {output}" in printed
+    assert f"Stopped. Continue with: fl-epe resume {output}" in printed
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_a_second_signal_ends_a_run_at_once_and_as_the_first(signals, running):
         time.sleep(0.002)
     printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, printed
-    assert f"Go on with: fl-epe resume {output}" in printed
+    assert f"Continue with: fl-epe resume {output}" in printed
     kept = {path.name for path in output.iterdir()}
     assert kept == {"checkpoint.npz", "checkpoint-previous.npz", "run.log"}
     assert read_checkpoint(output / "checkpoint.npz")
@@ -248,7 +248,8 @@ def test_a_run_that_is_terminated_says_how_to_go_on(running):
     process.terminate()
     printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
-    said = rf"Stopped after round (\d+) of 100\. Go on with: fl-epe resume {re.escape(str(output))}"
+    folder = re.escape(str(output))
+    said = rf"Stopped after round (\d+) of 100\. Continue with: fl-epe resume {folder}"
     (done,) = re.findall(said, printed)
     kept = {path.name for path in output.iterdir()}
     assert kept == {"checkpoint.npz", "checkpoint-previous.npz", "run.log"}

@@ -41,6 +41,6 @@ def test_what_is_waited_for_is_said(
     (tmp_path / "log.csv").write_text("round,client_id\n1,a\n1,b\n2,c\n")
     terminal = _Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr(console, "PATIENCE", 0.0)
+    monkeypatch.setattr(console, "MAX_SILENT_SECONDS", 0.0)
     assert main(command.format(run=finished[0]).split()) == 0
     assert said in terminal.getvalue()

@@ -1,9 +1,7 @@
 """`data convert` of what is broken: one line that names the file, and nothing left behind."""
 
 import io
-import os
 import sqlite3
-import tarfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -154,20 +152,6 @@ def test_a_picture_that_is_a_bomb_is_not_unpacked(tmp_path, capsys):
     parquet.write_table(table, tmp_path / "a.parquet")
     assert "a.parquet" in _refused(
         tmp_path, capsys, "emnist", tmp_path / "a.parquet"
-    )
-
-
-def test_a_word_list_that_is_a_broken_archive(tmp_path, capsys):
-    data_files.write_parquet(tmp_path / "a.parquet", POSTS, "user_id")
-    packed = tmp_path / "words.tar.bz2"
-    with tarfile.open(packed, "w:bz2") as archive:
-        info = tarfile.TarInfo("stackoverflow.word_count")
-        info.size = 100_000
-        archive.addfile(info, io.BytesIO(os.urandom(100_000)))
-    packed.write_bytes(packed.read_bytes()[:-50_000])
-    more = ("--vocabulary", str(packed))
-    assert "words.tar.bz2" in _refused(
-        tmp_path, capsys, "stackoverflow", tmp_path / "a.parquet", *more
     )
 
 

@@ -31,7 +31,7 @@ from fl_epe import data
 from fl_epe.cli.main import main
 from fl_epe.data import conversion, sources
 from fl_epe.data.encoders import Words
-from fl_epe.data.sources import arrow_rows
+from fl_epe.data.readers import arrow_rows
 
 pytestmark = pytest.mark.usefixtures("small_batches")
 
@@ -140,7 +140,7 @@ def _write_pictures(
             str(folder / "data/train-00000-of-00001.parquet")
         )
         # The library's own loader takes a folder as it takes a hub id.
-        loaded = sources._from_datasets(
+        loaded = sources._parts_of_dataset(
             datasets.load_dataset(
                 str(folder), cache_dir=str(folder.parent / "hf")
             ),
@@ -283,7 +283,7 @@ def test_a_data_set_of_a_hub(
 def test_held_out_examples_are_at_most_so_many(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(conversion, "MOST_HELD_OUT", 5)
+    monkeypatch.setattr(conversion, "MAX_HELD_OUT", 5)
     source = write_text_source(
         tmp_path / "source",
         ".parquet",
@@ -352,7 +352,9 @@ def test_a_source_is_converted_once(
 
 
 def test_a_data_set_of_another_kind_is_refused(tmp_path: pathlib.Path):
-    with pytest.raises(ValueError, match="to hold emnist, holds stackoverflow"):
+    with pytest.raises(
+        ValueError, match="to hold emnist, but it holds stackoverflow"
+    ):
         data.open_data("emnist", str(converted_posts(tmp_path)))
 
 

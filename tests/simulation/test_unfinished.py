@@ -233,7 +233,7 @@ def test_a_run_that_is_asked_to_stop_keeps_its_rounds(path, whole, where):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    assert (stops[0].rounds_done, stops[0].rounds, stops[0].saved) == (
+    assert (stops[0].rounds_done, stops[0].rounds, stops[0].is_saved) == (
         4,
         ROUNDS,
         True,
