@@ -28,7 +28,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting.mixtures import rounded_up
+from fl_epe.accounting.mixtures import raised_to_largest, rounded_up
 from fl_epe.checks import Booleans, Floats, Integers, raise_invalid, tail_sums
 from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
@@ -43,7 +43,6 @@ _MOST_CELLS = (
     4_000_000  # rounds times drawn clients, which are in memory at once
 )
 _FEW = 10_000  # clients that are drawn where all of them would take minutes
-_AS_LARGE = 1e-6  # relative difference of weights that count as the largest one
 _EVENTS_BETWEEN_CUTS = 8  # events after which negligible tails are cut
 _MANY = 20_000  # a law of more expected scores is rounded
 _COARSE = 2e-4  # largest relative error of that rounding
@@ -129,8 +128,7 @@ def expected_score_law(
     if weights.ndim != 1 or len(weights) < rounds or not in_range:
         raise_invalid("weights", weights, f">= 0, one for each of {rounds}")
     largest = float(weights.max(initial=0.0)) or 1.0
-    shape = np.round(weights / largest, 12)
-    shape[shape > 1 - _AS_LARGE] = 1.0
+    shape = raised_to_largest(np.round(weights / largest, 12), 1.0)
     law = _law_of_shape(events, shape.tobytes())
     if law is None:
         return None

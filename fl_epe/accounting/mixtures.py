@@ -42,6 +42,7 @@ _SHORT = 0.25  # log M(v) − log M(v + gap) cancels for smaller gaps
 # Below it Mills' ratio would overflow, so it is computed from log_ndtr.
 _FAR = -5.0
 _ROUNDING = 1e-12  # error of a computed ln δ; the target is lowered by it
+_AS_LARGE = 1e-6  # relative difference of values that count as the largest one
 
 
 def known_expected_score_epsilon(
@@ -261,6 +262,14 @@ def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
     return np.where(
         inside, np.exp(np.ceil(logs / step) * step), expected_scores
     )
+
+
+def raised_to_largest(values: Floats, largest: float) -> Floats:
+    """Values less than a millionth below ``largest`` count as ``largest``.
+
+    So rounds with the same weight have the same value, although it was measured or rounded.
+    """
+    return np.where(values > largest * (1 - _AS_LARGE), largest, values)
 
 
 def _log_sum(terms: Floats) -> float:

@@ -13,10 +13,13 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.checks import Floats, tail_sums
+from fl_epe.checks import Floats, Integers, tail_sums
 
 _POINTS = 512  # least number of points of a grid; there are up to twice as many
 _COARSE_POINTS = 200  # points of the grid on which the range of a sum is found
+_LOWEST_LOG = -700.0  # below it the inverse of a value would overflow
+# A value that rounding moved below a point by this share of a step counts as the point.
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +39,6 @@ class LogLaw:
     masses: Floats
     lost: float = 0.0
 
-    def __len__(self) -> int:
-        return len(self.null)
-
     @property
     def null(self) -> Floats:
         """The probabilities, shape ``(n,)``."""
@@ -49,11 +49,14 @@ class LogLaw:
         """The values times their probabilities, shape ``(n,)``."""
         return np.asarray(self.masses[1])
 
+    @property
+    def places(self) -> Integers:
+        """The logarithms of the values, in steps, shape ``(n,)``."""
+        return np.arange(self.first, self.first + self.masses.shape[1])
+
     def logs(self) -> Floats:
-        """Logarithms of the values."""
-        return np.asarray(
-            self.step * np.arange(self.first, self.first + len(self))
-        )
+        """Logarithms of the values, shape ``(n,)``."""
+        return np.asarray(self.step * self.places)
 
 
 def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
@@ -81,11 +84,11 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
             -step
         )
         up = np.clip(up, 0.0, np.exp(log_mean))
-        up_null = up * np.exp(-np.maximum(logs[1:], -700.0))
+        up_null = up * np.exp(-np.maximum(logs[1:], _LOWEST_LOG))
         up_null = np.minimum(up_null, np.exp(log_null))
         upper = share * np.array([up_null, up])
-        lower = share * np.exp([log_null, log_mean]) - upper
-        _add(masses, 0, 1, lower, upper)
+        masses[:, :-1] += share * np.exp([log_null, log_mean]) - upper
+        masses[:, 1:] += upper
     masses[0, 0] += max(0.0, 1 - float(masses[0].sum()))
     return LogLaw(first, step, masses, tail)
 
@@ -97,8 +100,7 @@ def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
     def total(n: int) -> LogLaw:
         if n == 1:
             return law
-        half = total(n // 2)
-        return plus(half, total(n // 2 + 1) if n % 2 else half, tail)
+        return plus(total(n // 2), total(n - n // 2), tail)
 
     return total(count)
 
@@ -111,19 +113,20 @@ def plus(x: LogLaw, y: LogLaw, tail: float) -> LogLaw:
         y: the law of the other; if its step differs, the ratio of the steps is a power of 2.
         tail: the part of the sum's mean, and of its probability, that may be outside the grid.
     """
-    if x is not y:
-        step = min(x.step, y.step)
-        if max(x.step * len(x), y.step * len(y)) > 4 * _POINTS * step:
-            step = max(x.step, y.step)
-        x = on_grid(x, step)
-        y = on_grid(y, step)
+    points_x = len(x.null)
+    points_y = len(y.null)
+    step = min(x.step, y.step)
+    if max(x.step * points_x, y.step * points_y) > 4 * _POINTS * step:
+        step = max(x.step, y.step)
+    x = on_grid(x, step)
+    y = on_grid(y, step)
     # The range of the sum's logarithm, in steps, from coarser grids.
-    coarser = max(1.0, (len(x) + len(y)) / (2 * _COARSE_POINTS))
-    coarse_x = on_grid(x, x.step * coarser)
-    coarse_y = coarse_x if x is y else on_grid(y, x.step * coarser)
-    coarse = _trimmed(_sum(coarse_x, coarse_y, 1), tail)
-    first = math.floor((coarse.first - 1) * coarser)
-    last = math.ceil((coarse.first + len(coarse) + 1) * coarser)
+    points = len(x.null) + len(y.null)
+    coarser = max(1.0, points / (2 * _COARSE_POINTS))
+    coarse = _sum(on_grid(x, step * coarser), on_grid(y, step * coarser), 1)
+    coarse_places = _trimmed(coarse, tail).places
+    first = math.floor((coarse_places[0] - 1) * coarser)
+    last = math.ceil((coarse_places[-1] + 2) * coarser)
     finer = 1
     while (last - first + 2) * finer < _POINTS:
         finer *= 2
@@ -134,29 +137,28 @@ def on_grid(law: LogLaw, step: float) -> LogLaw:
     """The law of the same variable on another grid."""
     if step == law.step:
         return law
-    return split(law.logs(), law.null, law.mean, step, law.lost)
+    return split(law.logs(), law.masses, step, law.lost)
 
 
 def split(
-    logs: Floats, null: Floats, mean: Floats, step: float, lost: float = 0.0
+    logs: Floats, masses: Floats, step: float, lost: float = 0.0
 ) -> LogLaw:
     """A law on the grid of ``step``, from values between its points.
 
     Args:
         logs: logarithms of the values, increasing, shape ``(n,)``.
-        null: their probabilities, shape ``(n,)``.
-        mean: values times probabilities, shape ``(n,)``.
+        masses: the probabilities of the values, and values times probabilities, ``(2, n)``.
         step: the distance of the grid's points.
         lost: the part of E[X] in values that were left out as too large.
     """
-    places = np.floor(logs / step + 1e-9)
-    cells = (places - places[0]).astype(np.int64)
-    shares = _upward(np.clip(logs - places * step, 0.0, step), step)
-    masses = np.array([null, mean])
-    lower = [np.bincount(cells, row) for row in (1 - shares) * masses]
-    upper = [np.bincount(cells, row) for row in shares * masses]
-    split_masses = np.zeros((2, cells[-1] + 2))
-    _add(split_masses, 0, 1, np.array(lower), np.array(upper))
+    places = np.floor(logs / step + _ROUNDING).astype(np.int64)
+    above = np.clip(logs - places * step, 0.0, step)
+    upper = _upward(above, step) * masses
+    cells = places - places[0]
+    points = int(cells[-1]) + 2
+    lower = [np.bincount(cells, row, points) for row in masses - upper]
+    raised = [np.bincount(cells + 1, row, points) for row in upper]
+    split_masses = np.array(lower) + np.array(raised)
     return LogLaw(int(places[0]), step, split_masses, lost)
 
 
@@ -178,103 +180,64 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     """The law of the sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
-    alone, so all pairs at one distance are added at once. Pairs so far apart that this amount
-    is less than a step of the new grid are added at once for all distances.
+    alone, so all pairs at one distance are added at once. In pairs that are far apart this amount
+    is less than a step of the new grid. They are added at once for all distances: the share of
+    the probability that goes to the next point is linear in the smaller value.
     """
-    n = len(x)
-    m = len(y)
-    is_same = x is y
     step = x.step / finer
-    offset = x.first - y.first
-    largest_distance = max(abs(offset + 1 - m), abs(offset + n - 1))
-    # The distance of the sum above the larger value: whole cells, and the rest of a cell.
-    above = np.log1p(np.exp(-np.arange(largest_distance + 1.0) * x.step))
+    lowest = min(x.first, y.first)
+    end = max(x.first + len(x.null), y.first + len(y.null))
+    # How far the sum lies above the larger value, at each distance of the two logarithms.
+    above = np.log1p(np.exp(-x.step * np.arange(end - lowest)))
     cells = np.floor(above / step).astype(np.int64)
     up = _upward(above - cells * step, step)
-    # From this distance on, the sum is less than a step above the larger value.
-    far = max(1, int(np.count_nonzero(cells)))
+    far = max(1, int(np.count_nonzero(cells)))  # least distance of a far pair
     origin = max(x.first, y.first) * finer + int(cells[-1])
-    end = max(x.first + n, y.first + m) * finer
-    masses = np.zeros((2, end + int(cells[0]) + 2 - origin))
-    # With equal laws, a pair of different values counts twice, as x and y may be exchanged.
-    if is_same:
-        times = 2
-    else:
-        times = 1
-    for larger, smaller in [(x, y)] if is_same else [(x, y), (y, x)]:
-        begin, lower, upper = _far_pairs(larger, smaller, far, up)
-        if lower.size:
-            _add(
-                masses,
-                begin * finer - origin,
-                finer,
-                times * lower,
-                times * upper,
+    masses = np.zeros((2, end * finer + int(cells[0]) + 2 - origin))
+    # Pairs of equal values are counted in the first case.
+    for larger, smaller, nearest in ((x, y, 0), (y, x, 1)):
+        offset = larger.first - smaller.first
+        for distance in range(nearest, far):
+            start = max(0, distance - offset)
+            stop = min(len(larger.null), len(smaller.null) + distance - offset)
+            if start >= stop:
+                continue
+            part = slice(start + offset - distance, stop + offset - distance)
+            pairs = larger.masses[:, start:stop] * smaller.null[part]
+            pairs[1] += larger.null[start:stop] * smaller.mean[part]
+            upper = up[:, distance, None] * pairs
+            begin = (larger.first + start) * finer + int(cells[distance])
+            _add(masses, begin - origin, finer, pairs - upper, upper)
+        # For each value of the larger variable, the number of values far below it.
+        counts = np.arange(len(larger.null)) + offset - far + 1
+        start = max(0, far - offset)
+        if start < len(larger.null):
+            far_sums = np.cumsum(smaller.masses, axis=1)
+            below = far_sums[
+                :, np.minimum(counts[start:], len(smaller.null)) - 1
+            ]
+            pairs = larger.masses[:, start:] * below[0]
+            pairs[1] += larger.null[start:] * below[1]
+            upper_mean = larger.null[start:] * below[1] / -math.expm1(-step)
+            next_logs = larger.logs()[start:] + step
+            upper = np.array(
+                [
+                    upper_mean * np.exp(-np.maximum(next_logs, _LOWEST_LOG)),
+                    upper_mean,
+                ]
             )
-    first_lag = 0 if is_same else max(1 - m, 1 - far - offset)
-    for lag in range(first_lag, min(n, far - offset)):
-        start = max(0, lag)
-        stop = min(n, m + lag)
-        x_part = slice(start, stop)
-        y_part = slice(start - lag, stop - lag)
-        pairs = x.masses[:, x_part] * y.null[y_part]
-        pairs[1] += x.null[x_part] * y.mean[y_part]
-        if lag:
-            pairs *= times
-        distance = abs(offset + lag)
-        upper = up[:, distance, None] * pairs
-        larger_first = max(x.first + start, y.first + start - lag)
-        begin = larger_first * finer + int(cells[distance])
-        _add(masses, begin - origin, finer, pairs - upper, upper)
+            begin = (larger.first + start) * finer
+            _add(masses, begin - origin, finer, pairs - upper, upper)
     return LogLaw(origin, step, masses, x.lost + y.lost)
 
 
 def _add(
     masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats
 ) -> None:
-    """Adds ``lower`` to every ``finer``-th point of ``masses``, ``upper`` to the next points."""
+    """Add ``lower`` to every ``finer``-th point of ``masses``, ``upper`` to the next points."""
     end = begin + (lower.shape[1] - 1) * finer + 1
     masses[:, begin:end:finer] += lower
     masses[:, begin + 1 : end + 1 : finer] += upper
-
-
-def _far_pairs(
-    larger: LogLaw, smaller: LogLaw, far: int, up: Floats
-) -> tuple[int, Floats, Floats]:
-    """The sums of each value of ``larger`` and all values of ``smaller`` far below it.
-
-    Args:
-        larger: the law of the larger variable.
-        smaller: the law of the smaller one.
-        far: the least distance of a pair, in points.
-        up: for each distance, the shares that go to the next point, see `_upward`.
-
-    Returns:
-        The first value with such pairs; the masses that fall on it and the values after it; and
-        the masses that fall on the points of the new grid after each of them. The masses have
-        the shape ``(2, values)``.
-    """
-    offset = larger.first - smaller.first
-    nearest = max(far, offset - len(smaller) + 1)
-    stop = max(nearest, offset + len(larger))
-    start = max(0, nearest - offset)
-    first = larger.first + start
-    if stop == nearest:
-        return first, np.zeros((2, 0)), np.zeros((2, 0))
-    null, mean = larger.masses[:, start:]
-    part = slice(start + offset - nearest, stop - nearest)
-
-    def masses_of(shares: Floats) -> Floats:
-        null_shares, mean_shares = shares
-        null_below = np.convolve(smaller.null, null_shares)[part]
-        mean_below = np.convolve(smaller.null, mean_shares)[part]
-        values_below = np.convolve(smaller.mean, mean_shares)[part]
-        return np.array(
-            [null * null_below, mean * mean_below + null * values_below]
-        )
-
-    upper = up[:, nearest:stop]
-    return first, masses_of(1 - upper), masses_of(upper)
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:

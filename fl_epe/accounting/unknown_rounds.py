@@ -24,6 +24,7 @@ from fl_epe.accounting.composed_gaussians import (
     gaussian_epsilon,
     poisson_epsilon,
 )
+from fl_epe.accounting.mixtures import raised_to_largest
 from fl_epe.accounting.renyi import (
     LEAST_DELTA,
     LOST,
@@ -47,13 +48,18 @@ _SMALLEST_TAIL = 1e-300
 _LEAST_SIGNAL = 1e-4
 # Above this signal of a round in a cohort, hiding the rounds does not lower ε.
 _LARGEST_SIGNAL = 15.0
-_ALIKE = 0.01  # relative difference of signals that are computed as one
-_ROUNDING = 1e-9  # rounding error of a signal's cell, and of ratios
-_AS_LARGE = 1e-6  # relative difference of signals that count as the largest one
-_SHORT = 16  # rounds of an epoch in which all signals are distinguished
-_MOST_GROUPS = 4  # groups of signals that are distinguished in a longer epoch
-_ROUNDED = 5  # margin for a sum of rounding errors, in its standard deviations
-_MOST_EXPONENT = 300.0  # largest ε whose exponential dp-accounting may take
+_CELL_WIDTH = (
+    0.01  # signals in a cell of this relative width are computed as one
+)
+# A signal that rounding moved below a cell by this share of the cell counts as inside, and
+# ratios of chances that differ by it count as equal.
+_ROUNDING = 1e-9
+_MAX_SHORT_EPOCH = (
+    16  # rounds of an epoch in which all signals are distinguished
+)
+_MAX_GROUPS = 4  # groups of signals that are distinguished in a longer epoch
+_ROUNDING_MARGIN = 5  # of a sum of rounding errors, in its standard deviations
+_LARGEST_EXPONENT = 300.0  # largest ε whose exponential dp-accounting may take
 _LARGEST_SCORE = 37.0  # above it a normal's tail probability underflows
 _CELLS_OF_A_ROUND = 2000  # cells of a grid of a round's score, on each side
 _CELLS = 2**14  # cells of the grid on which losses of several epochs are added
@@ -95,7 +101,7 @@ def hidden_rounds_epsilon(
     # A measured signal and its theoretical value differ by a part of about 10⁻⁹: after rounding
     # both share a cached result.
     largest = float(f"{np.max(possible):.8g}")
-    raised = np.where(signals > largest * (1 - _AS_LARGE), largest, signals)
+    raised = raised_to_largest(signals, largest)
     return _cached_epsilon(events, raised.tobytes(), delta)
 
 
@@ -108,57 +114,17 @@ def _cached_epsilon(
     independent = events.independent
     largest = [float(np.max(signals[e.rounds] * e.counts)) for e in independent]
     bound = float(epsilon_of_shift(math.hypot(*largest), delta))
-    if bound == 0:
+    is_known = all(event.is_known_round for event in independent)
+    if bound == 0 or is_known:
         return bound
     tail = _tail(delta, len(independent))
-    parts: list[tuple[_Loss, int]] = []
-    known_signals: list[float] = []
-    # Events of a single round, by chances and counts, with the signals of those rounds.
-    by_law: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
-    for event in independent:
-        event_signals = signals[event.rounds]
-        if event.is_uniform:
-            parts.append(
-                (
-                    _event_loss(
-                        _epoch_loss(_groups(event_signals), tail), event.chance
-                    ),
-                    1,
-                )
-            )
-        elif event.is_spread:
-            chances = tuple(event.chances.tolist())
-            parts.append(
-                (
-                    _one_round_of_several_loss(
-                        _raised_signals(event_signals), chances, tail
-                    ),
-                    1,
-                )
-            )
-        elif event.is_coin and event.chance == 1:
-            known_signals.append(float(event_signals[0]))
-        else:
-            law = (event.chances.tobytes(), event.counts.tobytes())
-            by_law.setdefault(law, (event, []))[1].append(
-                float(event_signals[0])
-            )
-    tossed = []
-    for event, signals_of_law in by_law.values():
-        for signal, count in _groups(np.array(signals_of_law)):
-            tossed.append((event, signal, count))
-            parts.append((_round_loss(event, signal, tail), count))
-    if not parts:
-        return bound
-    if known_signals:
-        # Events whose round is known act as one Gaussian.
-        parts.append((_epoch_loss(((math.hypot(*known_signals), 1),), tail), 1))
+    parts = _parts(independent, signals, tail)
     epsilon = _epsilon(parts, tail, delta, bound)
-    if len(parts) > 1 or not tossed or epsilon > _MOST_EXPONENT:
+    event = independent[0]
+    is_poisson = len(parts) == 1 and event.is_coin
+    if not is_poisson or epsilon > _LARGEST_EXPONENT:
         return epsilon
-    event, signal, count = tossed[0]
-    if not event.is_coin:
-        return epsilon
+    ((signal, count),) = _groups(signals[events.rounds])
     noise_multiplier = float(f"{1 / signal:.8g}")
     return min(
         epsilon, poisson_epsilon(noise_multiplier, event.chance, count, delta)
@@ -267,6 +233,38 @@ def _tail(delta: float, parts: int) -> float:
     return max(LOST * delta / parts, _SMALLEST_TAIL)
 
 
+def _parts(
+    events: Sequence[Event], signals: Floats, tail: float
+) -> list[tuple[_Loss, int]]:
+    """The different losses of events, each with the number of events that have it."""
+    parts: list[tuple[_Loss, int]] = []
+    known_signals: list[float] = []
+    # Events of a single round that are drawn, by chances and counts.
+    by_law: dict[tuple[bytes, bytes], list[Event]] = {}
+    for event in events:
+        event_signals = signals[event.rounds]
+        if event.is_uniform:
+            loss = _epoch_loss(_groups(event_signals), tail)
+            parts.append((_event_loss(loss, event.chance), 1))
+        elif event.is_spread:
+            chances = tuple(event.chances.tolist())
+            raised = _raised_signals(event_signals)
+            parts.append((_spread_loss(raised, chances, tail), 1))
+        elif event.is_known_round:
+            known_signals.append(float(event_signals[0]))
+        else:
+            law = (event.chances.tobytes(), event.counts.tobytes())
+            by_law.setdefault(law, []).append(event)
+    for same_law in by_law.values():
+        first_rounds = [event.rounds[0] for event in same_law]
+        for signal, count in _groups(signals[first_rounds]):
+            parts.append((_round_loss(same_law[0], signal, tail), count))
+    if known_signals:
+        # Events whose round is known act as one Gaussian.
+        parts.append((_epoch_loss(((math.hypot(*known_signals), 1),), tail), 1))
+    return parts
+
+
 def _epsilon(
     parts: list[tuple[_Loss, int]], tail: float, delta: float, bound: float
 ) -> float:
@@ -306,14 +304,16 @@ def _composed(
     """
     # Each loss is rounded by less than a step either way, so their sum by a few √n steps
     # (Hoeffding).
-    margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
+    margin = _ROUNDING_MARGIN * math.ceil(
+        math.sqrt(sum(count for _, count in parts))
+    )
     step = (high - low) / (_CELLS - 2 * margin)
     first = 0
     finite = 1.0
     transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
     for part, count in parts:
-        law = split(part.losses, part.null, part.members, step)
-        places = np.arange(len(law)) % _CELLS
+        law = split(part.losses, np.array([part.null, part.members]), step)
+        places = np.arange(len(law.null)) % _CELLS
         for transform, masses in zip(
             transforms, (law.null, law.mean), strict=True
         ):
@@ -329,16 +329,27 @@ def _composed(
     return _Loss(losses, null, members, 1 - finite + 2 * tail)
 
 
+def _cells(signals: Floats) -> Floats:
+    """The cell of 1% of each signal, counted from the smallest signal."""
+    logs = np.log(signals / signals.min()) / math.log1p(_CELL_WIDTH)
+    return np.asarray(np.floor(logs + _ROUNDING))
+
+
 def _groups(signals: Floats) -> Groups:
     """The signals of an epoch; those in one cell of 1% count as their root mean square."""
     ordered = np.sort(np.maximum(signals, _LEAST_SIGNAL))
-    if ordered[-1] <= ordered[0] * (1 + 1e-12):
-        return ((float(ordered[-1]), len(ordered)),)
-    cell = np.floor(np.log(ordered / ordered[0]) / math.log1p(_ALIKE))
-    parts = np.split(ordered, np.flatnonzero(np.diff(cell)) + 1)
+    first_of_cell = np.flatnonzero(np.diff(_cells(ordered))) + 1
     return tuple(
-        (float(np.sqrt(np.mean(part**2))), len(part)) for part in parts
+        (float(np.sqrt(np.mean(part**2))), len(part))
+        for part in np.split(ordered, first_of_cell)
     )
+
+
+def _raised_signals(signals: Floats) -> tuple[float, ...]:
+    """The signals, each raised to the largest one of its cell of 1%."""
+    raised = np.maximum(signals, _LEAST_SIGNAL)
+    cells = _cells(raised)
+    return tuple(float(raised[cells == cell].max()) for cell in cells)
 
 
 def _round_ratio(signal: float, tail: float) -> LogLaw:
@@ -356,7 +367,7 @@ def _normalised(total: LogLaw, weight: float) -> _Loss:
 def _epoch_loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
     count = sum(number for _, number in groups)
-    if count > _SHORT and len(groups) > _MOST_GROUPS:
+    if count > _MAX_SHORT_EPOCH and len(groups) > _MAX_GROUPS:
         # An approximation: each round draws its signal independently.
         signals, numbers = np.array(groups).T
         law = lognormal(signals, numbers / count, tail)
@@ -375,17 +386,8 @@ def _epoch_loss(groups: Groups, tail: float) -> _Loss:
     return _normalised(laws[0], count)
 
 
-def _raised_signals(signals: Floats) -> tuple[float, ...]:
-    """The signals, each raised to the largest one of its cell of 1%."""
-    raised = np.maximum(signals, _LEAST_SIGNAL)
-    cells = np.floor(
-        np.log(raised / raised.min()) / math.log1p(_ALIKE) + _ROUNDING
-    )
-    return tuple(float(raised[cells == cell].max()) for cell in cells)
-
-
 @functools.lru_cache(maxsize=64)
-def _one_round_of_several_loss(
+def _spread_loss(
     signals: tuple[float, ...], chances: tuple[float, ...], tail: float
 ) -> _Loss:
     """The loss of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q = Σ_t q_t."""
@@ -410,7 +412,8 @@ def _one_round_of_several_loss(
 def _scaled(law: LogLaw, factor: float) -> LogLaw:
     """The law of ``factor`` times the variable."""
     logs = law.logs() + math.log(factor)
-    return split(logs, law.null, factor * law.mean, law.step, factor * law.lost)
+    masses = np.array([law.null, factor * law.mean])
+    return split(logs, masses, law.step, factor * law.lost)
 
 
 def _event_loss(loss: _Loss, chance: float) -> _Loss:

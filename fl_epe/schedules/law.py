@@ -144,6 +144,11 @@ class Event:
         return len(self.rounds) == 1 and bool(self.counts[0] == 1)
 
     @property
+    def is_known_round(self) -> bool:
+        """Whether the unit is in one fixed round once for sure."""
+        return self.is_coin and self.chance == 1
+
+    @property
     def is_spread(self) -> bool:
         """Whether the unit is in one of several rounds once, or in none."""
         return not self.in_one_round and bool(np.all(self.counts == 1))
