@@ -188,8 +188,7 @@ class Capped(Composed):
         A client that a cap refuses takes part in fewer of the rounds that the coins gave it,
         which cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such
         theorem is claimed, as cohorts with refused clients are smaller. The events are known
-        for a cap on the run. They are not known for a cap on windows, or if clients rest or
-        drop out after another cap.
+        for a cap on the run if the other schedule's events do not depend on each other.
         """
         law = dataclasses.replace(
             self.schedule.law(population),
@@ -208,13 +207,11 @@ class Capped(Composed):
             events = Events.certain(np.concatenate(cohorts), rounds, clients)
         elif (
             inner is not None
+            and not inner.depend
             and self.per_run is not None
             and self.per_window is None
         ):
-            has_coins = (
-                inner.keep == 1 and inner.rest == 1 and inner.exactly is None
-            )
-            events = inner.capped(self.per_run) if has_coins else None
+            events = dataclasses.replace(inner, most=self.per_run)
         return ParticipationLaw(
             self.rounds,
             law.participations,

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.checks import (
     ArgumentError,
@@ -157,20 +156,6 @@ def even_sizes(total: int, rounds: int) -> Integers:
 def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
     """A uniform set of ``size`` distinct numbers in ``[0, population)``, in any order."""
     return rng.choice(population, size, replace=False, shuffle=False)
-
-
-def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
-    """For each round t, the positions at which ``when`` is t, ascending.
-
-    For up to 2¹⁶ rounds, this takes time linear in ``len(when)``.
-    """
-    # NumPy sorts 16-bit keys by radix sort, in linear time.
-    keys = when.astype(np.uint16) if rounds <= 2**16 else when
-    order = np.argsort(keys, kind="stable")
-    start = 0
-    for end in np.cumsum(np.bincount(when, minlength=rounds)):
-        yield order[start:end]
-        start = end
 
 
 def presence(

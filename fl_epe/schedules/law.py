@@ -1,8 +1,8 @@
 """The participation law: how a unit takes part in a run, and what adversaries do not know.
 
-A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record
-keeps it by value. Theory, answers, ε so far and the limit depend on the law, not on the
-schedule's name.
+A unit is what privacy is claimed for: a client, or a record of a silo. A schedule gives the law
+of one of its clients (`fl_epe.schedules.Schedule.law`), and the record of a run contains this law.
+Theory and estimates depend on the law, not on the schedule's name.
 
 Examples:
     >>> law = ParticipationLaw(rounds=4, participations=2.0, most=4, events=Events.coins([0.5] * 4))
@@ -35,14 +35,15 @@ from fl_epe.checks import (
 from fl_epe.wording import unit_of_records
 
 # Numbers of participations in a release that are less likely than this are left out.
-_LEAST_CHANCE = 1e-30
-# The largest of unequal steps has so many cells of the grid on which they are added.
+_MIN_CHANCE = 1e-30
+# Cells of the grid on which unequal steps are added, for the largest step.
 _CELLS_OF_A_STEP = 100
-# The law of a sum of unequal steps has at most so many rows.
-_MOST_ROWS = 100
+# Cells of the grid that remains of a sum of unequal steps.
+_CELLS_OF_A_SUM = 100
+_ROUNDING = 1e-12  # relative difference of equal numbers that were rounded
 
 Adjacency = Literal["zero-out", "add-or-remove"]
-"""The two runs that an ε compares: with a unit, and with zeros or nothing in its place."""
+"""The relation of the two runs that ε compares: with a unit, and with zeros or nothing instead."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Coins:
     Attributes:
         rounds: number of rounds in which the unit may take part.
         rate: largest probability of taking part in one of them, in [0, 1].
-        condition: text to append to "takes part by coins", such as ", in the busiest class".
+        condition: what the coins are conditional on, in words that follow "takes part by coins",
+            such as ", in the busiest class".
     """
 
     rounds: int
@@ -103,7 +105,7 @@ class LocalSteps:
         return float(np.array(self.counts) @ drawn)
 
     def every_step(self) -> Events:
-        """The law of a unit for an adversary who sees every step."""
+        """The events of a unit for an adversary who sees every step: each step is a round."""
         rates = np.repeat(self.rates, self.counts).tolist()
         return Events.steps([np.ones(1)] * self.total, rates, self.records)
 
@@ -157,7 +159,7 @@ class Event:
     def is_uniform(self) -> bool:
         """Whether the unit is in one of several rounds once, with equal probabilities."""
         return self.is_spread and bool(
-            np.ptp(self.chances) <= 1e-12 * self.chances[0]
+            np.ptp(self.chances) <= _ROUNDING * self.chances[0]
         )
 
 
@@ -165,9 +167,9 @@ class Event:
 class Events:
     """How a unit draws its rounds: by events that follow each other in time.
 
-    In each event a unit takes part in at most one round. Events are independent, except for
-    ``rest``, ``most`` and ``exactly``. Units may be of several types. A row is one possible
-    round of one event of a type.
+    In each event a unit takes part in at most one round. Events are independent, unless ``rest``,
+    ``most`` or ``exactly`` makes them depend on each other. Units may be of several types. Arrays
+    have a row for each possible round of each event of each type.
 
     Attributes:
         shares: probability that a unit is of each type, ``(types,)``; they add up to 1.
@@ -180,8 +182,8 @@ class Events:
             if once. A record in s equal steps of a silo, each with probability q, has for each
             round an event whose rows have the counts 1 … s and binomial chances.
         keep: probability that a participation counts after the cap has accepted it.
-        most: the cap: after so many participations, further ones are refused; ``None`` for no
-            cap.
+        most: the cap: the number of participations after which further ones are refused;
+            ``None`` for no cap.
         rest: after an event in which it takes part, a unit takes no part in the next
             ``rest - 1`` events; ``chances`` are those of a unit that is not resting.
         exactly: number of the run's events in which a unit takes part, if it is fixed and every
@@ -357,14 +359,11 @@ class Events:
         return self._rows(inside)
 
     def thinned(self, keep: float) -> Events:
-        """The events when each participation counts with probability ``keep``."""
+        """The events if each participation counts with probability ``keep`` only."""
         if not self.depend:
             return dataclasses.replace(self, chances=self.chances * keep)
+        # Participations that do not count still cause a rest, and still use up the cap.
         return dataclasses.replace(self, keep=self.keep * keep)
-
-    def capped(self, most: int) -> Events:
-        """The events with a cap on participations."""
-        return dataclasses.replace(self, most=min(most, self.most or most))
 
     @property
     def participations(self) -> float:
@@ -380,11 +379,11 @@ class Events:
 
     @functools.cached_property
     def independent(self) -> tuple[Event, ...]:
-        """The events one by one, if they are independent and determine the rounds; else empty.
+        """The events one by one if they are independent, else an empty tuple.
 
-        There are independent events if all units are of one type and neither a cap nor a rest
-        nor a fixed number makes events depend on each other. The rows of an event must all be
-        of one round, or have counts of 1 and be of several rounds that no other such event has.
+        All units must be of one type, and neither a cap nor a rest nor a fixed number may make
+        events depend on each other. The rows of an event must all be of one round, or have counts
+        of 1 and be of several rounds, none of which belongs to two such events.
         """
         if len(self.shares) > 1 or self.keep < 1 or self.depend:
             return ()
@@ -428,7 +427,7 @@ class Events:
         )
 
     def _rows(self, chosen: slice | Booleans) -> Events:
-        """The events of some rows."""
+        """The events of these rows only."""
         return dataclasses.replace(
             self,
             types=self.types[chosen],
@@ -443,7 +442,7 @@ class Events:
 def _law_of_release(
     steps: tuple[float, ...], rate: float, records: int
 ) -> tuple[Floats, Floats]:
-    """The positive amounts that a unit may add to a release, and their probabilities.
+    """How often a unit may be in a release, in units of one step of weight 1, with probabilities.
 
     Args:
         steps: weights of the release's steps.
@@ -451,19 +450,19 @@ def _law_of_release(
         records: number of records of the unit.
 
     Returns:
-        Amounts and probabilities, ``(rows,)`` each.
+        The positive counts, and their probabilities, ``(rows,)`` each.
     """
     weights = np.array([weight for weight in steps if weight > 0])
     largest = float(weights.max(initial=0.0))
-    if np.all(weights >= largest * (1 - 1e-12)):
+    if np.all(weights >= largest * (1 - _ROUNDING)):
         draws = len(weights) * records
         times = np.arange(1, draws + 1)
-        added = largest * times
+        counts = largest * times
         chances = scipy.stats.binom.pmf(times, draws, rate)
     else:
-        added, chances = _sum_of_steps(weights, rate, records)
-    likely = (chances > _LEAST_CHANCE) & (added > 0)
-    return added[likely], chances[likely]
+        counts, chances = _sum_of_steps(weights, rate, records)
+    is_likely = (chances > _MIN_CHANCE) & (counts > 0)
+    return counts[is_likely], chances[is_likely]
 
 
 def _sum_of_steps(
@@ -478,18 +477,17 @@ def _sum_of_steps(
         cells = math.ceil(records * weight / cell) + 2
         grid = cell * np.arange(cells, dtype=np.float64)
         law = np.convolve(law, _split(weight * times, drawn, grid))
-        law = law[: np.count_nonzero(tail_sums(law)[:-1] > _LEAST_CHANCE)]
+        law = law[: np.count_nonzero(tail_sums(law)[:-1] > _MIN_CHANCE)]
     values = cell * np.arange(len(law), dtype=np.float64)
-    # Rows are closest near 0, as small sums are most likely.
-    rows = values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2
-    return rows, _split(values, law, rows)
+    # Points are closest near 0, as small sums are most likely.
+    points = values[-1] * np.linspace(0, 1, _CELLS_OF_A_SUM + 1) ** 2
+    return points, _split(values, law, points)
 
 
 def _split(values: Floats, chances: Floats, points: Floats) -> Floats:
-    """Split each value between its neighbouring points; total probability and mean stay.
+    """The probability of each point, if each value is split between its two neighbours.
 
-    Returns:
-        The probability of each point.
+    The split does not change the total probability and the mean.
     """
     after = np.clip(
         np.searchsorted(points, values, side="right"), 1, len(points) - 1
@@ -525,12 +523,12 @@ class ParticipationLaw:
             amplifies privacy against an adversary who does not know the rounds.
         events: the exact law of one unit's rounds; ``None`` if it has no known closed form. It
             is the law of a single unit: with cohorts of fixed size, units depend on each other.
-        events_at_most: if there are no ``events``, events such that this law only leaves some
-            of their participations out.
+        events_at_most: if there are no ``events``, events of which this law only leaves out some
+            participations.
         dominating: if ``events`` depend on each other, independent events whose privacy loss
             against an adversary who does not know the rounds is at least that of ``events``.
-        local: the steps, if each release consists of steps of DP-SGD. Then participations are
-            steps, and theory holds for an adversary who sees every step.
+        local: the steps, if each release consists of steps of DP-SGD. Then ``participations``
+            and ``most`` count steps, and theory holds for an adversary who sees every step.
     """
 
     rounds: int
@@ -557,7 +555,7 @@ class ParticipationLaw:
                 raise_invalid(
                     "rounds",
                     self.rounds,
-                    "to be more than the last round of the events",
+                    "to be larger than the index of every round of the events",
                 )
 
     @classmethod
@@ -588,10 +586,7 @@ class ParticipationLaw:
                 f"in [0, 1], one for each of {len(steps)} releases",
             )
         for weights in steps:
-            if (
-                np.min(weights, initial=0) != 0
-                or not np.sum(weights) < math.inf
-            ):
+            if not np.all((weights >= 0) & np.isfinite(weights)):
                 raise_invalid("steps", steps, "to be finite and >= 0")
         check_count("records", records)
         counts = tuple(len(weights) for weights in steps)
@@ -627,21 +622,24 @@ class ParticipationLaw:
 
     @property
     def secret_events(self) -> Events | None:
-        """Independent events against an adversary who does not know the rounds, if any."""
+        """Independent events for the ε of an adversary who does not know the rounds, if any.
+
+        They are ``events`` if these are independent, else ``dominating``.
+        """
         if self.events is not None and self.events.independent:
             return self.events
         return self.dominating
 
     def in_record(self) -> ParticipationLaw:
-        """The law as a record keeps it: without events unless they are independent."""
+        """The law as it is stored in a record: with ``events`` only if they are independent."""
         if self.events is not None and self.events.independent:
             return self
         return dataclasses.replace(self, events=None, events_at_most=None)
 
     def first(self, rounds: int) -> ParticipationLaw:
-        """The law of a run that ended after ``rounds`` of its rounds.
+        """The law of the first ``rounds`` rounds of the run.
 
-        A block that was cut off still counts: the unit may have had its round before the end.
+        A block that ends later is cut off. It still counts as a participation in ``most``.
         """
         if rounds >= self.rounds:
             return self
@@ -662,7 +660,7 @@ class ParticipationLaw:
             self,
             rounds=rounds,
             participations=participations,
-            most=min(self.limit, len(blocks) if blocks else limit),
+            most=min(self.limit, len(blocks) or limit),
             blocks=blocks,
             coins=coins
             and dataclasses.replace(coins, rounds=min(coins.rounds, limit)),
