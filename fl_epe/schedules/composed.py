@@ -15,7 +15,7 @@ from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
-# `Capped.participations` simulates so many runs with so many clients.
+# The simulated runs of `Capped.participations`, their clients, and their seed.
 _RUNS = 10
 _CLIENTS = 1000
 _SEED = 1
@@ -37,9 +37,9 @@ class Composed(Schedule, abc.ABC):
 class DropOut(Composed):
     """Each participant of another schedule drops out by an independent coin.
 
-    Guarantee: given the other schedule's cohort, those who stay are a Poisson sample of it with
-    probability ``1 - rate``. Every limit of the other schedule holds here too. Nobody replaces
-    a participant who drops out.
+    Guarantee: given the other schedule's cohort, those who do not drop out are a Poisson sample of
+    it with probability ``1 - rate``. Every limit of the other schedule also holds here. Nobody
+    replaces a participant who drops out.
 
     Attributes:
         rounds: number of rounds, as in ``schedule``.
@@ -71,12 +71,13 @@ class DropOut(Composed):
             yield cohort[rng.random(len(cohort)) >= self.rate]
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: the other schedule's, with coins that leave rounds out.
+        """See `Schedule.law`: the other schedule's, with a coin for each participation.
 
-        Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
+        Limits and cohorts of fixed size do not change: dropping out cannot weaken privacy.
         """
         law = self.schedule.law(population)
         keep = 1 - self.rate
+        # Without other coins, a client tosses one in each of its rounds.
         coins = law.coins or Coins(law.limit, 1.0)
         return dataclasses.replace(
             law,
@@ -177,10 +178,10 @@ class Capped(Composed):
 
     @property
     def refuses(self) -> bool:
-        """Whether the caps can refuse anybody at all."""
-        most = self.schedule.most_participations()
+        """Whether the caps can refuse a participation at all."""
+        limit = self.schedule.most_participations()
         per_run, per_window, window = self._caps()
-        return most > per_run or (most > per_window and per_window < window)
+        return limit > per_run or (limit > per_window and per_window < window)
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: the other schedule's, with the cap's limit.
@@ -200,6 +201,7 @@ class Capped(Composed):
         inner = law.events
         events = None
         if isinstance(self.schedule, Trace):
+            # The cohorts of a trace are not random.
             clients = self.schedule.population
             cohorts = list(self.cohorts(clients, generator(_SEED)))
             sizes = [len(cohort) for cohort in cohorts]
@@ -223,7 +225,7 @@ class Capped(Composed):
         )
 
     def _caps(self) -> tuple[int, int, int]:
-        """``per_run``, ``per_window`` and ``window``; a cap that is not set refuses nobody."""
+        """``per_run``, ``per_window`` and ``window``, with values that refuse nobody by default."""
         per_run = self.rounds if self.per_run is None else self.per_run
         if self.per_window is None or self.window is None:
             return per_run, 1, 1
