@@ -253,7 +253,7 @@ class TestOneLine:
             ),
             ("poisson:rounds=3", "unknown option rounds=3"),
             ("poisson:kind=3", "unknown option kind='poisson'"),
-            ("capped:of=poisson,of=epochs,per_run=1", "an option once"),
+            ("capped:of=poisson,of=epochs,per_run=1", "each option once"),
             ('drop-out:{"of": ' + "[" * 100_000, "a JSON object"),
         ],
         ids=range(13),

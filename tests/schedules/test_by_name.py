@@ -278,7 +278,7 @@ def test_schedules_are_read_from_text(spec, kind, options):
         ),
         pytest.param(
             "capped:{oops",
-            "JSON object after capped",
+            "JSON object after 'capped:'",
             id="JSON-object-after-capped",
         ),
     ],
