@@ -173,8 +173,8 @@ class _Pair:
     ) -> _Pair:
         mean0 = _checked("null_mean", null_mean, "in (-inf, inf)", np.isfinite)
         mean1 = _checked("alt_mean", alt_mean, "in (-inf, inf)", np.isfinite)
-        std0 = _checked("null_std", null_std, "in [0, inf)", _is_length)
-        std1 = _checked("alt_std", alt_std, "in [0, inf)", _is_length)
+        std0 = _checked("null_std", null_std, "in [0, inf)", _is_deviation)
+        std1 = _checked("alt_std", alt_std, "in [0, inf)", _is_deviation)
         narrow = np.minimum(std0, std1)
         shift = np.abs(mean1 - mean0) / narrow
         excess = np.abs(std1 - std0) / narrow
@@ -298,15 +298,21 @@ def _mills(v: Floats) -> Floats:
 
 
 def _checked(
-    name: str, value: ArrayLike, where: str, holds: Callable[[Floats], Booleans]
+    name: str,
+    value: ArrayLike,
+    interval: str,
+    is_inside: Callable[[Floats], Booleans],
 ) -> Floats:
+    """``value`` as an array, if all of its entries are in the interval."""
     values = np.asarray(value, dtype=np.float64)
-    if not np.all(holds(values)):
-        raise_invalid(name, values[~holds(values)][0], where)
+    is_valid = is_inside(values)
+    if not np.all(is_valid):
+        raise_invalid(name, values[~is_valid][0], interval)
     return values
 
 
-def _is_length(values: Floats) -> Booleans:
+def _is_deviation(values: Floats) -> Booleans:
+    """Whether values can be standard deviations."""
     return (values >= 0) & (values < np.inf)
 
 

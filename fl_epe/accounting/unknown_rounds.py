@@ -26,9 +26,9 @@ from fl_epe.accounting.composed_gaussians import (
 )
 from fl_epe.accounting.mixtures import raised_to_largest
 from fl_epe.accounting.renyi import (
-    LEAST_DELTA,
-    LOST,
-    largest_sum,
+    MIN_FFT_DELTA,
+    TAIL_SHARE,
+    chernoff_bound,
     log_sums,
     renyi_epsilon,
 )
@@ -230,7 +230,7 @@ class _Loss:
 
 def _tail(delta: float, parts: int) -> float:
     """The probability that each part of a run may leave out."""
-    return max(LOST * delta / parts, _SMALLEST_TAIL)
+    return max(TAIL_SHARE * delta / parts, _SMALLEST_TAIL)
 
 
 def _parts(
@@ -273,14 +273,14 @@ def _epsilon(
     if len(parts) > 1 or count > 1:
         removed = [(part.losses, part.members, count) for part, count in parts]
         added = [(-part.losses, part.null, count) for part, count in parts]
-        if delta < LEAST_DELTA:
+        if delta < MIN_FFT_DELTA:
             lost = sum(count * part.lost for part, count in parts)
             epsilons = [
                 renyi_epsilon(terms, delta, lost) for terms in (removed, added)
             ]
             return min(bound, max(epsilons))
-        high = largest_sum(removed, tail)
-        low = -largest_sum(added, tail)
+        high = chernoff_bound(removed, tail)
+        low = -chernoff_bound(added, tail)
         loss = _composed(parts, low, high, tail)
     if loss.delta(0.0) <= delta:
         return 0.0

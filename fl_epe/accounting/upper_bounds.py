@@ -42,8 +42,8 @@ class UpperBound:
         rounds_known: whether the bound holds against an adversary who knows a client's rounds.
         adjacency: the relation of the two runs, "zero-out" or "add-or-remove".
         assumption: the other assumptions of the bound, in words.
-        averages: whether δ is a mean over the draw of the client's participations. A client who
-            then takes part often has a larger ε.
+        averages: whether δ is a mean over the draw of the client's participations. For a client
+            who happens to take part often, ε is larger.
     """
 
     epsilon: float
@@ -85,7 +85,6 @@ def upper_bounds(
     if counts is not None and counts.shares.max() < 1:
         participations = np.rint(counts.expected_scores).astype(np.int64)
         pmf = np.bincount(participations, counts.shares)
-        pmf = pmf / pmf.sum()
         epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
         words = "participations follow the schedule's law"
         bounds.append(
@@ -116,9 +115,9 @@ def amplified_bounds(
 ) -> Iterator[UpperBound]:
     """The bounds for an adversary who does not know a client's rounds, where there is a theorem.
 
-    - The client takes part by a coin in rounds that are at least ``bands`` apart. The bound is
-      `poisson_epsilon` of the number of these rounds (Choquette-Choo et al. 2023, "(Amplified)
-      Banded Matrix Factorization", Theorem 4).
+    - The client tosses a coin in each of its possible rounds, and its rounds are at least ``bands``
+      apart. The bound is `poisson_epsilon` for the number of possible rounds (Choquette-Choo et al.
+      2023, "(Amplified) Banded Matrix Factorization", Theorem 4).
     - Independent coins draw each record of a unit into steps, see `LocalSteps`. A step has a
       binomial number of the unit's records, which gives a mixture of Gaussians (Ganesh 2024,
       "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians
@@ -138,10 +137,10 @@ def amplified_bounds(
         overlap: largest inner product of columns of the strategy in neighbouring blocks.
     """
     coins = law.coins
-    # No cap may make the coins depend on each other.
-    is_free = coins is not None and law.limit >= coins.rounds
-    is_apart = bands == 1 or (law.separation >= bands and is_free)
-    if coins is not None and coins.rate < 1 and is_apart:
+    # A cap would make the coins depend on each other, which matters with correlated noise only.
+    has_no_cap = coins is not None and law.limit >= coins.rounds
+    shares_no_noise = bands == 1 or (law.separation >= bands and has_no_cap)
+    if coins is not None and coins.rate < 1 and shares_no_noise:
         epsilon = poisson_epsilon(
             noise_multiplier, coins.rate, coins.rounds, delta
         )
@@ -152,11 +151,13 @@ def amplified_bounds(
     if not 0 < noise_multiplier < math.inf:
         return
     local = law.local
-    # Equal steps of a single record are the coins above.
-    is_mixed = local is not None and (
-        local.records > 1 or len(set(local.rates)) > 1
+    # If all steps have one rate, those of a single record are the coins above.
+    has_other_steps = (
+        local is not None
+        and local.participations > 0
+        and (local.records > 1 or len(set(local.rates)) > 1)
     )
-    if local is not None and is_mixed and local.participations and bands == 1:
+    if local is not None and has_other_steps and bands == 1:
         signals = np.full(local.total, 1 / noise_multiplier)
         epsilon = hidden_rounds_epsilon(local.every_step(), signals, delta)
         words = "records take part in steps by coins that the adversary does not see"
@@ -181,19 +182,21 @@ def amplified_bounds(
 def _hidden_rounds(
     law: ParticipationLaw, bands: int
 ) -> list[tuple[int, float]]:
-    """The possible rounds of each block, and the probability that the adversary learns the round.
+    """For each block, the number of rounds that remain possible, and P[the round is learnt].
 
-    The adversary learns a round if its column shares rows with a column of a neighbouring
-    block. The list is empty if some block has no possible round, or no block has two.
+    The adversary learns a round whose column shares rows with a column of a neighbouring block, and
+    the remainder of every other round modulo ``bands``. The list is empty if some block has no
+    possible round, or no block has two.
     """
     last = len(law.blocks) - 1
     blocks = []
     for number, (start, end) in enumerate(law.blocks):
         length = end - start
-        revealed = (bands - 1) * ((number > 0) + (number < last))
+        neighbours = min(number, 1) + min(last - number, 1)
+        revealed = (bands - 1) * neighbours
         blocks.append(((length - revealed) // bands, revealed / length))
-    hidden = [rounds for rounds, _ in blocks]
-    if min(hidden) > 0 and max(hidden) > 1:
+    possible = [rounds for rounds, _ in blocks]
+    if min(possible) > 0 and max(possible) > 1:
         return blocks
     return []
 
