@@ -243,20 +243,18 @@ def read_strategy(path: Path, rounds: int) -> Banded:
         ValueError: if it is not a lower triangular ``(T, T)`` matrix with a positive diagonal.
     """
     matrix = read_npy(path, "a strategy matrix")
-    if matrix.shape != (rounds, rounds) or matrix.dtype.kind != "f":
+    is_matrix = matrix.dtype.kind == "f" and matrix.shape == (rounds, rounds)
+    if not (
+        is_matrix
+        and np.isfinite(matrix).all()
+        and np.array_equal(matrix, np.tril(matrix))
+        and np.all(np.diag(matrix) > 0)
+    ):
         raise_invalid(
             "mechanism",
             str(path),
-            f"to hold floats of shape {(rounds, rounds)}, one row for each round; it has "
-            f"{matrix.dtype} {matrix.shape}",
-        )
-    is_lower = np.array_equal(matrix, np.tril(matrix))
-    has_positive_diagonal = np.all(np.diag(matrix) > 0)
-    if not (is_lower and has_positive_diagonal and np.isfinite(matrix).all()):
-        raise_invalid(
-            "mechanism",
-            str(path),
-            "to be finite and lower triangular, with a positive diagonal",
+            "to hold a lower triangular matrix of finite floats with a positive diagonal and a row "
+            f"for each of {rounds} rounds; it has {matrix.dtype} {matrix.shape}",
         )
     largest_norm = np.linalg.norm(matrix, axis=0).max()
     return _banded(np.asarray(matrix / largest_norm, np.float64))

@@ -302,25 +302,6 @@ class Events:
         )
 
     @classmethod
-    def mixed(cls, shares: ArrayLike, parts: Sequence[Events]) -> Self:
-        """Units of several types.
-
-        Args:
-            shares: probability that a unit is of each type.
-            parts: the events of each type, without counts, cap or rest.
-        """
-        types = np.repeat(
-            np.arange(len(parts)), [len(part.rounds) for part in parts]
-        )
-        return cls(
-            np.asarray(shares, np.float64),
-            types,
-            np.concatenate([part.events for part in parts]),
-            np.concatenate([part.rounds for part in parts]),
-            np.concatenate([part.chances for part in parts]),
-        )
-
-    @classmethod
     def certain(cls, units: Integers, rounds: Integers, count: int) -> Self:
         """Units whose rounds are certain, each of which is a type.
 
