@@ -89,6 +89,7 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         upper = share * np.array([up_null, up])
         masses[:, :-1] += share * np.exp([log_null, log_mean]) - upper
         masses[:, 1:] += upper
+    # Values below the grid are raised to its first point.
     masses[0, 0] += max(0.0, 1 - float(masses[0].sum()))
     return LogLaw(first, step, masses, tail)
 
@@ -113,10 +114,10 @@ def plus(x: LogLaw, y: LogLaw, tail: float) -> LogLaw:
         y: the law of the other; if its step differs, the ratio of the steps is a power of 2.
         tail: the part of the sum's mean, and of its probability, that may be outside the grid.
     """
-    points_x = len(x.null)
-    points_y = len(y.null)
+    # The coarser grid is used if the finer one would need too many points.
     step = min(x.step, y.step)
-    if max(x.step * points_x, y.step * points_y) > 4 * _POINTS * step:
+    range_of_logs = max(x.step * len(x.null), y.step * len(y.null))
+    if range_of_logs > 4 * _POINTS * step:
         step = max(x.step, y.step)
     x = on_grid(x, step)
     y = on_grid(y, step)
@@ -180,15 +181,14 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     """The law of the sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
-    alone, so all pairs at one distance are added at once. In pairs that are far apart this amount
-    is less than a step of the new grid. They are added at once for all distances: the share of
-    the probability that goes to the next point is linear in the smaller value.
+    alone, so all pairs at one distance are added at once. If this amount is less than a step of the
+    new grid, a pair is far apart.
     """
     step = x.step / finer
-    lowest = min(x.first, y.first)
     end = max(x.first + len(x.null), y.first + len(y.null))
-    # How far the sum lies above the larger value, at each distance of the two logarithms.
-    above = np.log1p(np.exp(-x.step * np.arange(end - lowest)))
+    largest_distance = end - min(x.first, y.first) - 1
+    # How far the sum lies above the larger value, for each distance of the logarithms.
+    above = np.log1p(np.exp(-x.step * np.arange(largest_distance + 1.0)))
     cells = np.floor(above / step).astype(np.int64)
     up = _upward(above - cells * step, step)
     far = max(1, int(np.count_nonzero(cells)))  # least distance of a far pair
@@ -196,39 +196,67 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     masses = np.zeros((2, end * finer + int(cells[0]) + 2 - origin))
     # Pairs of equal values are counted in the first case.
     for larger, smaller, nearest in ((x, y, 0), (y, x, 1)):
-        offset = larger.first - smaller.first
         for distance in range(nearest, far):
-            start = max(0, distance - offset)
-            stop = min(len(larger.null), len(smaller.null) + distance - offset)
-            if start >= stop:
-                continue
-            part = slice(start + offset - distance, stop + offset - distance)
-            pairs = larger.masses[:, start:stop] * smaller.null[part]
-            pairs[1] += larger.null[start:stop] * smaller.mean[part]
+            start, pairs = _pairs(larger, smaller, distance)
             upper = up[:, distance, None] * pairs
             begin = (larger.first + start) * finer + int(cells[distance])
             _add(masses, begin - origin, finer, pairs - upper, upper)
-        # For each value of the larger variable, the number of values far below it.
-        counts = np.arange(len(larger.null)) + offset - far + 1
-        start = max(0, far - offset)
-        if start < len(larger.null):
-            far_sums = np.cumsum(smaller.masses, axis=1)
-            below = far_sums[
-                :, np.minimum(counts[start:], len(smaller.null)) - 1
-            ]
-            pairs = larger.masses[:, start:] * below[0]
-            pairs[1] += larger.null[start:] * below[1]
-            upper_mean = larger.null[start:] * below[1] / -math.expm1(-step)
-            next_logs = larger.logs()[start:] + step
-            upper = np.array(
-                [
-                    upper_mean * np.exp(-np.maximum(next_logs, _LOWEST_LOG)),
-                    upper_mean,
-                ]
-            )
-            begin = (larger.first + start) * finer
-            _add(masses, begin - origin, finer, pairs - upper, upper)
+        start, lower, upper = _far_pairs(larger, smaller, far, step)
+        begin = (larger.first + start) * finer
+        _add(masses, begin - origin, finer, lower, upper)
     return LogLaw(origin, step, masses, x.lost + y.lost)
+
+
+def _pairs(
+    larger: LogLaw, smaller: LogLaw, distance: int
+) -> tuple[int, Floats]:
+    """All pairs of values at a distance, in points of the grid.
+
+    Returns:
+        The index of the first value of ``larger`` with such a pair; the probabilities of the sums
+        for it and the values after it, and the sums times probabilities, shape ``(2, n)``.
+    """
+    offset = larger.first - smaller.first - distance
+    start = max(0, -offset)
+    stop = max(start, min(len(larger.null), len(smaller.null) - offset))
+    part = slice(start + offset, stop + offset)
+    pairs = larger.masses[:, start:stop] * smaller.null[part]
+    pairs[1] += larger.null[start:stop] * smaller.mean[part]
+    return start, pairs
+
+
+def _far_pairs(
+    larger: LogLaw, smaller: LogLaw, far: int, step: float
+) -> tuple[int, Floats, Floats]:
+    """The sums of each value of ``larger`` and all values that are far below it.
+
+    The share of a probability that goes to the next point of the new grid is linear in the value,
+    so all values below are added up before they are split.
+
+    Args:
+        larger: the law of the larger variable.
+        smaller: the law of the smaller one.
+        far: the least distance of a pair, in points.
+        step: the step of the new grid.
+
+    Returns:
+        The index of the first value of ``larger`` with such pairs; the masses that stay at it and
+        the values after it; and the masses that go to the next point of the new grid.
+    """
+    offset = larger.first - smaller.first - far
+    start = max(0, -offset)
+    last_below = np.arange(start, len(larger.null)) + offset
+    sums_below = np.cumsum(smaller.masses, axis=1)
+    null_below, mean_below = sums_below[
+        :, np.minimum(last_below, len(smaller.null) - 1)
+    ]
+    added_mean = larger.null[start:] * mean_below
+    pairs = larger.masses[:, start:] * null_below
+    pairs[1] += added_mean
+    next_logs = np.maximum(larger.logs()[start:] + step, _LOWEST_LOG)
+    upper_mean = added_mean / -math.expm1(-step)
+    upper = np.array([upper_mean * np.exp(-next_logs), upper_mean])
+    return start, pairs - upper, upper
 
 
 def _add(

@@ -169,10 +169,9 @@ def amplified_bounds(
         yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
     blocks = _hidden_rounds(law, bands) if law.uniform else []
     if blocks:
-        known = math.sqrt(1 + overlap) / noise_multiplier
-        epsilon = partly_known_epsilon(
-            blocks, 1 / noise_multiplier, known, delta
-        )
+        signal = 1 / noise_multiplier
+        known_signal = math.sqrt(1 + overlap) * signal
+        epsilon = partly_known_epsilon(blocks, signal, known_signal, delta)
         words = "has a round in each block that the adversary does not know"
         if bands > 1:
             words += f"; the strategy has {bands} bands"
