@@ -42,7 +42,8 @@ class SecretRounds:
     """A client who tosses a coin in each round, unless its last participation bars it.
 
     Attributes:
-        chances: the probability of taking part in each round, for a client who may, ``(T,)``.
+        chances: the probability of taking part in each round, for a client who is not barred,
+            ``(T,)``.
         barred_from: for each round, the first round that bars it: a client whose last
             participation is that round or a later one may not take part, ``(T,)``, ascending.
         bands: the distance of rounds from which on they share no noise.
@@ -133,7 +134,7 @@ class SecretRounds:
 def secret_rounds(
     law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float
 ) -> SecretRounds | None:
-    """A client's rounds as a chain in time, if they are secret and drawn independently.
+    """A client's rounds as a Markov chain, if they are secret and independent of other clients.
 
     Args:
         law: the law of a client's participations.
@@ -183,14 +184,18 @@ def secret_rounds(
 
 
 def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
-    """The fields ``chances`` and ``barred_from`` of `SecretRounds`."""
+    """The fields ``chances`` and ``barred_from`` of `SecretRounds`.
+
+    An event with several rounds becomes a coin in each round, whose chance is that of the round if
+    the client was in no earlier round of the event.
+    """
     chances = np.zeros(rounds)
     barred_from = np.arange(rounds)
     for number in np.unique(events.events):
         rows = events.events == number
         event_chances = events.chances[rows]
         event_rounds = events.rounds[rows]
-        # The probability that the client has not taken part before each row.
+        # The probability that the client is in no earlier round of the event.
         absent = 1 - np.append(0.0, np.cumsum(event_chances)[:-1])
         chances[event_rounds] = np.minimum(
             event_chances / np.maximum(absent, event_chances), 1.0

@@ -34,9 +34,8 @@ from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
 
 _CELLS = 1000  # steps of the lattice in the weight of a mean participation
-_NEGLIGIBLE_TAIL = (
-    1e-30  # it counts as having the largest possible expected score
-)
+# A smaller tail is cut off, and counts as the largest possible expected score.
+_NEGLIGIBLE_TAIL = 1e-30
 _EVENTS_BETWEEN_CUTS = 8  # events after which negligible tails are cut
 _MAX_VALUES = 20_000  # a law of more expected scores is rounded
 _ROUNDING = 2e-4  # largest relative error of that rounding
@@ -65,12 +64,16 @@ class ExpectedScoreLaw:
     def of(
         cls, expected_scores: np.ndarray, shares: Floats | None = None
     ) -> ExpectedScoreLaw:
-        """The law of values in any order; without ``shares`` all are equally likely."""
+        """The law of values in any order, which may be repeated.
+
+        Args:
+            expected_scores: the values, ``(n,)``.
+            shares: numbers in proportion to their probabilities, ``(n,)``; by default all values
+                are equally likely.
+        """
         weights = np.ones(len(expected_scores)) if shares is None else shares
         values, places = np.unique(expected_scores, return_inverse=True)
-        summed = np.asarray(
-            np.bincount(places, weights / weights.sum()), np.float64
-        )
+        summed = np.bincount(places, weights / weights.sum())
         return cls(values[summed > 0], summed[summed > 0])
 
     def root(self) -> ExpectedScoreLaw:
@@ -115,23 +118,23 @@ def expected_score_law(
     """
     weights = np.asarray(weights, np.float64)
     rounds = int(events.rounds.max(initial=-1)) + 1
-    in_range = np.all((weights >= 0) & np.isfinite(weights))
-    if weights.ndim != 1 or len(weights) < rounds or not in_range:
+    is_in_range = np.all((weights >= 0) & np.isfinite(weights))
+    if weights.ndim != 1 or len(weights) < rounds or not is_in_range:
         raise_invalid("weights", weights, f">= 0, one for each of {rounds}")
-    largest = float(weights.max(initial=0.0)) or 1.0
-    shape = raised_to_largest(np.round(weights / largest, 12), 1.0)
+    largest = float(weights.max(initial=0.0))
+    scale = largest if largest > 0 else 1.0
+    shape = raised_to_largest(np.round(weights / scale, 12), 1.0)
     law = _law_of_shape(events, shape.tobytes())
     if law is None:
         return None
-    return dataclasses.replace(
-        law, expected_scores=largest * law.expected_scores
-    )
+    return dataclasses.replace(law, expected_scores=scale * law.expected_scores)
 
 
 @functools.lru_cache(maxsize=16)
 def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
     """The law of Σ w_t for weights that are at most 1, as bytes."""
     weights = np.frombuffer(shape)
+    # Of such events, as of a trace, each type has one expected score.
     is_certain = np.all(events.chances == 1) and events.keep == 1
     if is_certain and events.rest == 1:
         scores = _scores_of_rows(events, weights)
@@ -243,7 +246,7 @@ def _law_of_clients(
     populations: int,
     seed: int,
 ) -> ExpectedScoreLaw | None:
-    """The law of the clients of drawn populations."""
+    """The law of Σ w_t over all clients of drawn populations, for weights as bytes."""
     participations = clients * (1 + schedule.participations())
     participations += _PARTICIPATIONS_PER_ROUND * schedule.rounds
     if populations * participations > _MAX_DRAWN_PARTICIPATIONS:
@@ -276,13 +279,15 @@ def _type_law(
     places = np.ceil(scores / step * _ALMOST_ONE).astype(np.int64)
     largest_count = cap if events.exactly is None else events.exactly
     rows = 1 if largest_count is None else largest_count + 1
-    cells = (participations + 20) * places.mean()  # 20 allows for chance
+    # Few clients have 20 participations more than expected.
+    cells = (participations + 20) * places.mean()
     if rows * events.rest * len(places) * cells > _MAX_WORK:
         return None
     masses, lost = _lattice_law(events, places, rows)
     max_participations = len(np.unique(events.events))
     if cap is not None:
         max_participations = min(max_participations, cap)
+    # No client has a larger expected score; the tail that was cut off counts as it.
     largest = np.sort(scores)[::-1][:max_participations].sum()
     values = step * np.arange(float(len(masses)))
     values = np.append(np.minimum(values, largest), largest)

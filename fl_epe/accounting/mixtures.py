@@ -42,6 +42,8 @@ _ROUNDING = 1e-12  # error of a computed ln δ; the target is lowered by it
 _AS_LARGE = 1e-6  # relative difference of values that count as the largest one
 # A smaller excess of ln δ over its target is cut off, as brentq needs finite values.
 _LOWEST_EXCESS = -1e3
+_ROOT_ERROR = 1e-15  # relative error of a root
+_MIN_SIZE = 1e-3  # a root nearer to 0 has the absolute error of this one
 
 
 def known_expected_score_epsilon(
@@ -107,6 +109,7 @@ class _Clients:
     def of(
         cls, expected_scores: ArrayLike, weights: ArrayLike | None
     ) -> _Clients:
+        """Clients from the arguments of `known_expected_score_epsilon`."""
         scores = np.asarray(expected_scores, np.float64).ravel()
         if not len(scores):
             raise_invalid("expected_scores", expected_scores, "to have values")
@@ -143,40 +146,42 @@ class _Clients:
         """Logarithm of the mean of δ(m; ε)."""
         # The score at which the log ratio of N(m, 1) to N(0, 1) is ε.
         scores = self.expected_scores / 2 + epsilon / self.expected_scores
-        return np.logaddexp.reduce(self.log_shares + self._removed(scores))
+        return self._log_mean_delta(scores)
 
     def log_delta_removed(self, score: float) -> float:
         """Logarithm of P[x > s] − e^ε Q[x > s], with P the mixture and ε its log ratio at s."""
-        return np.logaddexp.reduce(self.log_shares + self._removed(score))
+        return self._log_mean_delta(score)
 
     def log_delta_added(self, score: float) -> float:
         """Logarithm of Q[x < s] − e^ε P[x < s], with −ε the log ratio at s."""
-        gains = scipy.special.log_ndtr(score) + self.expected_scores * (
-            score - self.expected_scores / 2
-        )
-        gains += _log_one_minus_exp(
-            _fall_of_log_mills(
-                np.full_like(self.expected_scores, -score), self.expected_scores
-            )
-        )
-        return np.logaddexp.reduce(self.log_shares + gains) - self.log_ratio(
-            score
-        )
+        # For each m, the logarithm of Φ(s) e^(ms − m²/2) − Φ(s − m), without cancellation.
+        starts = np.full_like(self.expected_scores, -score)
+        fall = _fall_of_log_mills(starts, self.expected_scores)
+        gains = scipy.special.log_ndtr(score) + self._log_ratios(score)
+        gains += _log_one_minus_exp(fall)
+        log_gain = np.logaddexp.reduce(self.log_shares + gains)
+        return float(log_gain - self.log_ratio(score))
 
-    def _removed(self, scores: Floats | float) -> Floats:
-        """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
+    def _log_mean_delta(self, scores: Floats | float) -> float:
+        """Logarithm of the mean of Φ(m − s) − e^(ms − m²/2) Φ(−s), without cancellation.
+
+        Args:
+            scores: s for each m, or one for all.
+        """
         distances = scores - self.expected_scores
-        fall = _log_one_minus_exp(
-            _fall_of_log_mills(distances, self.expected_scores)
-        )
-        return np.asarray(scipy.special.log_ndtr(-distances) + fall)
+        fall = _fall_of_log_mills(distances, self.expected_scores)
+        log_deltas = scipy.special.log_ndtr(-distances)
+        log_deltas += _log_one_minus_exp(fall)
+        return float(np.logaddexp.reduce(self.log_shares + log_deltas))
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
-        terms = self.log_shares + self.expected_scores * (
-            score - self.expected_scores / 2
-        )
-        return np.logaddexp.reduce(np.append(terms, self.log_zero_share))
+        terms = self.log_shares + self._log_ratios(score)
+        return float(np.logaddexp.reduce(np.append(terms, self.log_zero_share)))
+
+    def _log_ratios(self, score: float) -> Floats:
+        """Logarithm of the density of N(m, 1) over that of N(0, 1) for each m."""
+        return self.expected_scores * (score - self.expected_scores / 2)
 
     def score_of(self, log_ratio: float) -> float:
         """The score at which the mixture has this log ratio."""
@@ -249,7 +254,8 @@ def _first_at_most(
         return max(value(place) - goal, _LOWEST_EXCESS)
 
     place = _root(excess, near, far)
-    nudge = math.copysign(max(abs(place), 1e-3) * 1e-15, step)
+    # Rounding may leave the value slightly above the goal.
+    nudge = math.copysign(max(abs(place), _MIN_SIZE) * _ROOT_ERROR, step)
     while value(place) > goal:
         place += nudge
         nudge *= 2
@@ -259,7 +265,7 @@ def _first_at_most(
 def _root(value: Callable[[float], float], low: float, high: float) -> float:
     """The root of a function between two places, to the precision of a float64."""
     root = scipy.optimize.brentq(
-        value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000
+        value, low, high, xtol=1e-300, rtol=_ROOT_ERROR, maxiter=5000
     )
     return float(root)
 

@@ -209,7 +209,7 @@ class Capped(Composed):
             events = Events.certain(np.concatenate(cohorts), rounds, clients)
         elif (
             inner is not None
-            and not inner.depend
+            and not inner.are_dependent
             and self.per_run is not None
             and self.per_window is None
         ):

@@ -101,8 +101,8 @@ class LocalSteps:
     @property
     def participations(self) -> float:
         """Expected number of steps that have a record of the unit."""
-        drawn = 1 - (1 - np.array(self.rates)) ** self.records
-        return float(np.array(self.counts) @ drawn)
+        unit_rates = 1 - (1 - np.array(self.rates)) ** self.records
+        return float(np.array(self.counts) @ unit_rates)
 
     def every_step(self) -> Events:
         """The events of a unit for an adversary who sees every step: each step is a round."""
@@ -210,16 +210,15 @@ class Events:
         shapes = [np.shape(column) for column in columns]
         if len(set(shapes)) > 1 or len(shapes[0]) != 1:
             raise_invalid("events", shapes, "to have rows of one length")
-        if len(self.types) and not 0 <= self.types[0] <= self.types[-1] < len(
-            self.shares
-        ):
-            raise_invalid(
-                "events.types", self.types, f"from 0 to {len(self.shares) - 1}"
-            )
+        last_type = len(self.shares) - 1
+        is_type = (self.types >= 0) & (self.types <= last_type)
+        if not np.all(is_type) or np.any(np.diff(self.types) < 0):
+            wanted = f"from 0 to {last_type}, ascending"
+            raise_invalid("events.types", self.types, wanted)
         if not np.all((self.chances >= 0) & (self.chances <= 1)):
             raise_invalid("events.chances", self.chances, "in [0, 1]")
-        if np.any(self.rounds < 0) or np.any(np.diff(self.types) < 0):
-            raise_invalid("events.rounds", self.rounds, ">= 0, type after type")
+        if np.any(self.rounds < 0):
+            raise_invalid("events.rounds", self.rounds, ">= 0")
 
     @classmethod
     def coins(cls, chances: ArrayLike, rest: int = 1) -> Self:
@@ -236,6 +235,7 @@ class Events:
     def _of_one_type(
         cls, events: Integers, rounds: Integers, chances: Floats, **options: Any
     ) -> Self:
+        """The events of units of a single type."""
         types = np.zeros(len(rounds), np.int64)
         return cls(np.ones(1), types, events, rounds, chances, **options)
 
@@ -263,6 +263,7 @@ class Events:
             rates: for each release the probability that a record is in a step.
             records: number of records of the unit.
         """
+        # Empty arrays, as there may be no release.
         rounds = [np.empty(0, np.int64)]
         counts = [np.empty(0)]
         chances = [np.empty(0)]
@@ -341,7 +342,7 @@ class Events:
 
     def thinned(self, keep: float) -> Events:
         """The events if each participation counts with probability ``keep`` only."""
-        if not self.depend:
+        if not self.are_dependent:
             return dataclasses.replace(self, chances=self.chances * keep)
         # Participations that do not count still cause a rest, and still use up the cap.
         return dataclasses.replace(self, keep=self.keep * keep)
@@ -352,7 +353,7 @@ class Events:
         return float(self.shares[self.types] @ self.chances) * self.keep
 
     @property
-    def depend(self) -> bool:
+    def are_dependent(self) -> bool:
         """Whether a cap, a rest or a fixed number makes events depend on each other."""
         return (
             self.most is not None or self.rest > 1 or self.exactly is not None
@@ -366,28 +367,25 @@ class Events:
         events depend on each other. The rows of an event must all be of one round, or have counts
         of 1 and be of several rounds, none of which belongs to two such events.
         """
-        if len(self.shares) > 1 or self.keep < 1 or self.depend:
+        if len(self.shares) > 1 or self.keep < 1 or self.are_dependent:
             return ()
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
         ends = np.append(starts, len(self.events))[1:]
-        if self.counts is None:
-            counts = np.ones(len(self.rounds))
-        else:
+        counts = np.ones(len(self.rounds))
+        if self.counts is not None:
             counts = self.counts
         events = []
-        spread_rounds = [np.empty(0, np.int64)]
+        spread_rounds: list[int] = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             rows = slice(start, end)
             event = Event(self.rounds[rows], self.chances[rows], counts[rows])
             if event.is_spread:
-                spread_rounds.append(event.rounds)
+                spread_rounds += event.rounds.tolist()
             elif not event.in_one_round:
                 return ()
             events.append(event)
-        rounds = np.concatenate(spread_rounds)
-        if len(np.unique(rounds)) < len(rounds):
-            return ()
-        return tuple(events)
+        has_shared_rounds = len(set(spread_rounds)) < len(spread_rounds)
+        return () if has_shared_rounds else tuple(events)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Events):
