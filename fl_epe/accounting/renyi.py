@@ -36,7 +36,7 @@ def log_sums(exponents: Floats, weights: Floats) -> Floats:
     """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; −∞ where all weights are 0."""
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights)
-    return np.logaddexp.reduce(exponents + log_weights, axis=1)
+    return np.asarray(np.logaddexp.reduce(exponents + log_weights, axis=1))
 
 
 def chernoff_bound(terms: Terms, tail: float) -> float:

@@ -157,9 +157,11 @@ def split(
     upper = _upward(above, step) * masses
     cells = places - places[0]
     points = int(cells[-1]) + 2
-    lower = [np.bincount(cells, row, points) for row in masses - upper]
-    raised = [np.bincount(cells + 1, row, points) for row in upper]
-    split_masses = np.array(lower) + np.array(raised)
+    lower_at_points = [
+        np.bincount(cells, row, points) for row in masses - upper
+    ]
+    upper_at_points = [np.bincount(cells + 1, row, points) for row in upper]
+    split_masses = np.add(lower_at_points, upper_at_points, dtype=np.float64)
     return LogLaw(int(places[0]), step, split_masses, lost)
 
 

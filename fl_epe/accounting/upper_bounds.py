@@ -29,6 +29,7 @@ from fl_epe.accounting.unknown_rounds import (
     hidden_rounds_epsilon,
     partly_known_epsilon,
 )
+from fl_epe.checks import Floats
 from fl_epe.schedules import Adjacency, ParticipationLaw
 from fl_epe.wording import how_often
 
@@ -73,37 +74,62 @@ def upper_bounds(
         ValueError: for an argument out of range.
     """
     records = 1 if law.local is None else law.local.records
-    epsilon = gaussian_epsilon(noise_multiplier / records, delta, law.limit)
-    words = f"takes part at most {how_often(law.limit)}"
-    bounds = [UpperBound(epsilon, True, "zero-out", words)]
-    events = None if law.local else law.events or law.events_at_most
-    if events is None:
-        counts = None
-    else:
-        counts = expected_score_law(events, np.ones(law.rounds))
-    # If a share is 1, all clients take part equally often.
-    if counts is not None and counts.shares.max() < 1:
-        participations = np.rint(counts.expected_scores).astype(np.int64)
-        pmf = np.bincount(participations, counts.shares)
-        epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
-        words = "participations follow the schedule's law"
+    bounds = [
+        UpperBound(
+            epsilon=gaussian_epsilon(
+                noise_multiplier / records, delta, law.limit
+            ),
+            rounds_known=True,
+            adjacency="zero-out",
+            assumption=f"takes part at most {how_often(law.limit)}",
+        )
+    ]
+    pmf = _participations(law)
+    if pmf is not None:
         bounds.append(
-            UpperBound(epsilon, True, "zero-out", words, averages=True)
+            UpperBound(
+                epsilon=random_participations_epsilon(
+                    noise_multiplier, delta, pmf
+                ),
+                rounds_known=True,
+                adjacency="zero-out",
+                assumption="participations follow the schedule's law",
+                averages=True,
+            )
         )
     cohorts = law.cohorts
     if cohorts is not None:
-        epsilon = fixed_size_epsilon(
-            noise_multiplier,
-            cohorts.available,
-            cohorts.size,
-            cohorts.rounds,
-            delta,
-        )
-        words = "unknown cohorts of fixed size"
         bounds.append(
-            UpperBound(epsilon, False, "zero-out", words, averages=True)
+            UpperBound(
+                epsilon=fixed_size_epsilon(
+                    noise_multiplier,
+                    cohorts.available,
+                    cohorts.size,
+                    cohorts.rounds,
+                    delta,
+                ),
+                rounds_known=False,
+                adjacency="zero-out",
+                assumption="unknown cohorts of fixed size",
+                averages=True,
+            )
         )
     return *bounds, *amplified_bounds(law, noise_multiplier, delta)
+
+
+def _participations(law: ParticipationLaw) -> Floats | None:
+    """The probabilities of 0, 1, 2, … participations of a client, shape ``(n,)``.
+
+    The result is ``None`` if they are not known, or if all clients take part equally often.
+    """
+    events = law.events or law.events_at_most
+    if events is None or law.local is not None:
+        return None
+    counts = expected_score_law(events, np.ones(law.rounds))
+    if counts is None or counts.shares.max() >= 1:
+        return None
+    participations = np.rint(counts.expected_scores).astype(np.int64)
+    return np.bincount(participations, counts.shares)
 
 
 def amplified_bounds(
@@ -141,13 +167,18 @@ def amplified_bounds(
     has_no_cap = coins is not None and law.limit >= coins.rounds
     shares_no_noise = bands == 1 or (law.separation >= bands and has_no_cap)
     if coins is not None and coins.rate < 1 and shares_no_noise:
-        epsilon = poisson_epsilon(
-            noise_multiplier, coins.rate, coins.rounds, delta
-        )
         words = f"takes part by coins that the adversary does not see{coins.condition}"
         if bands > 1:
             words += f", in rounds at least as far apart as the strategy's bands, {bands}"
-        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
+        yield UpperBound(
+            epsilon=poisson_epsilon(
+                noise_multiplier, coins.rate, coins.rounds, delta
+            ),
+            rounds_known=False,
+            adjacency=law.adjacency,
+            assumption=words,
+            averages=True,
+        )
     if not 0 < noise_multiplier < math.inf:
         return
     local = law.local
@@ -159,23 +190,36 @@ def amplified_bounds(
     )
     if local is not None and has_other_steps and bands == 1:
         signals = np.full(local.total, 1 / noise_multiplier)
-        epsilon = hidden_rounds_epsilon(local.every_step(), signals, delta)
-        words = "records take part in steps by coins that the adversary does not see"
-        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
+        yield UpperBound(
+            epsilon=hidden_rounds_epsilon(local.every_step(), signals, delta),
+            rounds_known=False,
+            adjacency=law.adjacency,
+            assumption="records take part in steps by coins that the adversary does not see",
+            averages=True,
+        )
     if law.dominating is not None and bands == 1:
         signals = np.full(law.rounds, 1 / noise_multiplier)
-        epsilon = hidden_rounds_epsilon(law.dominating, signals, delta)
-        words = "has rounds that the adversary does not know"
-        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
+        yield UpperBound(
+            epsilon=hidden_rounds_epsilon(law.dominating, signals, delta),
+            rounds_known=False,
+            adjacency=law.adjacency,
+            assumption="has rounds that the adversary does not know",
+            averages=True,
+        )
     blocks = _hidden_rounds(law, bands) if law.uniform else []
     if blocks:
         signal = 1 / noise_multiplier
         known_signal = math.sqrt(1 + overlap) * signal
-        epsilon = partly_known_epsilon(blocks, signal, known_signal, delta)
         words = "has a round in each block that the adversary does not know"
         if bands > 1:
             words += f"; the strategy has {bands} bands"
-        yield UpperBound(epsilon, False, "zero-out", words, averages=True)
+        yield UpperBound(
+            epsilon=partly_known_epsilon(blocks, signal, known_signal, delta),
+            rounds_known=False,
+            adjacency="zero-out",
+            assumption=words,
+            averages=True,
+        )
 
 
 def _hidden_rounds(
