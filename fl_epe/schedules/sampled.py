@@ -164,11 +164,11 @@ class MinSeparation(Separated):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: coins with a cohort's share of the rested clients, and rests."""
         sizes = self._sizes(population)
-        # Participations before each round, and before the first of the rounds from which clients
-        # still rest in it.
-        before = np.cumsum(sizes) - sizes
+        # The clients of the last separation − 1 cohorts are resting.
+        drawn_before = np.cumsum(sizes) - sizes
         first_resting = np.arange(self.rounds) - self.separation + 1
-        num_resting = before - before[np.maximum(first_resting, 0)]
+        rested_before = drawn_before[np.maximum(first_resting, 0)]
+        num_resting = drawn_before - rested_before
         chances = sizes / np.maximum(population - num_resting, 1)
         return dataclasses.replace(
             super().law(population),

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -187,7 +187,7 @@ def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
 
 
 def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
-    """``values`` as a vector whose type is of one of the NumPy ``kinds``."""
+    """``values`` as a vector whose type has one of these one-letter NumPy ``kinds``."""
     vector = np.asarray(values)
     if vector.ndim != 1 or not len(vector):
         raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
@@ -274,7 +274,11 @@ def _integers(values: Sequence[int]) -> np.ndarray:
 
 
 def _checked_trace(round_ids: Integers, client_ids: Any) -> Trace:
-    """The trace of a file.
+    """The trace of a file's rows.
+
+    Args:
+        round_ids: the round of each row.
+        client_ids: the clients of the rows, as for `_distinct`.
 
     Raises:
         ValueError: if there is no row, or if most rounds have no clients.
@@ -290,4 +294,4 @@ def _checked_trace(round_ids: Integers, client_ids: Any) -> Trace:
             "clients. Are they time stamps, or numbered with gaps? Number the rounds that "
             "released a model from 0 on"
         )
-    return Trace(round_ids, cast(Integers, client_ids))
+    return Trace(round_ids, client_ids)
