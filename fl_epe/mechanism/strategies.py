@@ -207,7 +207,8 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
 
     time_scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
     log_weights = np.full(buffers, math.log(0.5 / buffers))
-    start = np.append(log_weights, np.log(time_scales))
+    logits = np.log(time_scales)  # of the decays
+    start = np.append(log_weights, logits)
     best = scipy.optimize.minimize(
         error, start, method="BFGS", options={"gtol": 1e-7}
     )

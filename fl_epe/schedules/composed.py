@@ -103,8 +103,8 @@ class Capped(Composed):
     Attributes:
         rounds: number of rounds, as in ``schedule``.
         schedule: the other schedule.
-        per_run: most participations of a client in the run (default: no such cap).
-        per_window: most participations in any ``window`` rounds (default: no such cap).
+        per_run: largest number of participations of a client in the run (default: no such cap).
+        per_window: largest number in any ``window`` consecutive rounds (default: no such cap).
         window: length of the window, in rounds; given together with ``per_window``.
     """
 
@@ -117,12 +117,14 @@ class Capped(Composed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per_run is None and self.per_window is None:
-            raise_invalid("per_run", None, "or per_window=None to be a cap")
+            raise_invalid(
+                "per_run", None, "to be a number, or per_window to be given"
+            )
         if (self.per_window is None) != (self.window is None):
             raise_invalid(
                 "per_window",
                 self.per_window,
-                f"and window={self.window} together",
+                f"to be given together with window, which is {self.window}",
             )
         for name in ("per_run", "window", "per_window"):
             if getattr(self, name) is not None:
@@ -152,8 +154,8 @@ class Capped(Composed):
     def most_participations(self) -> int:
         """The smallest of the caps and of the other schedule's limit."""
         per_run, per_window, window = self._caps()
-        windows, rounds_after = divmod(self.rounds, window)
-        in_windows = windows * per_window + min(rounds_after, per_window)
+        windows, remaining_rounds = divmod(self.rounds, window)
+        in_windows = windows * per_window + min(remaining_rounds, per_window)
         return min(self.schedule.most_participations(), per_run, in_windows)
 
     def cohorts(
@@ -161,16 +163,16 @@ class Capped(Composed):
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round more than the other schedule."""
         per_run, per_window, window = self._caps()
+        # Accepted participations of each client in the run, and in the last ``window`` rounds.
         in_run = np.zeros(population, np.int32)
         in_window = np.zeros(population, np.int32)
         recent: collections.deque[Cohort] = collections.deque()
         for cohort in self.schedule.cohorts(population, rng):
             if len(recent) == window:
                 in_window[recent.popleft()] -= 1
-            in_caps = (in_run[cohort] < per_run) & (
-                in_window[cohort] < per_window
-            )
-            accepted = cohort[in_caps]
+            is_below_caps = in_run[cohort] < per_run
+            is_below_caps &= in_window[cohort] < per_window
+            accepted = cohort[is_below_caps]
             in_run[accepted] += 1
             in_window[accepted] += 1
             recent.append(accepted)
@@ -225,7 +227,7 @@ class Capped(Composed):
         )
 
     def _caps(self) -> tuple[int, int, int]:
-        """``per_run``, ``per_window`` and ``window``, with values that refuse nobody by default."""
+        """The three numbers; a cap that is not set has numbers that refuse nobody."""
         per_run = self.rounds if self.per_run is None else self.per_run
         if self.per_window is None or self.window is None:
             return per_run, 1, 1
