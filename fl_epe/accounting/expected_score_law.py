@@ -42,7 +42,8 @@ _ROUNDING = 2e-4  # largest relative error of that rounding
 _MAX_WORK = 4e9  # cells times rows: they take half a minute
 _MAX_DRAWN_PARTICIPATIONS = 1e8  # they take half a minute
 _PARTICIPATIONS_PER_ROUND = 150  # they take as long as a round without clients
-_MAX_IN_MEMORY = 4_000_000  # rounds times drawn clients
+_MAX_DRAWN_CELLS = 4_000_000  # rounds times drawn clients of `drawn_law`
+_MIN_CHANCE = 1e-12  # smaller chances of absence are rounding errors
 _ALMOST_ONE = 1 - 1e-12  # undoes rounding of quotients that are whole numbers
 
 
@@ -184,11 +185,11 @@ def drawn_law(
         seed: the seed of the draws.
 
     Returns:
-        The law, or ``None`` if it would take too much memory.
+        The law, or ``None`` if it would take too much time or memory.
     """
     populations = _populations(confidence)
     rng = generator(seed, 0)
-    if populations * clients * schedule.rounds > _MAX_IN_MEMORY:
+    if populations * clients * schedule.rounds > _MAX_DRAWN_CELLS:
         return None
     scores = [
         expected_scores(presence(schedule, clients, rng))
@@ -337,16 +338,13 @@ def _lattice_law(
                 remaining = events.exactly - np.arange(float(eligible_rows))
                 chances = np.minimum(remaining / (events.among - number), 1.0)
                 chances = chances[:, None]
-            members = eligible * chances
-            kernel_share = kernel / kernel.sum() * events.keep
-            participating = _convolved(members, kernel_share)
-            if events.keep < 1:
-                uncounted = (1 - events.keep) * members
-                participating[:, : members.shape[1]] += uncounted
+            # A participation that does not count adds nothing to the score.
+            added_scores = kernel / kernel.sum() * events.keep
+            added_scores[0] += 1 - events.keep
+            participating = _convolved(eligible * chances, added_scores)
             moved = np.pad(participating, ((rows - eligible_rows, 0), (0, 0)))
-            absent = 1 - chances
-            # Probabilities below 1e-12 are rounding errors.
-            eligible *= np.where(absent > 1e-12, absent, 0.0)
+            absence = 1 - chances
+            eligible *= np.where(absence > _MIN_CHANCE, absence, 0.0)
         resting.append(moved)
         if len(resting) >= events.rest:
             free = _sum(free, resting.popleft())

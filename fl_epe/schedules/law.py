@@ -335,10 +335,7 @@ class Events:
 
     def first(self, rounds: int) -> Events:
         """The events of the first rounds of a run."""
-        inside = self.rounds < rounds
-        if inside.all():
-            return self
-        return self._rows(inside)
+        return self._rows(self.rounds < rounds)
 
     def thinned(self, keep: float) -> Events:
         """The events if each participation counts with probability ``keep`` only."""
