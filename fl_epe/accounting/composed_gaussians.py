@@ -35,7 +35,7 @@ _MAX_CELLS = (
 _MAX_CHANGE = 1e-2
 _NO_NOISE = 1e-150  # a smaller noise counts as this much; ε is infinite with it
 _USUAL_TRUNCATION = -50.0  # dp-accounting's log_mass_truncation_bound
-_NEGLIGIBLE = (
+_NEGLIGIBLE_SHARE = (
     1e-3  # share of δ in tails of participations that count as an infinite ε
 )
 
@@ -80,7 +80,7 @@ def random_participations_epsilon(
     # Probabilities of at least 0, 1, 2, … participations.
     tails = tail_sums(probabilities)[:-1]
     shifts = np.sqrt(np.arange(len(tails))) / max(noise_multiplier, _NO_NOISE)
-    shifts[tails <= _NEGLIGIBLE * delta] = math.inf
+    shifts[tails <= _NEGLIGIBLE_SHARE * delta] = math.inf
     return known_expected_score_epsilon(shifts, delta, weights=probabilities)
 
 

@@ -22,20 +22,21 @@ from fl_epe.checks import Floats
 
 # With a smaller δ the rounding errors of a Fourier transform show in ε.
 MIN_FFT_DELTA = 1e-11
-TAIL_SHARE = (
-    1e-6  # share of δ in tails that no grid covers; they are added to δ
-)
+# Share of δ in tails that no grid covers; they are added to δ.
+TAIL_SHARE = 1e-6
 
-# The orders s of the moments E[exp(s · sum)] that are tried.
+# The slopes s of the moments E[exp(s · sum)] that are tried.
 _SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())
 
 Terms = Sequence[tuple[Floats, Floats, int]]
+"""Distributions of the terms of a sum, see `chernoff_bound`."""
 
 
 def log_sums(exponents: Floats, weights: Floats) -> Floats:
     """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; −∞ where all weights are 0."""
     with np.errstate(divide="ignore"):
-        log_weights = np.log(weights)
+        # Rounding may have made a weight of 0 negative.
+        log_weights = np.log(np.maximum(weights, 0.0))
     return np.asarray(np.logaddexp.reduce(exponents + log_weights, axis=1))
 
 
@@ -73,7 +74,7 @@ def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
         lost: probability of an infinite loss, which is subtracted from δ.
 
     Returns:
-        ε, infinite if ``lost`` is δ or more.
+        ε; infinite if ``lost`` is at least δ.
     """
     finite_delta = delta - lost
     if finite_delta <= 0:
