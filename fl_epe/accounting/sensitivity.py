@@ -111,7 +111,7 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
         by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
         return math.sqrt(sum(float(by_row[a:b].max()) for a, b in law.blocks))
     if law.regular or _is_decreasing_toeplitz(strategy):
-        # With such a Toeplitz matrix, columns lose entries the later they start.
+        # Later columns of a Toeplitz matrix have fewer entries, so the first rounds are the worst.
         first_rounds = range(rounds) if law.regular else range(1)
         totals = []
         for first_round in first_rounds:

@@ -67,26 +67,23 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         shares: their probabilities, shape ``(g,)``.
         tail: the part of E[X] that may be left out.
     """
-    high = float(
-        np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail))))
-    )
+    highest_score = -float(scipy.special.ndtri(tail))
+    high = float(np.max(signals * (signals / 2 + highest_score)))
     step = 2 * high / (2 * _POINTS - 4)
     first = math.floor(-high / step)
     last = math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
     masses = np.zeros((2, len(logs)))
-    for a, share in zip(signals, shares, strict=True):
-        edges = logs / a + a / 2
+    for signal, share in zip(signals, shares, strict=True):
+        edges = logs / signal + signal / 2
         log_null = _log_between(edges)
-        log_mean = _log_between(edges - a)
+        log_mean = _log_between(edges - signal)
         # The parts of E[X] and of the probability in a cell that go to its upper end.
-        up = (np.exp(log_mean) - np.exp(log_null + logs[:-1])) / -math.expm1(
-            -step
-        )
-        up = np.clip(up, 0.0, np.exp(log_mean))
-        up_null = up * np.exp(-np.maximum(logs[1:], _LOWEST_LOG))
-        up_null = np.minimum(up_null, np.exp(log_null))
-        upper = share * np.array([up_null, up])
+        excess = np.exp(log_mean) - np.exp(log_null + logs[:-1])
+        upper_mean = np.clip(excess / -math.expm1(-step), 0.0, np.exp(log_mean))
+        upper_null = upper_mean * np.exp(-np.maximum(logs[1:], _LOWEST_LOG))
+        upper_null = np.minimum(upper_null, np.exp(log_null))
+        upper = share * np.array([upper_null, upper_mean])
         masses[:, :-1] += share * np.exp([log_null, log_mean]) - upper
         masses[:, 1:] += upper
     # Values below the grid are raised to its first point.

@@ -142,7 +142,9 @@ def log_of(spec: str) -> tuple[Trace, float] | None:
     if kind == Trace.kind:
         trace = Trace.read(options["path"])
         return trace, trace.participations()
-    log = log_of(options["of"]) if "of" in options else None
+    if "of" not in options:
+        return None
+    log = log_of(options["of"])
     if log is None or kind != DropOut.kind:
         return log
     trace, participations = log
@@ -164,7 +166,8 @@ def _json_options(kind: str, spec: str, text: str) -> dict[str, Any]:
 def _pairs(spec: str, text: str) -> dict[str, Any]:
     """The options in ``text``, the part of ``spec`` after the kind: "name=value,name=value"."""
     options: dict[str, Any] = {}
-    for part in text.split(",") if text else ():
+    parts = text.split(",") if text else []
+    for part in parts:
         name, equals, value = map(str.strip, part.partition("="))
         if not equals or not name or name in options:
             expected = "each option once" if name in options else "name=value"
@@ -229,6 +232,7 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     if trace.rounds != rounds:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     mean = trace.participations()
+    # The mean may have been typed with the seven digits of the message.
     if not math.isclose(mean, participations, rel_tol=1e-6):
         raise_invalid(
             "participations", participations, f"to be {mean:.7g}, as in {path}"
@@ -246,10 +250,9 @@ def _drop_out(
     """
     check_fraction("rate", rate)
     before = participations / (1 - rate)
-    nearest = round(before)
     # Undo rounding: the quotient 1 / (1 - 0.9) is a little above 10.
-    if math.isclose(before, nearest, rel_tol=1e-12):
-        before = nearest
+    if math.isclose(before, round(before), rel_tol=1e-12):
+        before = round(before)
     if before > rounds:
         raise_invalid(
             "participations",
