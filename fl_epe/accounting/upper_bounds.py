@@ -129,7 +129,8 @@ def _participations(law: ParticipationLaw) -> Floats | None:
     if counts is None or counts.shares.max() >= 1:
         return None
     participations = np.rint(counts.expected_scores).astype(np.int64)
-    return np.bincount(participations, counts.shares)
+    pmf = np.bincount(participations, counts.shares)
+    return np.asarray(pmf, np.float64)
 
 
 def amplified_bounds(
