@@ -17,7 +17,7 @@ Examples:
     >>> state = (np.zeros(1),) * strategy.buffers
     >>> for t in range(3):
     ...     noise = strategy.correlate(t, state, np.array([1.0]))
-    ...     state = strategy.keep(state, noise)
+    ...     state = strategy.next_state(state, noise)
     >>> noise.round(3)  # the last row of C⁻¹·1
     array([0.75])
 """
@@ -77,7 +77,7 @@ class Banded:
         noise /= self.rows[t, 0]
         return noise
 
-    def keep(self, state: Buffers, noise: Floats) -> Buffers:
+    def next_state(self, state: Buffers, noise: Floats) -> Buffers:
         """The state after a round with this noise; it replaces the oldest noise."""
         return (noise.astype(np.float32), *state)[: self.buffers]
 
@@ -130,7 +130,7 @@ class BufferedToeplitz:
             noise -= weight * decaying_sum
         return noise
 
-    def keep(self, state: Buffers, noise: Floats) -> Buffers:
+    def next_state(self, state: Buffers, noise: Floats) -> Buffers:
         """The state after a round with this noise: every sum decays, and the noise is added."""
         new_state = tuple(np.empty_like(decaying_sum) for decaying_sum in state)
         for block in blocks(len(noise)):

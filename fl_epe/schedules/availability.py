@@ -1,6 +1,7 @@
 """A schedule in which classes of devices take part at different rates."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -9,6 +10,8 @@ import numpy as np
 from fl_epe.checks import raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule, draw
 from fl_epe.schedules.law import Coins, Events, ParticipationLaw
+
+_ROUNDING = 1e-9  # of the sum of shares
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ class DeviceClasses(Schedule):
         for name in ("rates", "shares"):
             if not all(0 <= value <= 1 for value in getattr(self, name)):
                 raise_invalid(name, getattr(self, name), "in [0, 1]")
-        if not abs(sum(self.shares) - 1) < 1e-9:
+        if not math.isclose(sum(self.shares), 1, rel_tol=_ROUNDING):
             raise_invalid("shares", self.shares, "to add up to 1")
 
     def participations(self) -> float:

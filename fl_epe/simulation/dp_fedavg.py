@@ -183,7 +183,7 @@ def next_round(
         for block in blocks(dim):
             earlier = tuple(vector[block] for vector in state.noise)
             mean[block] = strategy.correlate(t, earlier, mean[block])
-        noise_state = strategy.keep(state.noise, mean)
+        noise_state = strategy.next_state(state.noise, mean)
         mean *= state.clip_norm
     mean += sums.total
     mean /= n
