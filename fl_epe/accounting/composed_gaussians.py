@@ -154,13 +154,15 @@ def _pld_epsilon(
     from dp_accounting.pld import privacy_loss_distribution
 
     relation = "REPLACE_ONE" if replace_one else "ADD_OR_REMOVE_ONE"
-    truncated = delta * TAIL_SHARE / rounds
+    truncated_mass = delta * TAIL_SHARE / rounds
     round_distribution = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         value_discretization_interval=step,
         sampling_prob=rate,
         neighboring_relation=dp_accounting.NeighboringRelation[relation],
-        log_mass_truncation_bound=min(math.log(truncated), _USUAL_TRUNCATION),
+        log_mass_truncation_bound=min(
+            math.log(truncated_mass), _USUAL_TRUNCATION
+        ),
     )
     if delta >= MIN_FFT_DELTA:
         return epsilon_of_losses(round_distribution.self_compose(rounds), delta)

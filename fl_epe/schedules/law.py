@@ -493,10 +493,10 @@ class ParticipationLaw:
             one round in each block; blocks may overlap.
         uniform: whether a unit has one uniformly drawn round in each block, independent of
             everything else.
-        coins: the coins, if they decide on each round. Sampling then amplifies privacy against
-            an adversary who does not know the rounds.
-        cohorts: the sizes, if each round draws a fresh cohort of fixed size. Sampling then
-            amplifies privacy against an adversary who does not know the rounds.
+        coins: the coins, if they decide on each round. They amplify privacy against an adversary
+            who does not know the rounds.
+        cohorts: the sizes, if each round draws a fresh cohort of fixed size. This amplifies
+            privacy against an adversary who does not know the rounds.
         events: the exact law of one unit's rounds; ``None`` if it has no known closed form. It
             is the law of a single unit: with cohorts of fixed size, units depend on each other.
         events_at_most: if there are no ``events``, events of which this law only leaves out some
@@ -553,9 +553,8 @@ class ParticipationLaw:
         Raises:
             ValueError: if an argument is out of range.
         """
-        if len(steps) != len(rates) or not all(
-            0 <= rate <= 1 for rate in rates
-        ):
+        is_in_range = all(0 <= rate <= 1 for rate in rates)
+        if len(steps) != len(rates) or not is_in_range:
             raise_invalid(
                 "rates",
                 rates,
@@ -567,6 +566,9 @@ class ParticipationLaw:
         check_count("records", records)
         counts = tuple(len(weights) for weights in steps)
         local = LocalSteps(counts, tuple(map(float, rates)), records)
+        coins = None
+        if records == 1:
+            coins = Coins(local.total, max(rates, default=0.0))
         return cls(
             len(steps),
             local.participations,
@@ -575,9 +577,7 @@ class ParticipationLaw:
             unit=unit_of_records(records),
             hidden=min(local.rates, default=1.0) < 1,
             adjacency="add-or-remove",
-            coins=Coins(local.total, max(rates, default=0.0))
-            if records == 1
-            else None,
+            coins=coins,
             events=Events.steps(steps, rates, records),
             local=local,
         )
@@ -624,27 +624,36 @@ class ParticipationLaw:
             for start, end in self.blocks
             if start < rounds
         )
-        coins = self.coins
-        local = self.local and self.local.first(rounds)
-        if local is not None:
-            participations: float | None = local.participations
+        participations = None if self.rate is None else self.rate * rounds
+        limit = rounds
+        local = None
+        if self.local is not None:
+            local = self.local.first(rounds)
+            participations = local.participations
             limit = local.total
-        else:
-            participations = None if self.rate is None else self.rate * rounds
-            limit = rounds
+        coins = self.coins
+        if coins is not None:
+            coins = Coins(min(coins.rounds, limit), coins.rate, coins.condition)
+        cohorts = self.cohorts
+        if cohorts is not None:
+            cohorts = dataclasses.replace(cohorts, rounds=rounds)
         return dataclasses.replace(
             self,
             rounds=rounds,
             participations=participations,
-            most=min(self.limit, len(blocks) or limit),
+            most=min(self.limit, len(blocks) if blocks else limit),
             blocks=blocks,
-            coins=coins
-            and dataclasses.replace(coins, rounds=min(coins.rounds, limit)),
-            cohorts=self.cohorts
-            and dataclasses.replace(self.cohorts, rounds=rounds),
-            events=self.events and self.events.first(rounds),
-            events_at_most=self.events_at_most
-            and self.events_at_most.first(rounds),
-            dominating=self.dominating and self.dominating.first(rounds),
+            coins=coins,
+            cohorts=cohorts,
+            events=_first(self.events, rounds),
+            events_at_most=_first(self.events_at_most, rounds),
+            dominating=_first(self.dominating, rounds),
             local=local,
         )
+
+
+def _first(events: Events | None, rounds: int) -> Events | None:
+    """The events of the first rounds, if the events are known."""
+    if events is None:
+        return None
+    return events.first(rounds)
