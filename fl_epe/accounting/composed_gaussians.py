@@ -35,9 +35,8 @@ _MAX_CELLS = (
 _MAX_CHANGE = 1e-2
 _NO_NOISE = 1e-150  # a smaller noise counts as this much; ε is infinite with it
 _USUAL_TRUNCATION = -50.0  # dp-accounting's log_mass_truncation_bound
-_NEGLIGIBLE_SHARE = (
-    1e-3  # share of δ in tails of participations that count as an infinite ε
-)
+# Share of δ in tails of participations; their ε counts as infinite.
+_NEGLIGIBLE_SHARE = 1e-3
 
 
 def gaussian_epsilon(

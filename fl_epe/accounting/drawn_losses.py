@@ -35,6 +35,7 @@ _STREAM = 31  # of the random generator, see fl_epe.seeding
 _LARGEST_EXPONENT = 300.0
 # Largest score that rescaling allows for, in standard deviations above its mean.
 _LARGEST_SCORE = 8.0
+_ROOT_ERROR = 1e-9  # relative error of ε as a root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -276,7 +277,9 @@ def _largest_epsilon(losses: Floats, largest_mean: float) -> float:
     if excess(0.0) <= 0:
         return 0.0
     return float(
-        scipy.optimize.brentq(excess, 0.0, float(losses.max()), rtol=1e-9)
+        scipy.optimize.brentq(
+            excess, 0.0, float(losses.max()), rtol=_ROOT_ERROR
+        )
     )
 
 

@@ -60,6 +60,7 @@ _MAX_GROUPS = 4  # groups of signals that are distinguished in a longer epoch
 _ROUNDING_MARGIN = 5  # of a sum of rounding errors, in its standard deviations
 _LARGEST_EXPONENT = 300.0  # largest ε whose exponential dp-accounting may take
 _LARGEST_SCORE = 37.0  # above it a normal's tail probability underflows
+_ROOT_ERROR = 1e-12  # relative error of ε as a root
 _CELLS_OF_A_ROUND = 2000  # cells of a grid of a round's score, on each side
 _CELLS = 2**14  # cells of the grid on which losses of several epochs are added
 
@@ -284,7 +285,7 @@ def _epsilon(
     def excess(epsilon: float) -> float:
         return loss.delta(epsilon) - delta
 
-    return float(scipy.optimize.brentq(excess, 0.0, bound, rtol=1e-12))
+    return float(scipy.optimize.brentq(excess, 0.0, bound, rtol=_ROOT_ERROR))
 
 
 def _composed(
