@@ -376,10 +376,10 @@ class Cyclic(Epochs):
             # Where the order ends, the cohort goes on from its start.
             wrapped = max(end - population, 0)
             yield np.sort(np.concatenate([order[start:end], order[:wrapped]]))
-            start = wrapped or end
+            start = wrapped if wrapped > 0 else end
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: distances that differ by one round, and a type for each position."""
+        """See `Schedule.law`: a type for each position; distances differ by at most one round."""
         total = max(round(self.epochs * population), 1)
         distance, remainder = divmod(self.rounds * population, total)
         # Four positions for each round represent a larger population.
