@@ -1,7 +1,7 @@
-"""ε of Gaussian mechanisms that are composed: known rounds, a random number, secret coins, cohorts.
+"""ε of composed Gaussian mechanisms: known rounds, a random number of rounds, or secret coins.
 
-The noise multiplier z is the noise's standard deviation over the clip norm, so that one client
-shifts the sum of clipped updates by at most 1/z standard deviations.
+The noise multiplier z is the noise's standard deviation divided by the clip norm, so that one
+client shifts the sum of clipped updates by at most 1/z standard deviations.
 
 Examples:
     >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
-from fl_epe.accounting.renyi import LEAST_DELTA, LOST, renyi_epsilon
+from fl_epe.accounting.renyi import MIN_FFT_DELTA, TAIL_SHARE, renyi_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import (
     Floats,
@@ -25,16 +25,18 @@ from fl_epe.checks import (
     tail_sums,
 )
 
-_COARSEST = 1e-2  # largest step of the privacy-loss grid, in nats
-_FINEST = 1e-6  # its smallest step, in nats
-_LARGEST_STEP = 500.0  # dp-accounting takes the exponential of the step
-# The grid is fine enough when a step of a tenth changes ε by at most this part.
-_CLOSE_ENOUGH = 1e-2
-_NO_NOISE = 1e-150  # a smaller noise counts as this much; ε is infinite with it
-_USUAL_TRUNCATION = -50.0  # dp-accounting's log_mass_truncation_bound
-_MOST_CELLS = (
+_USUAL_STEP = 1e-2  # first step of the privacy-loss grid, in nats
+_MIN_STEP = 1e-6
+_MAX_STEP = 500.0  # dp-accounting takes the exponential of the step
+_MAX_CELLS = (
     2e5  # ε over the grid's step; convolutions then take about a second
 )
+# The grid is fine enough if a tenth of the step changes ε by at most this share.
+_MAX_CHANGE = 1e-2
+_NO_NOISE = 1e-150  # a smaller noise counts as this much; ε is infinite with it
+_USUAL_TRUNCATION = -50.0  # dp-accounting's log_mass_truncation_bound
+# Share of δ in tails of participations; their ε counts as infinite.
+_NEGLIGIBLE_SHARE = 1e-3
 
 
 def gaussian_epsilon(
@@ -76,10 +78,8 @@ def random_participations_epsilon(
     """
     # Probabilities of at least 0, 1, 2, … participations.
     tails = tail_sums(probabilities)[:-1]
-    shifts = np.sqrt(np.arange(len(probabilities))) / max(
-        noise_multiplier, _NO_NOISE
-    )
-    shifts[tails <= delta / 1000] = math.inf
+    shifts = np.sqrt(np.arange(len(tails))) / max(noise_multiplier, _NO_NOISE)
+    shifts[tails <= _NEGLIGIBLE_SHARE * delta] = math.inf
     return known_expected_score_epsilon(shifts, delta, weights=probabilities)
 
 
@@ -120,18 +120,19 @@ def poisson_epsilon(
         raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")
     if sampling_rate == 0 or rounds == 0:
         return 0.0
-    distance = 1 + replace_one  # between the two sums, in clip norms
+    distance = 2 if replace_one else 1  # between the two sums, in clip norms
     epsilon = gaussian_epsilon(noise_multiplier / distance, delta, rounds)
     if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
         return epsilon
-    step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
-    while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
+    step = min(max(_USUAL_STEP, epsilon / _MAX_CELLS), _MAX_STEP)
+    # The factor allows for rounding of the first step.
+    while step >= _MIN_STEP and epsilon <= 1.01 * _MAX_CELLS * step:
         finer = _pld_epsilon(
             noise_multiplier, sampling_rate, rounds, delta, replace_one, step
         )
-        is_settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
+        is_fine_enough = abs(epsilon - finer) <= _MAX_CHANGE * finer
         epsilon = min(epsilon, finer)
-        if is_settled:
+        if is_fine_enough:
             break
         step /= 10
     return epsilon
@@ -152,32 +153,40 @@ def _pld_epsilon(
     from dp_accounting.pld import privacy_loss_distribution
 
     relation = "REPLACE_ONE" if replace_one else "ADD_OR_REMOVE_ONE"
-    truncated = delta * LOST / rounds
+    truncated_mass = delta * TAIL_SHARE / rounds
     round_distribution = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         value_discretization_interval=step,
         sampling_prob=rate,
         neighboring_relation=dp_accounting.NeighboringRelation[relation],
-        log_mass_truncation_bound=min(math.log(truncated), _USUAL_TRUNCATION),
+        log_mass_truncation_bound=min(
+            math.log(truncated_mass), _USUAL_TRUNCATION
+        ),
     )
-    if delta >= LEAST_DELTA:
+    if delta >= MIN_FFT_DELTA:
         return epsilon_of_losses(round_distribution.self_compose(rounds), delta)
-    epsilons = []
-    for pmf in (
-        round_distribution._pmf_remove.to_dense_pmf(),
-        round_distribution._pmf_add.to_dense_pmf(),
-    ):
-        terms = [(_losses(pmf), pmf._probs, rounds)]
-        epsilons.append(
-            renyi_epsilon(terms, delta, rounds * pmf._infinity_mass)
+    return max(
+        renyi_epsilon(
+            [(_losses(pmf), pmf._probs, rounds)],
+            delta,
+            rounds * pmf._infinity_mass,
         )
-    return max(epsilons)
+        for pmf in _both_directions(round_distribution)
+    )
+
+
+def _both_directions(distribution: Any) -> list[Any]:
+    """The probability mass functions of a ``PrivacyLossDistribution``."""
+    return [
+        distribution._pmf_remove.to_dense_pmf(),
+        distribution._pmf_add.to_dense_pmf(),
+    ]
 
 
 def _losses(pmf: Any) -> Floats:
     """The losses of dp-accounting's probability mass function, ascending."""
-    places = np.arange(pmf.size) + pmf._lower_loss
-    return np.asarray(places * pmf._discretization, np.float64)
+    multiples = np.arange(pmf.size) + pmf._lower_loss
+    return np.asarray(multiples * pmf._discretization, np.float64)
 
 
 def epsilon_of_losses(distribution: Any, delta: float) -> float:
@@ -193,10 +202,8 @@ def epsilon_of_losses(distribution: Any, delta: float) -> float:
         distribution: a ``PrivacyLossDistribution`` of both directions.
         delta: target δ in (0, 1).
     """
-    return max(
-        _epsilon_of_pmf(distribution._pmf_remove.to_dense_pmf(), delta),
-        _epsilon_of_pmf(distribution._pmf_add.to_dense_pmf(), delta),
-    )
+    pmfs = _both_directions(distribution)
+    return max(_epsilon_of_pmf(pmf, delta) for pmf in pmfs)
 
 
 def _epsilon_of_pmf(pmf: Any, delta: float) -> float:
@@ -209,13 +216,13 @@ def _epsilon_of_pmf(pmf: Any, delta: float) -> float:
     excess = pmf._infinity_mass + np.cumsum(probabilities) - delta
     with np.errstate(divide="ignore"):  # ln 0 = −∞
         log_weights = np.logaddexp.accumulate(np.log(probabilities) - losses)
-    above = excess > 0
-    return float(
-        np.max(np.log(excess[above]) - log_weights[above], initial=0.0)
-    )
+    is_above = excess > 0
+    epsilons = np.log(excess[is_above]) - log_weights[is_above]
+    return float(np.max(epsilons, initial=0.0))
 
 
 def _check(noise_multiplier: float, delta: float) -> None:
+    """Raise an error unless both are in range."""
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
     check_probability("delta", delta)

@@ -29,12 +29,13 @@ from fl_epe.checks import (
 from fl_epe.schedules import Events, ParticipationLaw
 from fl_epe.seeding import generator
 
-_AT_ONCE = 8192  # draws that are in memory at a time
+_MAX_IN_MEMORY = 8192  # draws that are in memory at a time
 _STREAM = 31  # of the random generator, see fl_epe.seeding
-_MOST_EXPONENT = (
-    300.0  # likelihood ratios are rescaled before they exceed its exponential
-)
-_FAR = 8.0  # largest deviation of a score, in standard deviations, that rescaling allows for
+# Likelihood ratios are rescaled before they exceed the exponential of this.
+_LARGEST_EXPONENT = 300.0
+# Largest score that rescaling allows for, in standard deviations above its mean.
+_LARGEST_SCORE = 8.0
+_ROOT_ERROR = 1e-9  # relative error of ε as a root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,9 +43,10 @@ class SecretRounds:
     """A client who tosses a coin in each round, unless its last participation bars it.
 
     Attributes:
-        chances: the probability of taking part in each round, for a client who may, ``(T,)``.
-        barred_from: for each round, the first round that bars: a client whose last
-            participation is that round or a later one may not take part, ``(T,)``.
+        chances: the probability of taking part in each round, for a client who is not barred,
+            ``(T,)``.
+        barred_from: for each round, the first round that bars it: a client whose last
+            participation is that round or a later one may not take part, ``(T,)``, ascending.
         bands: the distance of rounds from which on they share no noise.
         root: the matrix whose rows have the inner products ``signals``, ``(T, T)``, sparse.
         signals: CᵀC/z² of the absolute values of C, whose columns are scaled to a norm of at
@@ -60,90 +62,80 @@ class SecretRounds:
     def losses(
         self, draws: int, rng: np.random.Generator
     ) -> tuple[Floats, Floats]:
-        """Draws losses of the dominating pair, with and without the client, ``(draws,)`` each."""
+        """Losses of the dominating pair, with and without the client, ``(draws,)`` each."""
         with_client = np.empty(draws)
         without_client = np.empty(draws)
-        for first in range(0, draws, _AT_ONCE):
-            count = min(_AT_ONCE, draws - first)
-            part = slice(first, first + count)
-            added = self.signals @ self.drawn(count, rng).astype(np.float64)
-            with_client[part] = self.log_ratios(self._noise(count, rng) + added)
-            without_client[part] = -self.log_ratios(self._noise(count, rng))
+        for first in range(0, draws, _MAX_IN_MEMORY):
+            count = min(_MAX_IN_MEMORY, draws - first)
+            block = slice(first, first + count)
+            presence = self.presence(count, rng).astype(np.float64)
+            scores = self._noise(count, rng) + self.signals @ presence
+            with_client[block] = self.log_ratios(scores)
+            without_client[block] = -self.log_ratios(self._noise(count, rng))
         return with_client, without_client
 
-    def drawn(self, count: int, rng: np.random.Generator) -> Booleans:
-        """Draws the rounds in which each of ``count`` clients takes part, ``(T, count)``."""
-        last = np.full(count, -1)
+    def presence(self, count: int, rng: np.random.Generator) -> Booleans:
+        """Draw the rounds in which each of ``count`` clients takes part, ``(T, count)``."""
+        last_round = np.full(count, -1)
         present = np.empty((len(self.chances), count), bool)
         for t, chance in enumerate(self.chances):
-            present[t] = (last < self.barred_from[t]) & (
-                rng.random(count) < chance
-            )
-            last[present[t]] = t
+            is_heads = rng.random(count) < chance
+            present[t] = (last_round < self.barred_from[t]) & is_heads
+            last_round[present[t]] = t
         return present
 
     def _noise(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draws scores without the client, ``(T, count)``."""
-        return np.asarray(
-            self.root @ rng.standard_normal((len(self.chances), count))
-        )
+        """Draw scores without the client, ``(T, count)``."""
+        normal = rng.standard_normal((len(self.chances), count))
+        return np.asarray(self.root @ normal)
 
     def log_ratios(self, scores: Floats) -> Floats:
         """Logarithms of the likelihood ratio of a client that may have taken part, ``(draws,)``.
 
-        A forward recursion over the client's last round. That round either shares noise with
-        rounds to come (``near``), or only bars some of them (``waiting``), or no longer matters
-        (``free``).
+        A forward recursion over the client's last round. The likelihood ratio of all histories
+        with the same last round is one term, until this round neither bars later rounds nor
+        shares noise with them. Then the term is added to ``free``.
 
         Args:
             scores: for each round, the inner product of its column with the released values,
                 over z², ``(T, draws)``.
         """
         squares = self.signals.diagonal()
-        # For each last round, the first round from which on it bars no other.
-        free_from = np.searchsorted(
-            self.barred_from, np.arange(len(scores)), side="right"
-        )
-        zeros = np.zeros(scores.shape[1])
-        logs = zeros
+        logs = np.zeros(scores.shape[1])
         free = np.ones(scores.shape[1])
-        near: dict[int, Floats] = {}
-        waiting: dict[int, Floats] = {}
-        largest_exponent = squares.max() / 2 + _FAR * math.sqrt(squares.max())
-        rounds_between_scalings = max(int(_MOST_EXPONENT / largest_exponent), 1)
+        by_last_round: dict[int, Floats] = {}
+        largest_exponent = squares.max() / 2
+        largest_exponent += _LARGEST_SCORE * math.sqrt(squares.max())
+        rounds_per_scaling = max(int(_LARGEST_EXPONENT / largest_exponent), 1)
         for t, chance in enumerate(self.chances):
-            past = t - self.bands
-            if past in near:
-                end = max(int(free_from[past]), t)
-                waiting[end] = waiting.get(end, zeros) + near.pop(past)
-            free = free + waiting.pop(t, zeros)
+            bars = self.barred_from[t]
+            for last in list(by_last_round):
+                if last < bars and last <= t - self.bands:
+                    free = free + by_last_round.pop(last)
             if chance == 0:
                 continue
             present = free * chance
-            free *= 1 - chance
-            for last in near:
-                if last < self.barred_from[t]:
+            free = free * (1 - chance)
+            for last, ratios in by_last_round.items():
+                if last < bars:
                     shared = math.exp(-float(self.signals[last, t]))
-                    present += near[last] * (chance * shared)
-                    near[last] *= 1 - chance
+                    present += ratios * (chance * shared)
+                    ratios *= 1 - chance
             present *= np.exp(scores[t] - squares[t] / 2)
-            near[t] = present
-            if t % rounds_between_scalings == 0:
-                total = free + sum(waiting.values()) + sum(near.values())
-                logs = logs + np.log(total)
+            by_last_round[t] = present
+            if t % rounds_per_scaling == 0:
+                total = free + sum(by_last_round.values())
+                logs += np.log(total)
                 free = free / total
-                near = {last: weights / total for last, weights in near.items()}
-                waiting = {
-                    end: weights / total for end, weights in waiting.items()
-                }
-        total = free + sum(waiting.values()) + sum(near.values())
-        return np.asarray(logs + np.log(total))
+                for ratios in by_last_round.values():
+                    ratios /= total
+        return logs + np.log(free + sum(by_last_round.values()))
 
 
 def secret_rounds(
     law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float
 ) -> SecretRounds | None:
-    """A client's rounds as a chain in time, if they are secret and drawn independently.
+    """A client's rounds as a Markov chain, if they are secret and independent of other clients.
 
     Args:
         law: the law of a client's participations.
@@ -153,29 +145,33 @@ def secret_rounds(
     Returns:
         The chain, or ``None`` for any other law, see `drawn_epsilon`.
     """
+    # In these laws a client's rounds do not depend on other clients.
     is_independent = (
         law.uniform or law.coins is not None or law.dominating is not None
     )
     events = law.events
     if not (law.hidden and is_independent) or events is None:
         return None
-    is_plain = (
-        len(events.shares) == 1 and events.counts is None and events.keep == 1
+    has_only_rests = (
+        len(events.shares) == 1
+        and events.counts is None
+        and events.keep == 1
+        and events.most is None
+        and events.exactly is None
     )
-    if not is_plain or events.most is not None or events.exactly is not None:
-        return None
-    if np.any(np.diff(events.rounds) <= 0):
+    is_in_time = np.all(np.diff(events.rounds) > 0)
+    if not (has_only_rests and is_in_time):
         return None
     chances, barred_from = _chances_in_time(events, law.rounds)
     columns = np.eye(law.rounds) if strategy is None else np.abs(strategy)
     bands = bands_of(columns)
-    # The last round that may precede each round, and the last one that may precede that.
+    # The last round that may precede each round, and the last one that may precede that; -1 for
+    # none.
     previous = barred_from - 1
     second_previous = np.where(previous >= 0, barred_from[previous] - 1, -1)
-    if np.any(
-        (second_previous >= 0)
-        & (np.arange(law.rounds) - second_previous < bands)
-    ):
+    distances = np.arange(law.rounds) - second_previous
+    # The recursion over the last round knows no other round that shares noise with the next.
+    if np.any(distances[second_previous >= 0] < bands):
         return None
     # A noisy count with independent noise may share the budget: a column's norm counts as at
     # least 1.
@@ -189,14 +185,18 @@ def secret_rounds(
 
 
 def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
-    """The fields ``chances`` and ``barred_from`` of `SecretRounds`."""
+    """The fields ``chances`` and ``barred_from`` of `SecretRounds`.
+
+    An event with several rounds becomes a coin in each round, whose chance is that of the round if
+    the client was in no earlier round of the event.
+    """
     chances = np.zeros(rounds)
     barred_from = np.arange(rounds)
     for number in np.unique(events.events):
         rows = events.events == number
         event_chances = events.chances[rows]
         event_rounds = events.rounds[rows]
-        # The probability that the client has not taken part before each row.
+        # The probability that the client is in no earlier round of the event.
         absent = 1 - np.append(0.0, np.cumsum(event_chances)[:-1])
         chances[event_rounds] = np.minimum(
             event_chances / np.maximum(absent, event_chances), 1.0
@@ -252,15 +252,15 @@ def drawn_epsilon(
     chain = secret_rounds(law, strategy, noise_multiplier)
     if chain is None:
         return None
-    log_doubt = math.log(
-        2 / (1 - confidence)
-    )  # half of the doubt for each direction
-    doubt = log_doubt / draws
-    if -math.expm1(-doubt) >= delta:
-        fewest = math.ceil(log_doubt / -math.log1p(-delta))
+    # Each direction may fail with half of the probability 1 − confidence.
+    log_failure = math.log((1 - confidence) / 2)
+    divergence = -log_failure / draws
+    # Even a mean of 0 does not show an expectation of at most δ.
+    if -math.expm1(-divergence) >= delta:
+        fewest = math.ceil(log_failure / math.log1p(-delta))
         raise_invalid("draws", draws, f"more than {fewest} for δ = {delta:g}")
     rng = generator(seed, _STREAM)
-    largest_mean = _largest_mean(delta, doubt)
+    largest_mean = _largest_mean(delta, divergence)
     return max(
         _largest_epsilon(losses, largest_mean)
         for losses in chain.losses(draws, rng)
@@ -277,16 +277,22 @@ def _largest_epsilon(losses: Floats, largest_mean: float) -> float:
     if excess(0.0) <= 0:
         return 0.0
     return float(
-        scipy.optimize.brentq(excess, 0.0, float(losses.max()), rtol=1e-9)
+        scipy.optimize.brentq(
+            excess, 0.0, float(losses.max()), rtol=_ROOT_ERROR
+        )
     )
 
 
-def _largest_mean(delta: float, doubt: float) -> float:
-    """The largest mean of draws that shows an expectation of at most δ, with this doubt."""
+def _largest_mean(delta: float, divergence: float) -> float:
+    """The mean below ``delta`` from which δ has this Kullback–Leibler divergence.
+
+    By Chernoff's bound, draws of an expectation above δ have a smaller mean with probability at
+    most exp(−draws · divergence).
+    """
 
     def surplus(mean: float) -> float:
-        divergence = scipy.special.rel_entr(mean, delta)
-        divergence += scipy.special.rel_entr(1 - mean, 1 - delta)
-        return float(divergence) - doubt
+        of_mean = scipy.special.rel_entr(mean, delta)
+        of_rest = scipy.special.rel_entr(1 - mean, 1 - delta)
+        return float(of_mean + of_rest) - divergence
 
     return float(scipy.optimize.brentq(surplus, 0.0, delta))

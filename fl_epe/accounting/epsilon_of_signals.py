@@ -17,16 +17,17 @@ from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
 from fl_epe.checks import Floats
 from fl_epe.schedules import Events
 
-_LEAST = 1e-9  # the least expected score of a round: its logarithm is taken
+# Smaller expected scores of a round are raised to it, as their logarithms are taken.
+_MIN_SIGNAL = 1e-9
 
 
 def epsilon_of_signals(
     signals: Floats, delta: float, events: Events | None = None
 ) -> float:
-    """ε of a client whose score moves by ``signals`` where it takes part, in units of the noise.
+    """ε of a client from the expected score of each round, in units of the noise.
 
-    If the rounds are known, it is ε of two Gaussians that are √Σ a_t² apart (Andrew et al.
-    2024, Algorithm 3, at the expected scores). If they are hidden, it is ε of the mixture over
+    If the adversary knows the client's rounds, it is ε of two Gaussians that are √Σ a_t² apart
+    (Andrew et al. 2024, Algorithm 3, at the expected scores). If not, it is ε of the mixture over
     all rounds that the client may have.
 
     Args:
@@ -40,4 +41,6 @@ def epsilon_of_signals(
     """
     if events is None:
         return float(epsilon_of_shift(float(np.linalg.norm(signals)), delta))
-    return hidden_rounds_epsilon(events, np.maximum(signals, _LEAST), delta)
+    return hidden_rounds_epsilon(
+        events, np.maximum(signals, _MIN_SIGNAL), delta
+    )

@@ -28,55 +28,56 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting.mixtures import rounded_up
+from fl_epe.accounting.mixtures import raised_to_largest, rounded_up
 from fl_epe.checks import Booleans, Floats, Integers, raise_invalid, tail_sums
 from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
 
 _CELLS = 1000  # steps of the lattice in the weight of a mean participation
-_FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
-_MOST_ROWS = 1e8  # simulated participations: they take half a minute
-_ROWS_A_ROUND = (
-    150  # participations that take as long as a round's own overhead
-)
-_MOST_CELLS = (
-    4_000_000  # rounds times drawn clients, which are in memory at once
-)
-_FEW = 10_000  # clients that are drawn where all of them would take minutes
-_AS_LARGE = 1e-6  # relative difference of weights that count as the largest one
+# A smaller tail is cut off, and counts as the largest possible expected score.
+_NEGLIGIBLE_TAIL = 1e-30
 _EVENTS_BETWEEN_CUTS = 8  # events after which negligible tails are cut
-_MANY = 20_000  # a law of more expected scores is rounded
-_COARSE = 2e-4  # largest relative error of that rounding
-_MOST_WORK = 4e9  # cells times rows: they take half a minute
+_MAX_VALUES = 20_000  # a law of more expected scores is rounded
+_ROUNDING = 2e-4  # largest relative error of that rounding
+_MAX_WORK = 4e9  # cells times rows: they take half a minute
+_MAX_DRAWN_PARTICIPATIONS = 1e8  # they take half a minute
+_PARTICIPATIONS_PER_ROUND = 150  # they take as long as a round without clients
+_MAX_DRAWN_CELLS = 4_000_000  # rounds times drawn clients of `drawn_law`
+_MIN_CHANCE = 1e-12  # smaller chances of absence are rounding errors
+_ALMOST_ONE = 1 - 1e-12  # undoes rounding of quotients that are whole numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExpectedScoreLaw:
-    """Expected scores of clients and their probabilities, either computed or simulated.
+    """Expected scores of clients and their probabilities, either computed or drawn.
 
     Attributes:
         expected_scores: distinct and ascending, ``(values,)``.
         shares: the probability of each expected score, ``(values,)``; their sum is 1.
-        drawn: number of clients that were drawn; 0 where the law is computed.
-        whole: whether whole populations were drawn, rather than some clients of each.
+        populations: number of populations that were drawn; 0 if the law is computed.
     """
 
     expected_scores: Floats
     shares: Floats
-    drawn: int = 0
-    whole: bool = True
+    populations: int = 0
 
     @classmethod
     def of(
         cls, expected_scores: np.ndarray, shares: Floats | None = None
     ) -> ExpectedScoreLaw:
-        """The law of values in any order; without ``shares`` all are equally likely."""
+        """The law of values in any order, which may be repeated.
+
+        Args:
+            expected_scores: the values, ``(n,)``.
+            shares: numbers in proportion to their probabilities, ``(n,)``; by default all values
+                are equally likely.
+        """
         weights = np.ones(len(expected_scores)) if shares is None else shares
         values, places = np.unique(expected_scores, return_inverse=True)
-        summed = np.asarray(
-            np.bincount(places, weights / weights.sum()), np.float64
-        )
-        return cls(values[summed > 0], summed[summed > 0])
+        summed = np.bincount(places, weights / weights.sum())
+        is_possible = summed > 0
+        possible = np.asarray(summed[is_possible], np.float64)
+        return cls(values[is_possible], possible)
 
     def root(self) -> ExpectedScoreLaw:
         """The law of the expected score's square root."""
@@ -84,21 +85,16 @@ class ExpectedScoreLaw:
             self, expected_scores=np.sqrt(self.expected_scores)
         )
 
-    def largest(self, clients: int, confidence: float = 0.95) -> float | None:
+    def largest(self, clients: int, confidence: float = 0.95) -> float:
         """An expected score that none of ``clients`` clients exceeds.
 
         Guarantee: the probability that any client exceeds it is at most ``1 - confidence``.
         That probability is at most ``clients`` times the one for a single client, however the
-        clients depend on each other.
-
-        Returns:
-            The expected score. If clients were drawn, it is the largest of theirs, or ``None``
-            if they were not whole populations.
+        clients depend on each other. If populations were drawn, it is the largest expected
+        score of all their clients, see `clients_law`.
         """
-        if self.drawn:
-            if self.whole:
-                return float(self.expected_scores[-1])
-            return None
+        if self.populations:
+            return float(self.expected_scores[-1])
         tails = tail_sums(self.shares[1:])  # P[expected score > value]
         first = np.argmax(tails * clients <= 1 - confidence)
         return float(self.expected_scores[first])
@@ -125,25 +121,25 @@ def expected_score_law(
     """
     weights = np.asarray(weights, np.float64)
     rounds = int(events.rounds.max(initial=-1)) + 1
-    in_range = np.all((weights >= 0) & np.isfinite(weights))
-    if weights.ndim != 1 or len(weights) < rounds or not in_range:
+    is_in_range = np.all((weights >= 0) & np.isfinite(weights))
+    if weights.ndim != 1 or len(weights) < rounds or not is_in_range:
         raise_invalid("weights", weights, f">= 0, one for each of {rounds}")
-    largest = float(weights.max(initial=0.0)) or 1.0
-    shape = np.round(weights / largest, 12)
-    shape[shape > 1 - _AS_LARGE] = 1.0
+    largest = float(weights.max(initial=0.0))
+    scale = largest if largest > 0 else 1.0
+    shape = raised_to_largest(np.round(weights / scale, 12), 1.0)
     law = _law_of_shape(events, shape.tobytes())
     if law is None:
         return None
-    return dataclasses.replace(
-        law, expected_scores=largest * law.expected_scores
-    )
+    return dataclasses.replace(law, expected_scores=scale * law.expected_scores)
 
 
 @functools.lru_cache(maxsize=16)
 def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
     """The law of Σ w_t for weights that are at most 1, as bytes."""
     weights = np.frombuffer(shape)
-    if np.all(events.chances == 1) and events.keep == 1 and events.rest == 1:
+    # Of such events, as of a trace, each type has one expected score.
+    is_certain = np.all(events.chances == 1) and events.keep == 1
+    if is_certain and events.rest == 1:
         scores = _scores_of_rows(events, weights)
         if events.most is not None:
             scores = np.where(events.events < events.most, scores, 0.0)
@@ -158,11 +154,10 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
         values.append(law_of_type[0])
         shares.append(law_of_type[1])
     law = ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
-    if len(law.expected_scores) < _MANY:
+    if len(law.expected_scores) < _MAX_VALUES:
         return law
-    return ExpectedScoreLaw.of(
-        rounded_up(law.expected_scores, _COARSE), law.shares
-    )
+    rounded = rounded_up(law.expected_scores, _ROUNDING)
+    return ExpectedScoreLaw.of(rounded, law.shares)
 
 
 def _scores_of_rows(events: Events, weights: Floats) -> Floats:
@@ -185,30 +180,31 @@ def drawn_law(
 
     Args:
         schedule: the participation schedule.
-        expected_scores: a function from the presence of m clients in each round, ``(T, m)``, to
-            their expected scores, ``(m,)``.
+        expected_scores: function of the presence of m clients in each round, ``(T, m)``, that
+            returns their expected scores, ``(m,)``.
         clients: the number of clients.
         confidence: see `clients_law`.
         seed: the seed of the draws.
 
     Returns:
-        The law, or ``None`` if it would take too much memory.
+        The law, or ``None`` if it would take too much time or memory.
     """
     populations = _populations(confidence)
     rng = generator(seed, 0)
-    if populations * clients * schedule.rounds > _MOST_CELLS:
+    if populations * clients * schedule.rounds > _MAX_DRAWN_CELLS:
         return None
     scores = [
         expected_scores(presence(schedule, clients, rng))
         for _ in range(populations)
     ]
     law = ExpectedScoreLaw.of(np.concatenate(scores))
-    return dataclasses.replace(law, drawn=populations * clients)
+    return dataclasses.replace(law, populations=populations)
 
 
 def _populations(confidence: float) -> int:
     """How many populations to draw, see ``confidence`` of `clients_law`."""
-    return math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
+    populations = math.log(1 - confidence) / math.log(confidence)
+    return math.ceil(populations * _ALMOST_ONE)
 
 
 def clients_law(
@@ -221,8 +217,7 @@ def clients_law(
 ) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over a client's rounds.
 
-    It is computed if possible. Else all clients of several populations are drawn, or 10,000
-    clients of each if all of them would take too long.
+    It is computed if possible. Else several populations are drawn.
 
     Args:
         schedule: the participation schedule.
@@ -254,28 +249,19 @@ def _law_of_clients(
     populations: int,
     seed: int,
 ) -> ExpectedScoreLaw | None:
-    """The law of clients that are drawn: all of each population, or 10,000 of them."""
+    """The law of Σ w_t over all clients of drawn populations, for weights as bytes."""
+    participations = clients * (1 + schedule.participations())
+    participations += _PARTICIPATIONS_PER_ROUND * schedule.rounds
+    if populations * participations > _MAX_DRAWN_PARTICIPATIONS:
+        return None
     rng = generator(seed, 0)
-    for count in (clients, min(clients, _FEW)):
-        rows = (
-            count * (1 + schedule.participations())
-            + _ROWS_A_ROUND * schedule.rounds
-        )
-        if populations * rows > _MOST_ROWS:
-            continue
-        sums = np.zeros((populations, count))
-        for population in sums:
-            cohorts = schedule.cohorts(count, rng)
-            for weight, cohort in zip(
-                np.frombuffer(weights), cohorts, strict=True
-            ):
-                population[cohort] += weight
-        law = ExpectedScoreLaw.of(sums.ravel())
-        is_whole = count == clients
-        return dataclasses.replace(
-            law, drawn=populations * count, whole=is_whole
-        )
-    return None
+    sums = np.zeros((populations, clients))
+    for population in sums:
+        cohorts = schedule.cohorts(clients, rng)
+        for weight, cohort in zip(np.frombuffer(weights), cohorts, strict=True):
+            population[cohort] += weight
+    law = ExpectedScoreLaw.of(sums.ravel())
+    return dataclasses.replace(law, populations=populations)
 
 
 def _type_law(
@@ -283,37 +269,38 @@ def _type_law(
 ) -> tuple[Floats, Floats] | None:
     """The expected scores of a type of clients, and their probabilities times the type's share."""
     scores = _scores_of_rows(events, weights)
-    expected = float(events.chances.sum())
-    if expected == 0 or not np.any(scores > 0):
+    participations = float(events.chances.sum())
+    if participations == 0 or not np.any(scores > 0):
         return np.zeros(1), np.array([share])
     cap = events.most
-    if cap is not None and cap > expected:
+    if cap is not None and cap > participations:
         # By Chernoff's bound, a client may be too unlikely to reach the cap.
-        log_tail = cap - expected - cap * math.log(cap / expected)
-        if log_tail < math.log(_FORGOTTEN):
+        log_tail = cap - participations - cap * math.log(cap / participations)
+        if log_tail < math.log(_NEGLIGIBLE_TAIL):
             cap = None
     step = _step(scores, events.chances)
-    places = np.ceil(scores / step * (1 - 1e-12)).astype(np.int64)
-    counted = cap if events.exactly is None else events.exactly
-    rows = 1 if counted is None else counted + 1
-    work = rows * events.rest * len(places) * (expected + 20) * places.mean()
-    if work > _MOST_WORK:
+    places = np.ceil(scores / step * _ALMOST_ONE).astype(np.int64)
+    largest_count = cap if events.exactly is None else events.exactly
+    rows = 1 if largest_count is None else largest_count + 1
+    # Few clients have 20 participations more than expected.
+    cells = (participations + 20) * places.mean()
+    if rows * events.rest * len(places) * cells > _MAX_WORK:
         return None
-    mass, lost = _lattice_law(events, places, rows)
-    participations = len(np.unique(events.events))
+    masses, lost = _lattice_law(events, places, rows)
+    max_participations = len(np.unique(events.events))
     if cap is not None:
-        participations = min(participations, cap)
-    # No client has a larger expected score than this.
-    largest = np.sort(scores)[::-1][:participations].sum()
-    values = step * np.arange(float(len(mass)))
+        max_participations = min(max_participations, cap)
+    # No client has a larger expected score; the tail that was cut off counts as it.
+    largest = np.sort(scores)[::-1][:max_participations].sum()
+    values = step * np.arange(float(len(masses)))
     values = np.append(np.minimum(values, largest), largest)
-    return values, np.append(mass, lost) * share
+    return values, np.append(masses, lost) * share
 
 
 def _step(scores: Floats, chances: Floats) -> float:
     """The distance of the lattice's points; the lattice is exact where all weights are equal."""
     largest = float(scores.max())
-    if scores[scores > 0].min() >= largest * (1 - 1e-12):
+    if scores[scores > 0].min() >= largest * _ALMOST_ONE:
         return largest
     # Most rounds have about the mean weight; those of the end have less, by momentum.
     mean = float(scores @ chances / chances.sum())
@@ -325,99 +312,72 @@ def _lattice_law(
 ) -> tuple[Floats, float]:
     """The probability of each lattice point after all events, and of the tail that was cut off.
 
-    In the last rounds of a run momentum has not yet added up, so weights are smaller. Before
-    these rounds only the points that are multiples of the largest weight are needed.
-
     Args:
         events: the events of one type of clients.
-        places: the score of each row, in steps of the lattice.
+        places: the score of each row of the events, in steps of the lattice.
         rows: how many numbers of participations, from 0 on, are distinguished; 1 if they are
             not.
     """
-    scale = int(places.max())
     # Probabilities of clients who do not rest, by participations so far and by lattice point.
     free = np.zeros((rows, 1))
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()
     lost = 0.0
-    capped_rows = int(
-        rows > 1
-    )  # clients in the last of several rows take part no more
-    # In an event without rows nothing happens.
+    # If participations are distinguished, clients in the last row take no further part.
+    eligible_rows = max(rows - 1, 1)
+    # An event without rows has an empty range: nothing happens in it.
     ends = np.searchsorted(
         events.events, np.arange(events.events[-1] + 2)
     ).tolist()
-    for number, (start, end) in enumerate(itertools.pairwise(ends)):
-        steps = places[start:end]
-        if scale > 1 and np.any(steps % scale):
-            free = _refined(free, scale)
-            resting = collections.deque(
-                _refined(moved, scale) for moved in resting
-            )
-            scale = 1
+    for event, (start, end) in enumerate(itertools.pairwise(ends)):
         moved = np.zeros((rows, 1))
-        if len(steps):
-            kernel = np.bincount(steps // scale, events.chances[start:end])
-            eligible = free[: rows - capped_rows]
-            chances = np.full((rows - capped_rows, 1), kernel.sum())
+        if start < end:
+            kernel = np.bincount(places[start:end], events.chances[start:end])
+            eligible = free[:eligible_rows]
+            chances = np.full((eligible_rows, 1), kernel.sum())
             if events.exactly is not None:
-                # Each client takes part in exactly so many of the remaining events.
-                remaining = events.exactly - np.arange(
-                    rows - capped_rows, dtype=np.float64
-                )
-                chances = np.minimum(remaining / (events.among - number), 1.0)[
-                    :, None
-                ]
-            members = eligible * chances
-            participating = _convolved(
-                members, kernel / kernel.sum() * events.keep
-            )
-            if events.keep < 1:
-                participating[:, : eligible.shape[1]] += (
-                    1 - events.keep
-                ) * members
-            moved = np.pad(participating, ((capped_rows, 0), (0, 0)))
-            absent = 1 - chances
-            # Probabilities below 1e-12 are rounding errors.
-            eligible *= np.where(absent > 1e-12, absent, 0.0)
+                # All choices of the remaining events are equally likely.
+                remaining = events.exactly - np.arange(float(eligible_rows))
+                chances = np.minimum(remaining / (events.among - event), 1.0)
+                chances = chances[:, None]
+            # A participation that does not count adds nothing to the score.
+            added_scores = kernel / kernel.sum() * events.keep
+            added_scores[0] += 1 - events.keep
+            participating = _convolved(eligible * chances, added_scores)
+            moved = np.pad(participating, ((rows - eligible_rows, 0), (0, 0)))
+            absence = 1 - chances
+            eligible *= np.where(absence > _MIN_CHANCE, absence, 0.0)
         resting.append(moved)
         if len(resting) >= events.rest:
             free = _sum(free, resting.popleft())
-        if number % _EVENTS_BETWEEN_CUTS == 0:
+        if event % _EVENTS_BETWEEN_CUTS == 0:
             free, cut = _without_tail(free)
             lost += cut
     for moved in resting:
         free = _sum(free, moved)
-    return _refined(free, scale).sum(axis=0), lost
+    return free.sum(axis=0), lost
 
 
-def _refined(mass: Floats, scale: int) -> Floats:
-    """The same law on a lattice that has ``scale`` times as many points."""
-    finer = np.zeros((len(mass), (mass.shape[1] - 1) * scale + 1))
-    finer[:, ::scale] = mass
-    return finer
-
-
-def _convolved(mass: Floats, kernel: Floats) -> Floats:
-    """Each row of ``mass`` convolved with a kernel that has few entries, one for each round."""
-    sums = np.zeros((len(mass), mass.shape[1] + len(kernel) - 1))
+def _convolved(masses: Floats, kernel: Floats) -> Floats:
+    """Each row of ``masses`` convolved with a kernel that has few entries, one for each round."""
+    sums = np.zeros((len(masses), masses.shape[1] + len(kernel) - 1))
     for place in np.flatnonzero(kernel).tolist():
-        sums[:, place : place + mass.shape[1]] += kernel[place] * mass
+        sums[:, place : place + masses.shape[1]] += kernel[place] * masses
     return sums
 
 
 def _sum(first: Floats, second: Floats) -> Floats:
     """The sum of two arrays of probabilities, in the memory of the longer one."""
     if first.shape[1] > second.shape[1]:
-        first, second = second, first
+        return _sum(second, first)
     second[:, : first.shape[1]] += first
     return second
 
 
-def _without_tail(mass: Floats) -> tuple[Floats, float]:
-    """``mass`` without the lattice points whose tail is negligible, and that tail."""
-    if mass.shape[1] < 2 * _CELLS:
-        return mass, 0.0
-    tails = np.append(0.0, np.cumsum(mass.sum(axis=0)[::-1]))
-    dropped = int(np.searchsorted(tails[1:], _FORGOTTEN, side="right"))
-    return mass[:, : mass.shape[1] - dropped], float(tails[dropped])
+def _without_tail(masses: Floats) -> tuple[Floats, float]:
+    """``masses`` without the lattice points whose tail is negligible, and that tail."""
+    if masses.shape[1] < 2 * _CELLS:
+        return masses, 0.0
+    tails = tail_sums(masses.sum(axis=0))
+    stop = int(np.argmax(tails <= _NEGLIGIBLE_TAIL))
+    return masses[:, :stop], float(tails[stop])

@@ -1,4 +1,4 @@
-"""The noise, or the scale of a signal, that has a given ε, for any ε that falls as noise grows.
+"""The noise or the scale of a signal at which a function ε has a given value.
 
 Examples:
     >>> from fl_epe.accounting import gaussian_epsilon
@@ -14,24 +14,24 @@ import scipy
 
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 
-_CLOSE = 1e-7  # relative error of the noise
+_NOISE_ERROR = 1e-7  # relative error of the noise
 # The search for the noise's logarithm ends at twice this bound.
-_FARTHEST = 256.0
-_LEAST = 1e-300  # ε of 0 counts as this much
-_MOST = 1e300  # a larger ratio counts as this much
-_ROUNDING = 4 * np.finfo(float).eps  # the smallest rtol that brentq takes
+_MAX_LOG_NOISE = 256.0
+_MIN_EPSILON = 1e-300  # a target of 0 counts as this much
+_MAX_RATIO = 1e300  # a larger ratio of ε to its target counts as this much
+_MIN_RTOL = 4 * np.finfo(float).eps  # the smallest rtol that brentq takes
 
 
 def noise_at(
     epsilon_of: Callable[[float], float],
     epsilon: float,
     *,
-    close: float = _CLOSE,
+    close: float = _NOISE_ERROR,
 ) -> float:
     """The least noise, up to rounding, at which ε is at most ``epsilon``.
 
     Args:
-        epsilon_of: ε as a function of noise, which does not rise as noise grows.
+        epsilon_of: ε as a function of noise, which must not rise as noise grows.
         epsilon: the target ε, >= 0.
         close: relative error of the noise.
 
@@ -39,25 +39,27 @@ def noise_at(
         The noise, positive and finite; 0 if every noise is enough, infinity if none is.
     """
 
-    def miss(log_noise: float) -> float:
-        ratio = epsilon_of(math.exp(log_noise)) / max(epsilon, _LEAST)
-        return math.log1p(min(ratio, _MOST)) - math.log(2)
+    def excess(log_noise: float) -> float:
+        """A finite value that is 0 where ε is its target, and falls as noise grows."""
+        ratio = epsilon_of(math.exp(log_noise)) / max(epsilon, _MIN_EPSILON)
+        return math.log1p(min(ratio, _MAX_RATIO)) - math.log(2)
 
     low = -1.0
     high = 1.0
-    while miss(low) < 0:
-        if low < -_FARTHEST:
+    while excess(low) < 0:
+        if low < -_MAX_LOG_NOISE:
             return 0.0
         high = low
         low *= 2
-    while miss(high) > 0:
-        if high > _FARTHEST:
+    while excess(high) > 0:
+        if high > _MAX_LOG_NOISE:
             return math.inf
         low = high
         high *= 2
     noise = math.exp(
-        scipy.optimize.brentq(miss, low, high, xtol=close, rtol=_ROUNDING)
+        scipy.optimize.brentq(excess, low, high, xtol=close, rtol=_MIN_RTOL)
     )
+    # The root may lie on the wrong side by its error.
     while epsilon_of(noise) > epsilon:
         noise *= 1 + close
     return noise
@@ -67,12 +69,12 @@ def scale_at(
     epsilon_of: Callable[[float], float],
     epsilon: float,
     *,
-    close: float = _CLOSE,
+    close: float = _NOISE_ERROR,
 ) -> float:
     """The largest scale of a signal at which ε is at most ``epsilon``, see `noise_at`.
 
     Args:
-        epsilon_of: ε as a function of the scale, which does not fall as the scale grows.
+        epsilon_of: ε as a function of the scale, which must not fall as the scale grows.
         epsilon: the target ε, >= 0.
         close: relative error of the scale.
     """

@@ -31,17 +31,19 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting.two_gaussians import quadrature
+from fl_epe.accounting.two_gaussians import LARGEST_SHIFT, SHORT_GAP, quadrature
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
-# As in two_gaussians: larger expected scores have an infinite ε.
-_LARGEST = 1e140
-_MANY = 50_000  # more distinct expected scores are rounded up to a grid
-_COARSE = 5e-5  # relative distance of the grid's points
-_SHORT = 0.25  # log M(v) − log M(v + gap) cancels for smaller gaps
+_MAX_VALUES = 50_000  # more distinct expected scores are rounded up to a grid
+_GRID_DISTANCE = 5e-5  # relative distance of that grid's points
 # Below it Mills' ratio would overflow, so it is computed from log_ndtr.
-_FAR = -5.0
+_LOWEST_FOR_ERFCX = -5.0
 _ROUNDING = 1e-12  # error of a computed ln δ; the target is lowered by it
+_AS_LARGE = 1e-6  # relative difference of values that count as the largest one
+# A smaller excess of ln δ over its target is cut off, as brentq needs finite values.
+_LOWEST_EXCESS = -1e3
+_ROOT_ERROR = 1e-15  # relative error of a root
+_MIN_SIZE = 1e-3  # a root nearer to 0 has the absolute error of this one
 
 
 def known_expected_score_epsilon(
@@ -50,7 +52,9 @@ def known_expected_score_epsilon(
     *,
     weights: ArrayLike | None = None,
 ) -> float:
-    """ε of an average-case client whose expected score the adversary knows: mean of δ(m_i; ε) = δ.
+    """ε of an average-case client whose expected score the adversary knows.
+
+    It is the ε at which the mean of δ(m_i; ε) over the clients is δ.
 
     Args:
         expected_scores: m_i ≥ 0, any shape; infinity is allowed.
@@ -67,11 +71,7 @@ def known_expected_score_epsilon(
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-
-    def solve(clients: _Clients, goal: float) -> float:
-        return _first_at_most(clients.log_delta_known, goal, 0.0, 1.0)
-
-    return _epsilon(solve, expected_scores, delta, weights)
+    return _epsilon(_solve_known, expected_scores, delta, weights)
 
 
 def unknown_expected_score_epsilon(
@@ -93,25 +93,29 @@ class _Clients:
     """Distinct expected scores in (0, 1e140] with their shares, and the shares outside that range.
 
     Attributes:
-        sizes: the expected scores m, ascending.
+        expected_scores: m, ascending.
         log_shares: ln of the share of all clients with each of them.
-        log_silent: ln of the share of clients whose expected score is 0.
-        exposed: the share of the clients whose expected score is too large for any finite ε.
+        log_zero_share: ln of the share of clients whose expected score is 0.
+        infinite_share: the share of the clients whose expected score is too large for any finite
+            ε.
     """
 
-    sizes: Floats
+    expected_scores: Floats
     log_shares: Floats
-    log_silent: float
-    exposed: float
+    log_zero_share: float
+    infinite_share: float
 
     @classmethod
     def of(
         cls, expected_scores: ArrayLike, weights: ArrayLike | None
     ) -> _Clients:
+        """Clients from the arguments of `known_expected_score_epsilon`."""
         scores = np.asarray(expected_scores, np.float64).ravel()
-        if not len(scores) or not np.all(scores >= 0):
-            bad = scores[~(scores >= 0)][0] if len(scores) else expected_scores
-            raise_invalid("expected_scores", bad, ">= 0, and at least one")
+        if not len(scores):
+            raise_invalid("expected_scores", expected_scores, "to have values")
+        is_valid = scores >= 0
+        if not np.all(is_valid):
+            raise_invalid("expected_scores", scores[~is_valid][0], ">= 0")
         if weights is None:
             weights = np.ones(len(scores))
         shares = np.asarray(weights, np.float64).ravel()
@@ -124,49 +128,60 @@ class _Clients:
         total = shares.sum()
         if not (np.all(shares >= 0) and 0 < total < np.inf):
             raise_invalid("weights", shares, ">= 0 with a finite sum > 0")
-        sizes, places = np.unique(scores, return_inverse=True)
-        if len(sizes) > _MANY:
-            sizes, places = np.unique(rounded_up(scores), return_inverse=True)
-        summed = np.bincount(places, shares / total, minlength=len(sizes))
-        regular = (sizes > 0) & (sizes <= _LARGEST) & (summed > 0)
-        silent = float(summed[sizes == 0].sum())
-        exposed = float(summed[sizes > _LARGEST].sum())
+        values, places = np.unique(scores, return_inverse=True)
+        if len(values) > _MAX_VALUES:
+            values, places = np.unique(rounded_up(scores), return_inverse=True)
+        summed = np.bincount(places, shares / total, minlength=len(values))
+        is_regular = (values > 0) & (values <= LARGEST_SHIFT) & (summed > 0)
+        zero_share = float(summed[values == 0].sum())
+        infinite_share = float(summed[values > LARGEST_SHIFT].sum())
         return cls(
-            sizes[regular],
-            np.log(summed[regular]),
-            math.log(silent) if silent > 0 else -math.inf,
-            min(exposed, 1.0),
+            values[is_regular],
+            np.log(summed[is_regular]),
+            math.log(zero_share) if zero_share > 0 else -math.inf,
+            min(infinite_share, 1.0),
         )
 
     def log_delta_known(self, epsilon: float) -> float:
-        """Logarithm of the mean of δ(m; ε); each client is detected at a threshold of its own."""
-        scores = self.sizes / 2 + epsilon / self.sizes
-        return _log_sum(self.log_shares + self._removed(scores))
+        """Logarithm of the mean of δ(m; ε)."""
+        # The score at which the log ratio of N(m, 1) to N(0, 1) is ε.
+        scores = self.expected_scores / 2 + epsilon / self.expected_scores
+        return self._log_mean_delta(scores)
 
     def log_delta_removed(self, score: float) -> float:
         """Logarithm of P[x > s] − e^ε Q[x > s], with P the mixture and ε its log ratio at s."""
-        return _log_sum(self.log_shares + self._removed(score))
+        return self._log_mean_delta(score)
 
     def log_delta_added(self, score: float) -> float:
         """Logarithm of Q[x < s] − e^ε P[x < s], with −ε the log ratio at s."""
-        gains = scipy.special.log_ndtr(score) + self.sizes * (
-            score - self.sizes / 2
-        )
-        gains += _log_one_minus_exp(
-            _log_mills_ratio(np.full_like(self.sizes, -score), self.sizes)
-        )
-        return _log_sum(self.log_shares + gains) - self.log_ratio(score)
+        # For each m, the logarithm of Φ(s) e^(ms − m²/2) − Φ(s − m), without cancellation.
+        starts = np.full_like(self.expected_scores, -score)
+        fall = _fall_of_log_mills(starts, self.expected_scores)
+        gains = scipy.special.log_ndtr(score) + self._log_ratios(score)
+        gains += _log_one_minus_exp(fall)
+        log_gain = np.logaddexp.reduce(self.log_shares + gains)
+        return float(log_gain - self.log_ratio(score))
 
-    def _removed(self, scores: Floats | float) -> Floats:
-        """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
-        distances = scores - self.sizes
-        fall = _log_one_minus_exp(_log_mills_ratio(distances, self.sizes))
-        return np.asarray(scipy.special.log_ndtr(-distances) + fall)
+    def _log_mean_delta(self, scores: Floats | float) -> float:
+        """Logarithm of the mean of Φ(m − s) − e^(ms − m²/2) Φ(−s), without cancellation.
+
+        Args:
+            scores: s for each m, or one for all.
+        """
+        distances = scores - self.expected_scores
+        fall = _fall_of_log_mills(distances, self.expected_scores)
+        log_deltas = scipy.special.log_ndtr(-distances)
+        log_deltas += _log_one_minus_exp(fall)
+        return float(np.logaddexp.reduce(self.log_shares + log_deltas))
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
-        terms = self.log_shares + self.sizes * (score - self.sizes / 2)
-        return _log_sum(np.append(terms, self.log_silent))
+        terms = self.log_shares + self._log_ratios(score)
+        return float(np.logaddexp.reduce(np.append(terms, self.log_zero_share)))
+
+    def _log_ratios(self, score: float) -> Floats:
+        """Logarithm of the density of N(m, 1) over that of N(0, 1) for each m."""
+        return self.expected_scores * (score - self.expected_scores / 2)
 
     def score_of(self, log_ratio: float) -> float:
         """The score at which the mixture has this log ratio."""
@@ -188,27 +203,31 @@ def _epsilon(
     """The result of ``solve`` for the logarithm of the δ that finite expected scores may use."""
     clients = _Clients.of(expected_scores, weights)
     check_probability("delta", delta)
-    finite_delta = delta - clients.exposed
+    finite_delta = delta - clients.infinite_share
     if finite_delta <= 0:
         return math.inf
-    if not len(clients.sizes):
+    if not len(clients.expected_scores):
         return 0.0
     return solve(clients, math.log(finite_delta) - _ROUNDING)
 
 
-def _solve_unknown(clients: _Clients, goal: float) -> float:
-    """The smallest ε, by a search over scores: the ε at each score has a closed form."""
+def _solve_known(clients: _Clients, log_delta: float) -> float:
+    """The smallest ε if the adversary knows the expected scores."""
+    return _first_at_most(clients.log_delta_known, log_delta, 0.0, 1.0)
+
+
+def _solve_unknown(clients: _Clients, log_delta: float) -> float:
+    """The smallest ε if the adversary does not know the expected scores.
+
+    The search is over scores, because the ε at each score has a closed form.
+    """
+    # At this score ε is 0, and δ is the same in both directions.
     start = clients.score_of(0.0)
-    # This is δ(0), which is the same in both directions.
-    if clients.log_delta_removed(start) <= goal:
+    if clients.log_delta_removed(start) <= log_delta:
         return 0.0
-    removed = clients.log_ratio(
-        _first_at_most(clients.log_delta_removed, goal, start, 1.0)
-    )
-    added = -clients.log_ratio(
-        _first_at_most(clients.log_delta_added, goal, start, -1.0)
-    )
-    return max(removed, added, 0.0)
+    removed = _first_at_most(clients.log_delta_removed, log_delta, start, 1.0)
+    added = _first_at_most(clients.log_delta_added, log_delta, start, -1.0)
+    return max(clients.log_ratio(removed), -clients.log_ratio(added), 0.0)
 
 
 def _first_at_most(
@@ -231,12 +250,12 @@ def _first_at_most(
         near = far
         far += step
 
-    # brentq needs finite values, so a large surplus below the goal is cut off.
-    def surplus(place: float) -> float:
-        return max(value(place), goal - 1e3) - goal
+    def excess(place: float) -> float:
+        return max(value(place) - goal, _LOWEST_EXCESS)
 
-    place = _root(surplus, near, far)
-    nudge = math.copysign(max(abs(place), 1e-3) * 1e-15, step)
+    place = _root(excess, near, far)
+    # Rounding may leave the value slightly above the goal.
+    nudge = math.copysign(max(abs(place), _MIN_SIZE) * _ROOT_ERROR, step)
     while value(place) > goal:
         place += nudge
         nudge *= 2
@@ -246,14 +265,16 @@ def _first_at_most(
 def _root(value: Callable[[float], float], low: float, high: float) -> float:
     """The root of a function between two places, to the precision of a float64."""
     root = scipy.optimize.brentq(
-        value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000
+        value, low, high, xtol=1e-300, rtol=_ROOT_ERROR, maxiter=5000
     )
     return float(root)
 
 
-def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
+def rounded_up(
+    expected_scores: Floats, distance: float = _GRID_DISTANCE
+) -> Floats:
     """Expected scores rounded up to powers of 1 + ``distance``; 0 and infinity do not change."""
-    inside = (expected_scores > 0) & (expected_scores <= _LARGEST)
+    inside = (expected_scores > 0) & (expected_scores <= LARGEST_SHIFT)
     step = math.log1p(distance)
     logs = np.log(
         expected_scores, out=np.zeros_like(expected_scores), where=inside
@@ -263,12 +284,12 @@ def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
     )
 
 
-def _log_sum(terms: Floats) -> float:
-    """The logarithm of Σ exp(terms); scipy's takes ten times as long."""
-    largest = float(terms.max())
-    if largest == -math.inf:
-        return largest
-    return largest + math.log(float(np.exp(terms - largest).sum()))
+def raised_to_largest(values: Floats, largest: float) -> Floats:
+    """Values less than a millionth below ``largest`` count as ``largest``.
+
+    So rounds with the same weight have the same value, although it was measured or rounded.
+    """
+    return np.where(values > largest * (1 - _AS_LARGE), largest, values)
 
 
 def _log_one_minus_exp(fall: Floats) -> Floats:
@@ -277,13 +298,10 @@ def _log_one_minus_exp(fall: Floats) -> Floats:
         return np.log(-np.expm1(-fall))
 
 
-def _log_mills_ratio(start: Floats, gap: Floats) -> Floats:
+def _fall_of_log_mills(start: Floats, gap: Floats) -> Floats:
     """Difference ln M(start) − ln M(start + gap), for Mills' ratio M, free of cancellation."""
-    is_short = gap < _SHORT
-    is_long = ~is_short
-    fall = np.empty_like(start)
-    fall[is_long] = _log_mills(start[is_long])
-    fall[is_long] -= _log_mills(start[is_long] + gap[is_long])
+    is_short = gap < SHORT_GAP
+    fall = _log_mills(start) - _log_mills(start + gap)
     if np.any(is_short):
         # The integral of −(ln M)′(u) = 1/M(u) − u over the gap, by quadrature.
         half = gap[is_short] / 2
@@ -296,8 +314,8 @@ def _log_mills_ratio(start: Floats, gap: Floats) -> Floats:
 
 
 def _log_mills(v: Floats) -> Floats:
-    """Logarithm of (1 − Φ(v))/φ(v)."""
-    scaled = np.log(scipy.special.erfcx(np.maximum(v, _FAR) / math.sqrt(2)))
-    near = scaled + math.log(math.pi / 2) / 2
-    far = scipy.special.log_ndtr(-v) + v * v / 2 + math.log(2 * math.pi) / 2
-    return np.asarray(np.where(v >= _FAR, near, far))
+    """Logarithm of Mills' ratio (1 − Φ(v))/φ(v)."""
+    scaled = np.maximum(v, _LOWEST_FOR_ERFCX) / math.sqrt(2)
+    by_erfcx = np.log(scipy.special.erfcx(scaled)) + math.log(math.pi / 2) / 2
+    by_tail = scipy.special.log_ndtr(-v) + v * v / 2 + math.log(2 * math.pi) / 2
+    return np.asarray(np.where(v >= _LOWEST_FOR_ERFCX, by_erfcx, by_tail))

@@ -21,13 +21,15 @@ import scipy
 from fl_epe.checks import Floats
 
 # With a smaller δ the rounding errors of a Fourier transform show in ε.
-LEAST_DELTA = 1e-11
-LOST = 1e-6  # part of δ in tails that no grid covers; they are added to δ
+MIN_FFT_DELTA = 1e-11
+# Share of δ in tails that no grid covers; they are added to δ.
+TAIL_SHARE = 1e-6
 
-# The orders of the exponential moments that are tried.
+# The slopes s of the moments E[exp(s · sum)] that are tried.
 _SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())
 
 Terms = Sequence[tuple[Floats, Floats, int]]
+"""Distributions of the terms of a sum, see `chernoff_bound`."""
 
 
 def log_sums(exponents: Floats, weights: Floats) -> Floats:
@@ -40,24 +42,22 @@ def log_sums(exponents: Floats, weights: Floats) -> Floats:
         return np.asarray(largest + np.log(sums))
 
 
-def largest_sum(terms: Terms, tail: float) -> float:
-    """A value that a sum of independent terms exceeds with probability at most ``tail``.
-
-    It is Chernoff's bound.
+def chernoff_bound(terms: Terms, tail: float) -> float:
+    """Chernoff's bound: a value that a sum of terms exceeds with probability at most ``tail``.
 
     Args:
-        terms: for each distribution its values, ``(n,)``, their probabilities, ``(n,)``, and
-            the number of terms with this distribution.
+        terms: the independent terms: for each distribution its values, ``(n,)``, their
+            probabilities, ``(n,)``, and the number of terms with this distribution.
         tail: the probability.
     """
 
     @functools.cache
-    def bound(place: int) -> float:
-        slope = _SLOPES[place]
+    def bound(index: int) -> float:
+        slope = _SLOPES[index]
         return float((_log_moment(terms, slope) - math.log(tail)) / slope)
 
-    def rises(place: int) -> bool:
-        return bound(place + 1) >= bound(place)
+    def rises(index: int) -> bool:
+        return bound(index + 1) >= bound(index)
 
     # The logarithm of a moment is convex, so that the bound falls and then rises.
     return bound(bisect.bisect_left(range(len(_SLOPES) - 1), True, key=rises))
@@ -70,13 +70,13 @@ def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
     "The Discrete Gaussian for Differential Privacy", Proposition 12).
 
     Args:
-        terms: see `largest_sum`; the values are losses of the distribution that has the given
+        terms: see `chernoff_bound`; the values are losses of the distribution that has the given
             probabilities, over the other distribution of the pair.
         delta: target δ in (0, 1).
         lost: probability of an infinite loss, which is subtracted from δ.
 
     Returns:
-        ε, infinite if ``lost`` is δ or more.
+        ε; infinite if ``lost`` is at least δ.
     """
     finite_delta = delta - lost
     if finite_delta <= 0:
@@ -89,11 +89,11 @@ def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
         conversion -= math.log(finite_delta)
         return (_log_moment(terms, slope) + conversion) / slope
 
-    places = np.log(_SLOPES)
-    best = int(np.argmin([bound(place) for place in places]))
-    bounds = (places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)])
+    log_slopes = np.log(_SLOPES)
+    best = int(np.argmin([bound(log_slope) for log_slope in log_slopes]))
+    neighbours = log_slopes[max(best - 1, 0) : best + 2]
     minimum = scipy.optimize.minimize_scalar(
-        bound, bounds=bounds, method="bounded"
+        bound, bounds=(neighbours[0], neighbours[-1]), method="bounded"
     )
     return max(float(minimum.fun), 0.0)
 

@@ -37,7 +37,7 @@ def strategy_bounds(
     `amplified_bounds` may follow. Columns of C that are b rounds apart share no row, so that the b
     rows from a client's round on act as one round of independent noise. If a noisy count shares the
     budget (`AdaptiveClip`), its noise is independent, so that the first bound uses the larger of
-    both sensitivities. Proofs: docs/notes/correlated-noise.md.
+    the two sensitivities. Proofs: docs/notes/correlated-noise.md.
 
     Args:
         law: participation law of a client.
@@ -74,6 +74,7 @@ def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:
     """The largest ``|(CᵀC)_st|`` of rounds s and t in consecutive blocks."""
     largest = 0.0
     for _, end in law.blocks[:-1]:
+        # Columns that are at least ``bands`` apart are orthogonal.
         before = strategy[:, max(end - bands + 1, 0) : end]
         after = strategy[:, end : end + bands - 1]
         products = np.abs(before.T @ after)
@@ -105,40 +106,30 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
     limit = min(law.limit, math.ceil(rounds / separation))
     if limit <= 1:
         return _largest_column(strategy)
-    if not law.blocks and (law.regular or _is_decreasing_toeplitz(strategy)):
-        starts = range(min(separation, rounds)) if law.regular else range(1)
-        possible = [np.arange(start, rounds, separation) for start in starts]
-        return max(
-            _max_over_consecutive(strategy[:, columns], limit)
-            for columns in possible
-        )
     products = np.abs(strategy.T @ strategy)
     if law.blocks:
         by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
         return math.sqrt(sum(float(by_row[a:b].max()) for a, b in law.blocks))
+    if law.regular or _is_decreasing_toeplitz(strategy):
+        # Later columns of a Toeplitz matrix have fewer entries, so the first rounds are the worst.
+        first_rounds = range(rounds) if law.regular else range(1)
+        totals = []
+        for first_round in first_rounds:
+            chosen = np.arange(first_round, rounds, separation)[:limit]
+            totals.append(float(products[np.ix_(chosen, chosen)].sum()))
+        return math.sqrt(max(totals))
     row_sums = _largest_sums(products, separation, limit)
-    largest_sum = _largest_sums(row_sums[None], separation, limit)[0]
+    (largest_sum,) = _largest_sums(row_sums[None], separation, limit)
     return math.sqrt(float(largest_sum))
 
 
-def _max_over_consecutive(columns: Floats, limit: int) -> float:
-    """The largest sensitivity over ``limit`` consecutive columns."""
-    products = np.pad(np.abs(columns.T @ columns), ((1, 0), (1, 0)))
-    sums = products.cumsum(axis=0).cumsum(axis=1)
-    size = min(limit, columns.shape[1])
-    after = sums[size:, size:]
-    before = sums[:-size, :-size]
-    square = after - sums[size:, :-size] - sums[:-size, size:] + before
-    return math.sqrt(float(np.diag(square).max()))
-
-
 def _largest_sums(values: Floats, separation: int, limit: int) -> Floats:
-    """For each row, the largest sum of at most ``limit`` entries that are far enough apart.
+    """For each row, the largest sum of at most ``limit`` entries.
 
-    The indices of the entries differ by at least ``separation``. All values must be nonnegative.
+    Their indices must differ by at least ``separation``. All values must be nonnegative.
     """
     count, rounds = values.shape
-    # Column t: the largest sum of entries from index t on.
+    # In column t, the largest sum of entries from index t on.
     best = np.zeros((count, rounds + separation))
     for _ in range(limit):
         best[:, :rounds] = values + best[:, separation:]

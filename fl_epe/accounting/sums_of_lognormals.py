@@ -13,10 +13,13 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.checks import Floats, tail_sums
+from fl_epe.checks import Floats, Integers, tail_sums
 
 _POINTS = 512  # least number of points of a grid; there are up to twice as many
 _COARSE_POINTS = 200  # points of the grid on which the range of a sum is found
+_LOWEST_LOG = -700.0  # below it the inverse of a value would overflow
+# A value that rounding moved below a point by this share of a step counts as the point.
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +39,6 @@ class LogLaw:
     masses: Floats
     lost: float = 0.0
 
-    def __len__(self) -> int:
-        return len(self.null)
-
     @property
     def null(self) -> Floats:
         """The probabilities, shape ``(n,)``."""
@@ -49,11 +49,14 @@ class LogLaw:
         """The values times their probabilities, shape ``(n,)``."""
         return np.asarray(self.masses[1])
 
+    @property
+    def places(self) -> Integers:
+        """The logarithms of the values, in steps, shape ``(n,)``."""
+        return np.arange(self.first, self.first + self.masses.shape[1])
+
     def logs(self) -> Floats:
-        """Logarithms of the values."""
-        return np.asarray(
-            self.step * np.arange(self.first, self.first + len(self))
-        )
+        """Logarithms of the values, shape ``(n,)``."""
+        return np.asarray(self.step * self.places)
 
 
 def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
@@ -64,28 +67,26 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         shares: their probabilities, shape ``(g,)``.
         tail: the part of E[X] that may be left out.
     """
-    high = float(
-        np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail))))
-    )
+    highest_score = -float(scipy.special.ndtri(tail))
+    high = float(np.max(signals * (signals / 2 + highest_score)))
     step = 2 * high / (2 * _POINTS - 4)
     first = math.floor(-high / step)
     last = math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
     masses = np.zeros((2, len(logs)))
-    for a, share in zip(signals, shares, strict=True):
-        edges = logs / a + a / 2
+    for signal, share in zip(signals, shares, strict=True):
+        edges = logs / signal + signal / 2
         log_null = _log_between(edges)
-        log_mean = _log_between(edges - a)
+        log_mean = _log_between(edges - signal)
         # The parts of E[X] and of the probability in a cell that go to its upper end.
-        up = (np.exp(log_mean) - np.exp(log_null + logs[:-1])) / -math.expm1(
-            -step
-        )
-        up = np.clip(up, 0.0, np.exp(log_mean))
-        up_null = up * np.exp(-np.maximum(logs[1:], -700.0))
-        up_null = np.minimum(up_null, np.exp(log_null))
-        upper = share * np.array([up_null, up])
-        lower = share * np.exp([log_null, log_mean]) - upper
-        _add(masses, 0, 1, lower, upper)
+        excess = np.exp(log_mean) - np.exp(log_null + logs[:-1])
+        upper_mean = np.clip(excess / -math.expm1(-step), 0.0, np.exp(log_mean))
+        upper_null = upper_mean * np.exp(-np.maximum(logs[1:], _LOWEST_LOG))
+        upper_null = np.minimum(upper_null, np.exp(log_null))
+        upper = share * np.array([upper_null, upper_mean])
+        masses[:, :-1] += share * np.exp([log_null, log_mean]) - upper
+        masses[:, 1:] += upper
+    # Values below the grid are raised to its first point.
     masses[0, 0] += max(0.0, 1 - float(masses[0].sum()))
     return LogLaw(first, step, masses, tail)
 
@@ -97,8 +98,7 @@ def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
     def total(n: int) -> LogLaw:
         if n == 1:
             return law
-        half = total(n // 2)
-        return plus(half, total(n // 2 + 1) if n % 2 else half, tail)
+        return plus(total(n // 2), total(n - n // 2), tail)
 
     return total(count)
 
@@ -111,19 +111,21 @@ def plus(x: LogLaw, y: LogLaw, tail: float) -> LogLaw:
         y: the law of the other; if its step differs, the ratio of the steps is a power of 2.
         tail: the part of the sum's mean, and of its probability, that may be outside the grid.
     """
-    if x is not y:
-        step = min(x.step, y.step)
-        if max(x.step * len(x), y.step * len(y)) > 4 * _POINTS * step:
-            step = max(x.step, y.step)
-        x = on_grid(x, step)
-        y = on_grid(y, step)
+    # The coarser grid is used if the finer one would need too many points.
+    step = min(x.step, y.step)
+    range_of_logs = max(x.step * len(x.null), y.step * len(y.null))
+    if range_of_logs > 4 * _POINTS * step:
+        step = max(x.step, y.step)
+    x = on_grid(x, step)
+    y = on_grid(y, step)
     # The range of the sum's logarithm, in steps, from coarser grids.
-    coarser = max(1.0, (len(x) + len(y)) / (2 * _COARSE_POINTS))
-    coarse_x = on_grid(x, x.step * coarser)
-    coarse_y = coarse_x if x is y else on_grid(y, x.step * coarser)
-    coarse = _trimmed(_sum(coarse_x, coarse_y, 1), tail)
-    first = math.floor((coarse.first - 1) * coarser)
-    last = math.ceil((coarse.first + len(coarse) + 1) * coarser)
+    points = len(x.null) + len(y.null)
+    coarser = max(1.0, points / (2 * _COARSE_POINTS))
+    coarse_x = on_grid(x, step * coarser)
+    coarse_y = coarse_x if x is y else on_grid(y, step * coarser)
+    coarse_places = _trimmed(_sum(coarse_x, coarse_y, 1), tail).places
+    first = math.floor((coarse_places[0] - 1) * coarser)
+    last = math.ceil((coarse_places[-1] + 2) * coarser)
     finer = 1
     while (last - first + 2) * finer < _POINTS:
         finer *= 2
@@ -134,29 +136,27 @@ def on_grid(law: LogLaw, step: float) -> LogLaw:
     """The law of the same variable on another grid."""
     if step == law.step:
         return law
-    return split(law.logs(), law.null, law.mean, step, law.lost)
+    return split(law.logs(), law.masses, step, law.lost)
 
 
 def split(
-    logs: Floats, null: Floats, mean: Floats, step: float, lost: float = 0.0
+    logs: Floats, masses: Floats, step: float, lost: float = 0.0
 ) -> LogLaw:
     """A law on the grid of ``step``, from values between its points.
 
     Args:
         logs: logarithms of the values, increasing, shape ``(n,)``.
-        null: their probabilities, shape ``(n,)``.
-        mean: values times probabilities, shape ``(n,)``.
+        masses: the probabilities of the values, and values times probabilities, ``(2, n)``.
         step: the distance of the grid's points.
         lost: the part of E[X] in values that were left out as too large.
     """
-    places = np.floor(logs / step + 1e-9)
-    cells = (places - places[0]).astype(np.int64)
-    shares = _upward(np.clip(logs - places * step, 0.0, step), step)
-    masses = np.array([null, mean])
-    lower = [np.bincount(cells, row) for row in (1 - shares) * masses]
-    upper = [np.bincount(cells, row) for row in shares * masses]
-    split_masses = np.zeros((2, cells[-1] + 2))
-    _add(split_masses, 0, 1, np.array(lower), np.array(upper))
+    places = np.floor(logs / step + _ROUNDING).astype(np.int64)
+    up = _upward(np.clip(logs - places * step, 0.0, step), step)
+    cells = places - places[0]
+    points = int(cells[-1]) + 2
+    lower = [np.bincount(cells, row, points) for row in (1 - up) * masses]
+    upper = [np.bincount(cells + 1, row, points) for row in up * masses]
+    split_masses = np.add(lower, upper, dtype=np.float64)
     return LogLaw(int(places[0]), step, split_masses, lost)
 
 
@@ -178,39 +178,30 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     """The law of the sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
-    alone, so all pairs at one distance are added at once. Pairs so far apart that this amount
-    is less than a step of the new grid are added at once for all distances.
+    alone, so all pairs at one distance are added at once. If this amount is less than a step of the
+    new grid, a pair is far apart. Far pairs are added at once for all distances.
     """
-    n = len(x)
-    m = len(y)
-    is_same = x is y
+    n = len(x.null)
+    m = len(y.null)
     step = x.step / finer
     offset = x.first - y.first
     largest_distance = max(abs(offset + 1 - m), abs(offset + n - 1))
-    # The distance of the sum above the larger value: whole cells, and the rest of a cell.
+    # How far the sum lies above the larger value, for each distance of the logarithms.
     above = np.log1p(np.exp(-np.arange(largest_distance + 1.0) * x.step))
     cells = np.floor(above / step).astype(np.int64)
     up = _upward(above - cells * step, step)
-    # From this distance on, the sum is less than a step above the larger value.
-    far = max(1, int(np.count_nonzero(cells)))
+    far = max(1, int(np.count_nonzero(cells)))  # least distance of a far pair
     origin = max(x.first, y.first) * finer + int(cells[-1])
     end = max(x.first + n, y.first + m) * finer
     masses = np.zeros((2, end + int(cells[0]) + 2 - origin))
-    # With equal laws, a pair of different values counts twice, as x and y may be exchanged.
-    if is_same:
-        times = 2
-    else:
-        times = 1
+    # With equal laws, each pair of different values counts twice, as x and y may be exchanged.
+    is_same = x is y
+    times = 2 if is_same else 1
     for larger, smaller in [(x, y)] if is_same else [(x, y), (y, x)]:
-        begin, lower, upper = _far_pairs(larger, smaller, far, up)
-        if lower.size:
-            _add(
-                masses,
-                begin * finer - origin,
-                finer,
-                times * lower,
-                times * upper,
-            )
+        start, lower, upper = _far_pairs(larger, smaller, far, up)
+        begin = (larger.first + start) * finer - origin
+        _add(masses, begin, finer, times * lower, times * upper)
+    # The index in x minus the index in y.
     first_lag = 0 if is_same else max(1 - m, 1 - far - offset)
     for lag in range(first_lag, min(n, far - offset)):
         start = max(0, lag)
@@ -224,15 +215,17 @@ def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
         distance = abs(offset + lag)
         upper = up[:, distance, None] * pairs
         larger_first = max(x.first + start, y.first + start - lag)
-        begin = larger_first * finer + int(cells[distance])
-        _add(masses, begin - origin, finer, pairs - upper, upper)
+        begin = larger_first * finer + int(cells[distance]) - origin
+        _add(masses, begin, finer, pairs - upper, upper)
     return LogLaw(origin, step, masses, x.lost + y.lost)
 
 
 def _add(
     masses: Floats, begin: int, finer: int, lower: Floats, upper: Floats
 ) -> None:
-    """Adds ``lower`` to every ``finer``-th point of ``masses``, ``upper`` to the next points."""
+    """Add ``lower`` to every ``finer``-th point of ``masses``, ``upper`` to the next points."""
+    if not lower.size:
+        return
     end = begin + (lower.shape[1] - 1) * finer + 1
     masses[:, begin:end:finer] += lower
     masses[:, begin + 1 : end + 1 : finer] += upper
@@ -241,7 +234,7 @@ def _add(
 def _far_pairs(
     larger: LogLaw, smaller: LogLaw, far: int, up: Floats
 ) -> tuple[int, Floats, Floats]:
-    """The sums of each value of ``larger`` and all values of ``smaller`` far below it.
+    """The sums of each value of ``larger`` and all values that are far below it.
 
     Args:
         larger: the law of the larger variable.
@@ -250,21 +243,21 @@ def _far_pairs(
         up: for each distance, the shares that go to the next point, see `_upward`.
 
     Returns:
-        The first value with such pairs; the masses that fall on it and the values after it; and
-        the masses that fall on the points of the new grid after each of them. The masses have
-        the shape ``(2, values)``.
+        The index of the first value of ``larger`` with such pairs; the masses that stay at it and
+        the values after it; and the masses that go to the points of the new grid after each of
+        them. The masses have the shape ``(2, values)``.
     """
     offset = larger.first - smaller.first
-    nearest = max(far, offset - len(smaller) + 1)
-    stop = max(nearest, offset + len(larger))
+    nearest = max(far, offset - len(smaller.null) + 1)
+    stop = max(nearest, offset + len(larger.null))
     start = max(0, nearest - offset)
-    first = larger.first + start
     if stop == nearest:
-        return first, np.zeros((2, 0)), np.zeros((2, 0))
+        return start, np.zeros((2, 0)), np.zeros((2, 0))
     null, mean = larger.masses[:, start:]
     part = slice(start + offset - nearest, stop - nearest)
 
     def masses_of(shares: Floats) -> Floats:
+        """The masses, if each pair has the shares that belong to its distance."""
         null_shares, mean_shares = shares
         null_below = np.convolve(smaller.null, null_shares)[part]
         mean_below = np.convolve(smaller.null, mean_shares)[part]
@@ -274,7 +267,7 @@ def _far_pairs(
         )
 
     upper = up[:, nearest:stop]
-    return first, masses_of(1 - upper), masses_of(upper)
+    return start, masses_of(1 - upper), masses_of(upper)
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from fl_epe.checks import Booleans, Floats, raise_invalid
 
 # Largest m and r − 1. The squares of much larger ones overflow, and so does ε.
-_LARGEST = 1e140
+LARGEST_SHIFT = 1e140
 
 # Largest ε that is evaluated; δ is 0 long before.
 _LARGEST_EPSILON = 1e300
@@ -34,7 +34,7 @@ _LOWEST_SCORE = -9.0
 _HIGHEST_SCORE = 40.0
 
 # M(u) − M(u + gap) suffers from cancellation for smaller gaps, and is integrated instead.
-_SHORT_GAP = 0.25
+SHORT_GAP = 0.25
 _QUADRATURE_NODES = 5
 
 # Slightly above the relative error of a computed δ at given x.
@@ -93,7 +93,7 @@ def epsilon_of_shift(shift: ArrayLike, delta: float) -> Floats:
 
     Negative shifts count as 0. The ε of an infinite shift is infinite.
     """
-    finite = np.clip(shift, 0.0, 10 * _LARGEST)
+    finite = np.clip(shift, 0.0, 10 * LARGEST_SHIFT)
     return np.asarray(epsilon_two_gaussians(0.0, 1.0, finite, 1.0, delta))
 
 
@@ -173,8 +173,8 @@ class _Pair:
     ) -> _Pair:
         mean0 = _checked("null_mean", null_mean, "in (-inf, inf)", np.isfinite)
         mean1 = _checked("alt_mean", alt_mean, "in (-inf, inf)", np.isfinite)
-        std0 = _checked("null_std", null_std, "in [0, inf)", _is_length)
-        std1 = _checked("alt_std", alt_std, "in [0, inf)", _is_length)
+        std0 = _checked("null_std", null_std, "in [0, inf)", _is_deviation)
+        std1 = _checked("alt_std", alt_std, "in [0, inf)", _is_deviation)
         narrow = np.minimum(std0, std1)
         shift = np.abs(mean1 - mean0) / narrow
         excess = np.abs(std1 - std0) / narrow
@@ -182,7 +182,9 @@ class _Pair:
             (shift == 0) & (excess == 0)
         )
         # NaN compares as False, so such pairs are disjoint or identical.
-        regular = ~identical & (shift < _LARGEST) & (excess < _LARGEST)
+        regular = (
+            ~identical & (shift < LARGEST_SHIFT) & (excess < LARGEST_SHIFT)
+        )
         shift = np.where(regular, shift, 1.0)
         excess = np.where(regular, excess, 0.0)
 
@@ -274,13 +276,13 @@ def _log_delta(pair: _Pair, x: Floats) -> tuple[Floats, Floats]:
 def _tail(score: Floats, gap: Floats, excess: Floats) -> tuple[Floats, Floats]:
     """M(score) − M(score + gap)/r without cancellation, and M(score + gap); see `_mills`."""
     after = _mills(score + gap)
-    half = np.minimum(gap, _SHORT_GAP) / 2
+    half = np.minimum(gap, SHORT_GAP) / 2
     fall = np.zeros_like(after)
     # The fall M(score) − M(score + gap) is the integral of −M′(v) = 1 − v·M(v).
     for node, weight in zip(*quadrature(), strict=True):
         v = score + half * (1 + node)
         fall += half * weight * (1 - v * _mills(v))
-    fall = np.where(gap < _SHORT_GAP, fall, _mills(score) - after)
+    fall = np.where(gap < SHORT_GAP, fall, _mills(score) - after)
     return fall + excess / (1 + excess) * after, after
 
 
@@ -296,15 +298,21 @@ def _mills(v: Floats) -> Floats:
 
 
 def _checked(
-    name: str, value: ArrayLike, where: str, holds: Callable[[Floats], Booleans]
+    name: str,
+    value: ArrayLike,
+    interval: str,
+    is_inside: Callable[[Floats], Booleans],
 ) -> Floats:
+    """``value`` as an array, if all of its entries are in the interval."""
     values = np.asarray(value, dtype=np.float64)
-    if not np.all(holds(values)):
-        raise_invalid(name, values[~holds(values)][0], where)
+    is_valid = is_inside(values)
+    if not np.all(is_valid):
+        raise_invalid(name, values[~is_valid][0], interval)
     return values
 
 
-def _is_length(values: Floats) -> Booleans:
+def _is_deviation(values: Floats) -> Booleans:
+    """Whether values can be standard deviations."""
     return (values >= 0) & (values < np.inf)
 
 

@@ -24,10 +24,11 @@ from fl_epe.accounting.composed_gaussians import (
     gaussian_epsilon,
     poisson_epsilon,
 )
+from fl_epe.accounting.mixtures import raised_to_largest
 from fl_epe.accounting.renyi import (
-    LEAST_DELTA,
-    LOST,
-    largest_sum,
+    MIN_FFT_DELTA,
+    TAIL_SHARE,
+    chernoff_bound,
     log_sums,
     renyi_epsilon,
 )
@@ -43,23 +44,28 @@ from fl_epe.checks import Floats, check_probability, raise_invalid
 from fl_epe.schedules import Event, Events
 
 _SMALLEST_TAIL = 1e-300
+_SMALLEST_DIVISOR = 1e-300
 # Smaller signals are raised to it: a grid's memory grows with their inverse.
-_LEAST_SIGNAL = 1e-4
+_MIN_SIGNAL = 1e-4
 # Above this signal of a round in a cohort, hiding the rounds does not lower ε.
 _LARGEST_SIGNAL = 15.0
-_ALIKE = 0.01  # relative difference of signals that are computed as one
-_ROUNDING = 1e-9  # rounding error of a signal's cell, and of ratios
-_AS_LARGE = 1e-6  # relative difference of signals that count as the largest one
-_SHORT = 16  # rounds of an epoch in which all signals are distinguished
-_MOST_GROUPS = 4  # groups of signals that are distinguished in a longer epoch
-_ROUNDED = 5  # margin for a sum of rounding errors, in its standard deviations
-_MOST_EXPONENT = 300.0  # largest ε whose exponential dp-accounting may take
+# Signals in a cell of this relative width are computed as one.
+_CELL_WIDTH = 0.01
+# A signal that rounding moved below a cell by this share of the cell counts as inside, and
+# ratios of chances that differ by it count as equal.
+_ROUNDING = 1e-9
+# Up to this number of rounds of an epoch, all groups of signals are distinguished.
+_MAX_SHORT_EPOCH = 16
+_MAX_GROUPS = 4  # groups of signals that are distinguished in a longer epoch
+_ROUNDING_MARGIN = 5  # of a sum of rounding errors, in its standard deviations
+_LARGEST_EXPONENT = 300.0  # largest ε whose exponential dp-accounting may take
 _LARGEST_SCORE = 37.0  # above it a normal's tail probability underflows
+_ROOT_ERROR = 1e-12  # relative error of ε as a root
 _CELLS_OF_A_ROUND = 2000  # cells of a grid of a round's score, on each side
 _CELLS = 2**14  # cells of the grid on which losses of several epochs are added
 
 Groups = tuple[tuple[float, int], ...]
-"""Pairs of a signal and the number of rounds that have it."""
+"""Each group of rounds: its signal, and the number of its rounds."""
 
 
 def hidden_rounds_epsilon(
@@ -93,72 +99,26 @@ def hidden_rounds_epsilon(
     if not np.all(np.isfinite(possible) & (possible > 0)):
         raise_invalid("signals", signals, "positive and finite")
     # A measured signal and its theoretical value differ by a part of about 10⁻⁹: after rounding
-    # both share a cached result.
+    # both share cached losses.
     largest = float(f"{np.max(possible):.8g}")
-    raised = np.where(signals > largest * (1 - _AS_LARGE), largest, signals)
-    return _cached_epsilon(events, raised.tobytes(), delta)
-
-
-@functools.lru_cache(maxsize=256)
-def _cached_epsilon(
-    events: Events, signals_in_bytes: bytes, delta: float
-) -> float:
-    """ε of `hidden_rounds_epsilon`, for signals as bytes."""
-    signals = np.frombuffer(signals_in_bytes)
-    independent = events.independent
-    largest = [float(np.max(signals[e.rounds] * e.counts)) for e in independent]
-    bound = float(epsilon_of_shift(math.hypot(*largest), delta))
-    if bound == 0:
+    raised = raised_to_largest(signals, largest)
+    largest_of_events = [
+        float(np.max(raised[event.rounds] * event.counts))
+        for event in events.independent
+    ]
+    bound = float(epsilon_of_shift(math.hypot(*largest_of_events), delta))
+    is_known = all(event.is_known_round for event in events.independent)
+    if bound == 0 or is_known:
         return bound
-    tail = _tail(delta, len(independent))
-    parts: list[tuple[_Loss, int]] = []
-    known_signals: list[float] = []
-    # Events of a single round, by chances and counts, with the signals of those rounds.
-    by_law: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
-    for event in independent:
-        event_signals = signals[event.rounds]
-        if event.is_uniform:
-            parts.append(
-                (
-                    _event_loss(
-                        _epoch_loss(_groups(event_signals), tail), event.chance
-                    ),
-                    1,
-                )
-            )
-        elif event.is_spread:
-            chances = tuple(event.chances.tolist())
-            parts.append(
-                (
-                    _one_round_of_several_loss(
-                        _raised_signals(event_signals), chances, tail
-                    ),
-                    1,
-                )
-            )
-        elif event.is_coin and event.chance == 1:
-            known_signals.append(float(event_signals[0]))
-        else:
-            law = (event.chances.tobytes(), event.counts.tobytes())
-            by_law.setdefault(law, (event, []))[1].append(
-                float(event_signals[0])
-            )
-    tossed = []
-    for event, signals_of_law in by_law.values():
-        for signal, count in _groups(np.array(signals_of_law)):
-            tossed.append((event, signal, count))
-            parts.append((_round_loss(event, signal, tail), count))
-    if not parts:
-        return bound
-    if known_signals:
-        # Events whose round is known act as one Gaussian.
-        parts.append((_epoch_loss(((math.hypot(*known_signals), 1),), tail), 1))
+    tail = _tail(delta, len(events.independent))
+    parts = _parts(events.independent, raised, tail)
     epsilon = _epsilon(parts, tail, delta, bound)
-    if len(parts) > 1 or not tossed or epsilon > _MOST_EXPONENT:
+    event = events.independent[0]
+    # Coins of one probability decide on rounds of one signal.
+    is_poisson = len(parts) == 1 and event.is_coin
+    if not is_poisson or epsilon > _LARGEST_EXPONENT:
         return epsilon
-    event, signal, count = tossed[0]
-    if not event.is_coin:
-        return epsilon
+    ((signal, count),) = _groups(raised[events.rounds])
     noise_multiplier = float(f"{1 / signal:.8g}")
     return min(
         epsilon, poisson_epsilon(noise_multiplier, event.chance, count, delta)
@@ -198,7 +158,7 @@ def fixed_size_epsilon(
     ):
         return bound
     tail = _tail(delta, rounds)
-    signal = max(1 / noise_multiplier, _LEAST_SIGNAL)
+    signal = max(1 / noise_multiplier, _MIN_SIGNAL)
     loss = _cohort_loss(cohort / population, signal, tail)
     return _epsilon([(loss, rounds)], tail, delta, bound)
 
@@ -206,10 +166,10 @@ def fixed_size_epsilon(
 def partly_known_epsilon(
     blocks: Sequence[tuple[int, float]],
     signal: float,
-    known: float,
+    known_signal: float,
     delta: float,
 ) -> float:
-    """ε of one participation in each block, at a round that the adversary may learn.
+    """ε of one participation in each block, whose round the adversary learns by chance.
 
     The result is never below the exact ε, as every rounding is upwards.
 
@@ -217,18 +177,17 @@ def partly_known_epsilon(
         blocks: for each block, the number of rounds that may be the client's if the adversary
             does not learn which, and the probability that the adversary learns it.
         signal: expected score of each of these rounds, > 0.
-        known: expected score of a round that the adversary learns, at least ``signal``.
+        known_signal: expected score of a round that the adversary learns, at least ``signal``.
         delta: target δ in (0, 1).
     """
     tail = _tail(delta, len(blocks))
-    known_signal = max(known, signal, _LEAST_SIGNAL)
+    known_signal = max(known_signal, signal, _MIN_SIGNAL)
+    known_loss = _epoch_loss(((known_signal, 1),), tail)
     parts = []
     for rounds, chance in blocks:
-        loss = _epoch_loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
+        loss = _epoch_loss(((max(signal, _MIN_SIGNAL), rounds),), tail)
         if chance:
-            loss = _revealed_choice(
-                _epoch_loss(((known_signal, 1),), tail), loss, chance
-            )
+            loss = _revealed_choice(known_loss, loss, chance)
         parts.append((loss, 1))
     largest = math.hypot(
         *(known_signal if chance else signal for _, chance in blocks)
@@ -264,7 +223,39 @@ class _Loss:
 
 def _tail(delta: float, parts: int) -> float:
     """The probability that each part of a run may leave out."""
-    return max(LOST * delta / parts, _SMALLEST_TAIL)
+    return max(TAIL_SHARE * delta / parts, _SMALLEST_TAIL)
+
+
+def _parts(
+    events: Sequence[Event], signals: Floats, tail: float
+) -> list[tuple[_Loss, int]]:
+    """The distinct losses of independent events, each with the number of events that have it."""
+    parts: list[tuple[_Loss, int]] = []
+    known_signals: list[float] = []
+    # Events that decide on a single round, by their chances and counts.
+    by_law: dict[tuple[bytes, bytes], list[Event]] = {}
+    for event in events:
+        event_signals = signals[event.rounds]
+        if event.is_uniform:
+            loss = _epoch_loss(_groups(event_signals), tail)
+            parts.append((_event_loss(loss, event.chance), 1))
+        elif event.is_spread:
+            chances = tuple(event.chances.tolist())
+            raised = _raised_signals(event_signals)
+            parts.append((_spread_loss(raised, chances, tail), 1))
+        elif event.is_known_round:
+            known_signals.append(float(event_signals[0]))
+        else:
+            law = (event.chances.tobytes(), event.counts.tobytes())
+            by_law.setdefault(law, []).append(event)
+    for same_law in by_law.values():
+        first_rounds = [event.rounds[0] for event in same_law]
+        for signal, count in _groups(signals[first_rounds]):
+            parts.append((_round_loss(same_law[0], signal, tail), count))
+    if known_signals:
+        # Events whose round is known act as one Gaussian.
+        parts.append((_epoch_loss(((math.hypot(*known_signals), 1),), tail), 1))
+    return parts
 
 
 def _epsilon(
@@ -273,26 +264,28 @@ def _epsilon(
     """ε of a sum of losses, each with its number of terms; at most ``bound``."""
     loss, count = parts[0]
     if len(parts) > 1 or count > 1:
+        # Losses of the run with the client over the run without, and the other way round.
         removed = [(part.losses, part.members, count) for part, count in parts]
         added = [(-part.losses, part.null, count) for part, count in parts]
-        if delta < LEAST_DELTA:
+        if delta < MIN_FFT_DELTA:
             lost = sum(count * part.lost for part, count in parts)
             epsilons = [
                 renyi_epsilon(terms, delta, lost) for terms in (removed, added)
             ]
             return min(bound, max(epsilons))
-        high = largest_sum(removed, tail)
-        low = -largest_sum(added, tail)
+        high = chernoff_bound(removed, tail)
+        low = -chernoff_bound(added, tail)
         loss = _composed(parts, low, high, tail)
     if loss.delta(0.0) <= delta:
         return 0.0
+    # Rounding may have lifted δ, but ε cannot exceed the bound.
     if not loss.delta(bound) < delta:
         return bound
 
     def excess(epsilon: float) -> float:
         return loss.delta(epsilon) - delta
 
-    return float(scipy.optimize.brentq(excess, 0.0, bound, rtol=1e-12))
+    return float(scipy.optimize.brentq(excess, 0.0, bound, rtol=_ROOT_ERROR))
 
 
 def _composed(
@@ -300,20 +293,22 @@ def _composed(
 ) -> _Loss:
     """The sum of independent losses, each with its number of terms, by a Fourier transform.
 
-    Losses outside of the range from ``low`` to ``high`` wrap around to the grid's other end. By
-    Chernoff's bound they have at most the probability ``tail`` at each end; they also count as
+    Sums outside the range from ``low`` to ``high`` have a probability of at most ``tail`` at each
+    end (Chernoff's bound). They wrap around to the grid's other end, so they are also counted as
     infinite.
     """
-    # Each loss is rounded by less than a step either way, so their sum by a few √n steps
-    # (Hoeffding).
-    margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
+    # Each loss is rounded by less than a step, up or down, so the sum of n losses by a few √n
+    # steps (Hoeffding).
+    margin = _ROUNDING_MARGIN * math.ceil(
+        math.sqrt(sum(count for _, count in parts))
+    )
     step = (high - low) / (_CELLS - 2 * margin)
     first = 0
     finite = 1.0
     transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
     for part, count in parts:
-        law = split(part.losses, part.null, part.members, step)
-        places = np.arange(len(law)) % _CELLS
+        law = split(part.losses, np.array([part.null, part.members]), step)
+        places = np.arange(len(law.null)) % _CELLS
         for transform, masses in zip(
             transforms, (law.null, law.mean), strict=True
         ):
@@ -329,16 +324,27 @@ def _composed(
     return _Loss(losses, null, members, 1 - finite + 2 * tail)
 
 
+def _cells(signals: Floats) -> Floats:
+    """The cell of 1% of each signal, counted from the smallest signal."""
+    logs = np.log(signals / signals.min()) / math.log1p(_CELL_WIDTH)
+    return np.asarray(np.floor(logs + _ROUNDING))
+
+
 def _groups(signals: Floats) -> Groups:
     """The signals of an epoch; those in one cell of 1% count as their root mean square."""
-    ordered = np.sort(np.maximum(signals, _LEAST_SIGNAL))
-    if ordered[-1] <= ordered[0] * (1 + 1e-12):
-        return ((float(ordered[-1]), len(ordered)),)
-    cell = np.floor(np.log(ordered / ordered[0]) / math.log1p(_ALIKE))
-    parts = np.split(ordered, np.flatnonzero(np.diff(cell)) + 1)
+    ordered = np.sort(np.maximum(signals, _MIN_SIGNAL))
+    first_of_cell = np.flatnonzero(np.diff(_cells(ordered))) + 1
     return tuple(
-        (float(np.sqrt(np.mean(part**2))), len(part)) for part in parts
+        (float(np.sqrt(np.mean(part**2))), len(part))
+        for part in np.split(ordered, first_of_cell)
     )
+
+
+def _raised_signals(signals: Floats) -> tuple[float, ...]:
+    """The signals, each raised to the largest one of its cell of 1%."""
+    raised = np.maximum(signals, _MIN_SIGNAL)
+    cells = _cells(raised)
+    return tuple(float(raised[cells == cell].max()) for cell in cells)
 
 
 def _round_ratio(signal: float, tail: float) -> LogLaw:
@@ -356,7 +362,7 @@ def _normalised(total: LogLaw, weight: float) -> _Loss:
 def _epoch_loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
     count = sum(number for _, number in groups)
-    if count > _SHORT and len(groups) > _MOST_GROUPS:
+    if count > _MAX_SHORT_EPOCH and len(groups) > _MAX_GROUPS:
         # An approximation: each round draws its signal independently.
         signals, numbers = np.array(groups).T
         law = lognormal(signals, numbers / count, tail)
@@ -366,29 +372,21 @@ def _epoch_loss(groups: Groups, tail: float) -> _Loss:
         for signal, number in groups
     ]
     while len(laws) > 1:
-        sums = [
-            plus(a, b, tail)
-            for a, b in zip(laws[::2], laws[1::2], strict=False)
-        ]
-        odd = laws[len(laws) - len(laws) % 2 :]
-        laws = sums + odd
+        pairs = zip(laws[::2], laws[1::2], strict=False)
+        sums = [plus(a, b, tail) for a, b in pairs]
+        unpaired = laws[-1:] if len(laws) % 2 else []
+        laws = sums + unpaired
     return _normalised(laws[0], count)
 
 
-def _raised_signals(signals: Floats) -> tuple[float, ...]:
-    """The signals, each raised to the largest one of its cell of 1%."""
-    raised = np.maximum(signals, _LEAST_SIGNAL)
-    cells = np.floor(
-        np.log(raised / raised.min()) / math.log1p(_ALIKE) + _ROUNDING
-    )
-    return tuple(float(raised[cells == cell].max()) for cell in cells)
-
-
 @functools.lru_cache(maxsize=64)
-def _one_round_of_several_loss(
+def _spread_loss(
     signals: tuple[float, ...], chances: tuple[float, ...], tail: float
 ) -> _Loss:
-    """The loss of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q = Σ_t q_t."""
+    """The loss of an event with one of several rounds, or none.
+
+    Its likelihood ratio is 1 − q + Σ_t q_t·X_t, with q = Σ_t q_t.
+    """
 
     def total(start: int, end: int) -> LogLaw:
         """Σ_t q_t·X_t over some of the rounds, from both halves of them."""
@@ -397,10 +395,10 @@ def _one_round_of_several_loss(
         middle = start + (end - start) // 2
         first = total(start, middle)
         if signals[start:middle] == signals[middle:end]:
-            times = np.divide(chances[middle:end], chances[start:middle])
-            # The second half has the same law but for a factor, as for geometric chances.
-            if np.ptp(times) <= _ROUNDING * times[0]:
-                return plus(first, _scaled(first, float(times.max())), tail)
+            factors = np.divide(chances[middle:end], chances[start:middle])
+            # With geometric chances, the second half has the law of a multiple of the first.
+            if np.ptp(factors) <= _ROUNDING * factors[0]:
+                return plus(first, _scaled(first, float(factors.max())), tail)
         return plus(first, total(middle, end), tail)
 
     chance = min(math.fsum(chances), 1.0)
@@ -410,7 +408,8 @@ def _one_round_of_several_loss(
 def _scaled(law: LogLaw, factor: float) -> LogLaw:
     """The law of ``factor`` times the variable."""
     logs = law.logs() + math.log(factor)
-    return split(logs, law.null, factor * law.mean, law.step, factor * law.lost)
+    masses = np.array([law.null, factor * law.mean])
+    return split(logs, masses, law.step, factor * law.lost)
 
 
 def _event_loss(loss: _Loss, chance: float) -> _Loss:
@@ -425,7 +424,7 @@ def _event_loss(loss: _Loss, chance: float) -> _Loss:
 
 
 def _round_loss(event: Event, signal: float, tail: float) -> _Loss:
-    """The loss of a round in which the client may take part several times.
+    """The loss of an event with one possible round, which may have the client several times.
 
     The likelihood ratio is Σ_j p_j exp(j·a·s − (j·a)²/2), which rises with the round's score s.
     Each cell of a grid of scores is split between its ends so that its probability and its mean
@@ -433,25 +432,23 @@ def _round_loss(event: Event, signal: float, tail: float) -> _Loss:
     """
     if event.is_coin:
         return _event_loss(_epoch_loss(((signal, 1),), tail), event.chance)
-    shifts = signal * event.counts
-    absent = 1 - event.chance
-    far = -float(scipy.special.ndtri(tail))
-    end = min(far + float(shifts.max()), _LARGEST_SCORE)
-    edges = np.linspace(-far, end, 2 * _CELLS_OF_A_ROUND + 1)
-    exponents = shifts * edges[:, None] - shifts**2 / 2
-    exponents = np.append(exponents, np.zeros((len(edges), 1)), axis=1)
-    logs = log_sums(exponents, np.append(event.chances, max(absent, 0.0)))
-    null = _masses(edges)
-    members = absent * null
-    for shift, chance in zip(shifts, event.chances, strict=True):
-        members = members + chance * _masses(edges - shift)
-    return _on_edges(logs, null, members, tail)
+    # Absence is a shift of 0.
+    shifts = signal * np.append(event.counts, 0.0)
+    chances = np.append(event.chances, 1 - event.chance)
+    farthest = -float(scipy.special.ndtri(tail))
+    end = min(farthest + float(shifts.max()), _LARGEST_SCORE)
+    edges = np.linspace(-farthest, end, 2 * _CELLS_OF_A_ROUND + 1)
+    logs = log_sums(shifts * edges[:, None] - shifts**2 / 2, chances)
+    members = np.zeros(len(edges) - 1)
+    for shift, chance in zip(shifts, chances, strict=True):
+        members += chance * _masses(edges - shift)
+    return _loss_of_cells(logs, _masses(edges), members, tail)
 
 
-def _on_edges(
+def _loss_of_cells(
     logs: Floats, null: Floats, members: Floats, tail: float
 ) -> _Loss:
-    """The loss of cells that are split between their ends, with the same mean ratio.
+    """The loss of cells that are split between their edges, with the same mean ratio.
 
     Args:
         logs: losses at the edges, ascending, ``(n + 1,)``.
@@ -461,12 +458,13 @@ def _on_edges(
     """
     low = np.exp(logs[:-1])
     high = np.exp(logs[1:])
-    upper = (members - null * low) / np.maximum(high - low, 1e-300)
+    # The divisor is 0 if both edges have the same ratio, and then so is the dividend.
+    upper = (members - null * low) / np.maximum(high - low, _SMALLEST_DIVISOR)
     upper = np.clip(upper, 0.0, null)
-    placed = np.append(null - upper, 0.0) + np.append(0.0, upper)
-    placed_members = placed * np.exp(logs)
-    lost = max(1 - float(placed_members.sum()), 0.0) + 2 * tail
-    return _Loss(logs, placed, placed_members, lost)
+    null_at_edges = np.append(null - upper, 0.0) + np.append(0.0, upper)
+    members_at_edges = null_at_edges * np.exp(logs)
+    lost = max(1 - float(members_at_edges.sum()), 0.0) + 2 * tail
+    return _Loss(logs, null_at_edges, members_at_edges, lost)
 
 
 def _cohort_loss(rate: float, signal: float, tail: float) -> _Loss:
@@ -477,24 +475,27 @@ def _cohort_loss(rate: float, signal: float, tail: float) -> _Loss:
     b = −1 for losses above 0, and b = 1 for losses below 0 (docs/notes/fixed-size.md). The loss
     is 0 at a score of half the signal.
     """
-    far = -float(scipy.special.ndtri(tail))
-    end = min(far + signal, _LARGEST_SCORE)
-    below = np.linspace(-far, signal / 2, _CELLS_OF_A_ROUND + 1)
+    farthest = -float(scipy.special.ndtri(tail))
+    end = min(farthest + signal, _LARGEST_SCORE)
+    # Scores with losses below and above 0.
+    below = np.linspace(-farthest, signal / 2, _CELLS_OF_A_ROUND + 1)
     above = np.linspace(signal / 2, end, _CELLS_OF_A_ROUND + 1)
     absent = 1 - rate
-    # Log densities relative to a round without either client, and the logs of their ratios.
+    # Logarithms of the probability of each client times its likelihood ratio to a round without
+    # either of them.
     log_client = math.log(rate) + (signal * above - signal**2 / 2)
     log_another = np.log(absent) - signal * above - signal**2 / 2
     logs_below = -np.log(absent + rate * np.exp(signal**2 / 2 - signal * below))
     logs_above = np.logaddexp(log_client, log_another)
     logs_above -= np.logaddexp(math.log(rate), log_another)
-    replaced = absent * _masses(above + signal)
+    another_above = absent * _masses(above + signal)
     members_below = _masses(below - signal)
-    members_above = rate * _masses(above - signal) + replaced
+    members_above = rate * _masses(above - signal) + another_above
     null_below = rate * _masses(below) + absent * members_below
-    null_above = rate * _masses(above) + replaced
+    null_above = rate * _masses(above) + another_above
+    # The remaining probability has a loss of 0.
     atom = max(1 - float(members_below.sum() + members_above.sum()), 0.0)
-    return _on_edges(
+    return _loss_of_cells(
         np.concatenate([logs_below, logs_above]),
         np.concatenate([null_below, [atom], null_above]),
         np.concatenate([members_below, [atom], members_above]),

@@ -29,6 +29,7 @@ from fl_epe.accounting.unknown_rounds import (
     hidden_rounds_epsilon,
     partly_known_epsilon,
 )
+from fl_epe.checks import Floats
 from fl_epe.schedules import Adjacency, ParticipationLaw
 from fl_epe.wording import how_often
 
@@ -42,8 +43,8 @@ class UpperBound:
         rounds_known: whether the bound holds against an adversary who knows a client's rounds.
         adjacency: the relation of the two runs, "zero-out" or "add-or-remove".
         assumption: the other assumptions of the bound, in words.
-        averages: whether δ is a mean over the draw of the client's participations. A client who
-            then takes part often has a larger ε.
+        averages: whether δ is a mean over the draw of the client's participations. For a client
+            who happens to take part often, ε is larger.
     """
 
     epsilon: float
@@ -73,38 +74,63 @@ def upper_bounds(
         ValueError: for an argument out of range.
     """
     records = 1 if law.local is None else law.local.records
-    epsilon = gaussian_epsilon(noise_multiplier / records, delta, law.limit)
-    words = f"takes part at most {how_often(law.limit)}"
-    bounds = [UpperBound(epsilon, True, "zero-out", words)]
-    events = None if law.local else law.events or law.events_at_most
-    if events is None:
-        counts = None
-    else:
-        counts = expected_score_law(events, np.ones(law.rounds))
-    # If a share is 1, all clients take part equally often.
-    if counts is not None and counts.shares.max() < 1:
-        participations = np.rint(counts.expected_scores).astype(np.int64)
-        pmf = np.bincount(participations, counts.shares)
-        pmf = pmf / pmf.sum()
-        epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
-        words = "participations follow the schedule's law"
+    bounds = [
+        UpperBound(
+            epsilon=gaussian_epsilon(
+                noise_multiplier / records, delta, law.limit
+            ),
+            rounds_known=True,
+            adjacency="zero-out",
+            assumption=f"takes part at most {how_often(law.limit)}",
+        )
+    ]
+    pmf = _participations(law)
+    if pmf is not None:
         bounds.append(
-            UpperBound(epsilon, True, "zero-out", words, averages=True)
+            UpperBound(
+                epsilon=random_participations_epsilon(
+                    noise_multiplier, delta, pmf
+                ),
+                rounds_known=True,
+                adjacency="zero-out",
+                assumption="participations follow the schedule's law",
+                averages=True,
+            )
         )
     cohorts = law.cohorts
     if cohorts is not None:
-        epsilon = fixed_size_epsilon(
-            noise_multiplier,
-            cohorts.available,
-            cohorts.size,
-            cohorts.rounds,
-            delta,
-        )
-        words = "unknown cohorts of fixed size"
         bounds.append(
-            UpperBound(epsilon, False, "zero-out", words, averages=True)
+            UpperBound(
+                epsilon=fixed_size_epsilon(
+                    noise_multiplier,
+                    cohorts.available,
+                    cohorts.size,
+                    cohorts.rounds,
+                    delta,
+                ),
+                rounds_known=False,
+                adjacency="zero-out",
+                assumption="unknown cohorts of fixed size",
+                averages=True,
+            )
         )
     return *bounds, *amplified_bounds(law, noise_multiplier, delta)
+
+
+def _participations(law: ParticipationLaw) -> Floats | None:
+    """The probabilities of 0, 1, 2, … participations of a client, shape ``(n,)``.
+
+    The result is ``None`` if they are not known, or if all clients take part equally often.
+    """
+    events = law.events or law.events_at_most
+    if events is None or law.local is not None:
+        return None
+    counts = expected_score_law(events, np.ones(law.rounds))
+    if counts is None or counts.shares.max() >= 1:
+        return None
+    participations = np.rint(counts.expected_scores).astype(np.int64)
+    pmf = np.bincount(participations, counts.shares)
+    return np.asarray(pmf, np.float64)
 
 
 def amplified_bounds(
@@ -116,9 +142,9 @@ def amplified_bounds(
 ) -> Iterator[UpperBound]:
     """The bounds for an adversary who does not know a client's rounds, where there is a theorem.
 
-    - The client takes part by a coin in rounds that are at least ``bands`` apart. The bound is
-      `poisson_epsilon` of the number of these rounds (Choquette-Choo et al. 2023, "(Amplified)
-      Banded Matrix Factorization", Theorem 4).
+    - The client tosses a coin in each of its possible rounds, and its rounds are at least ``bands``
+      apart. The bound is `poisson_epsilon` for the number of possible rounds (Choquette-Choo et al.
+      2023, "(Amplified) Banded Matrix Factorization", Theorem 4).
     - Independent coins draw each record of a unit into steps, see `LocalSteps`. A step has a
       binomial number of the unit's records, which gives a mixture of Gaussians (Ganesh 2024,
       "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians
@@ -138,62 +164,83 @@ def amplified_bounds(
         overlap: largest inner product of columns of the strategy in neighbouring blocks.
     """
     coins = law.coins
-    # No cap may make the coins depend on each other.
-    is_free = coins is not None and law.limit >= coins.rounds
-    is_apart = bands == 1 or (law.separation >= bands and is_free)
-    if coins is not None and coins.rate < 1 and is_apart:
-        epsilon = poisson_epsilon(
-            noise_multiplier, coins.rate, coins.rounds, delta
-        )
+    # A cap would make the coins depend on each other, which matters with correlated noise only.
+    has_no_cap = coins is not None and law.limit >= coins.rounds
+    shares_no_noise = bands == 1 or (law.separation >= bands and has_no_cap)
+    if coins is not None and coins.rate < 1 and shares_no_noise:
         words = f"takes part by coins that the adversary does not see{coins.condition}"
         if bands > 1:
             words += f", in rounds at least as far apart as the strategy's bands, {bands}"
-        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
+        yield UpperBound(
+            epsilon=poisson_epsilon(
+                noise_multiplier, coins.rate, coins.rounds, delta
+            ),
+            rounds_known=False,
+            adjacency=law.adjacency,
+            assumption=words,
+            averages=True,
+        )
     if not 0 < noise_multiplier < math.inf:
         return
     local = law.local
-    # Equal steps of a single record are the coins above.
-    is_mixed = local is not None and (
-        local.records > 1 or len(set(local.rates)) > 1
+    # If all steps have one rate, those of a single record are the coins above.
+    has_other_steps = (
+        local is not None
+        and local.participations > 0
+        and (local.records > 1 or len(set(local.rates)) > 1)
     )
-    if local is not None and is_mixed and local.participations and bands == 1:
+    if local is not None and has_other_steps and bands == 1:
         signals = np.full(local.total, 1 / noise_multiplier)
-        epsilon = hidden_rounds_epsilon(local.every_step(), signals, delta)
-        words = "records take part in steps by coins that the adversary does not see"
-        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
+        yield UpperBound(
+            epsilon=hidden_rounds_epsilon(local.every_step(), signals, delta),
+            rounds_known=False,
+            adjacency=law.adjacency,
+            assumption="records take part in steps by coins that the adversary does not see",
+            averages=True,
+        )
     if law.dominating is not None and bands == 1:
         signals = np.full(law.rounds, 1 / noise_multiplier)
-        epsilon = hidden_rounds_epsilon(law.dominating, signals, delta)
-        words = "has rounds that the adversary does not know"
-        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
+        yield UpperBound(
+            epsilon=hidden_rounds_epsilon(law.dominating, signals, delta),
+            rounds_known=False,
+            adjacency=law.adjacency,
+            assumption="has rounds that the adversary does not know",
+            averages=True,
+        )
     blocks = _hidden_rounds(law, bands) if law.uniform else []
     if blocks:
-        known = math.sqrt(1 + overlap) / noise_multiplier
-        epsilon = partly_known_epsilon(
-            blocks, 1 / noise_multiplier, known, delta
-        )
+        signal = 1 / noise_multiplier
+        known_signal = math.sqrt(1 + overlap) * signal
         words = "has a round in each block that the adversary does not know"
         if bands > 1:
             words += f"; the strategy has {bands} bands"
-        yield UpperBound(epsilon, False, "zero-out", words, averages=True)
+        yield UpperBound(
+            epsilon=partly_known_epsilon(blocks, signal, known_signal, delta),
+            rounds_known=False,
+            adjacency="zero-out",
+            assumption=words,
+            averages=True,
+        )
 
 
 def _hidden_rounds(
     law: ParticipationLaw, bands: int
 ) -> list[tuple[int, float]]:
-    """The possible rounds of each block, and the probability that the adversary learns the round.
+    """For each block, the number of rounds that remain possible, and P[the round is learnt].
 
-    The adversary learns a round if its column shares rows with a column of a neighbouring
-    block. The list is empty if some block has no possible round, or no block has two.
+    The adversary learns a round whose column shares rows with a column of a neighbouring block, and
+    the remainder of every other round modulo ``bands``. The list is empty if some block has no
+    possible round, or no block has two.
     """
     last = len(law.blocks) - 1
     blocks = []
     for number, (start, end) in enumerate(law.blocks):
         length = end - start
-        revealed = (bands - 1) * ((number > 0) + (number < last))
+        neighbours = min(number, 1) + min(last - number, 1)
+        revealed = (bands - 1) * neighbours
         blocks.append(((length - revealed) // bands, revealed / length))
-    hidden = [rounds for rounds, _ in blocks]
-    if min(hidden) > 0 and max(hidden) > 1:
+    possible = [rounds for rounds, _ in blocks]
+    if min(possible) > 0 and max(possible) > 1:
         return blocks
     return []
 

@@ -225,8 +225,6 @@ def worst_client(
         return None
     participations = counts.largest(clients, confidence)
     expected_score = law.largest(clients, confidence)
-    if expected_score is None or participations is None:
-        return None
     epsilon = float(accounting.epsilon_of_shift(expected_score, record.delta))
     z = record.mechanism.noise_multiplier or 0.0
     if strategy is None:

@@ -24,7 +24,7 @@ from fl_epe.checks import (
 
 @dataclasses.dataclass(frozen=True)
 class FixedClip:
-    """A clip norm that stays the same.
+    """A clip norm that is the same in every round.
 
     Attributes:
         norm: the clip norm, > 0.
@@ -50,7 +50,7 @@ class FixedClip:
         return clip_norm
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
-        """The noise multiplier of the sum, which is the whole one as no count is released."""
+        """The noise multiplier of the sum: the same, because no count is released."""
         return noise_multiplier
 
 
@@ -113,17 +113,16 @@ class AdaptiveClip:
             ValueError: if the count alone has that privacy cost or more.
         """
         z = noise_multiplier
-        z_count = 2 * self.count_std
+        z_count = 2 * self.count_std  # the count has sensitivity 1/2
         if z == 0:
             return 0.0
         if z >= z_count or z**-2 <= z_count**-2:
-            text = (
+            raise ArgumentError(
                 "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would spend "
                 f"the whole budget. Set the latter to {z:g}, with 15% more noise on the sum, or "
-                "use a fixed clip norm."
-            )
-            raise ArgumentError(
-                text, noise_multiplier=z, count_std=self.count_std
+                "use a fixed clip norm.",
+                noise_multiplier=z,
+                count_std=self.count_std,
             )
         return 1 / math.sqrt(z**-2 - z_count**-2)
 

@@ -20,6 +20,8 @@ import numpy as np
 from fl_epe.checks import Floats, Vector, check_positive, raise_invalid
 
 _GRID_BITS = 32  # see docs/notes/clipped-sum.md
+# Rounding of the scale and of the products could lift a norm by a few parts in 10^16.
+_SCALE_MARGIN = 1 - 2.0**-50
 BLOCK = 1 << 15
 """Values that are worked on at once."""
 
@@ -50,8 +52,9 @@ def norm(
 class ClippedSum:
     """A sum of clipped updates that is exact, so that their order does not matter.
 
-    Longer updates are scaled down to the clip norm, and entries are cut (towards zero) to a grid of
-    about ``clip_norm / 2^32``; a sum of up to 2^20 updates is then exact in float64.
+    Updates whose norm exceeds the clip norm are scaled down to it. Entries are then rounded towards
+    zero to a grid of about ``clip_norm / 2^32``, so that a sum of up to 2^20 updates is exact in
+    float64.
 
     Args:
         dim: length of the updates.
@@ -65,7 +68,7 @@ class ClippedSum:
         check_positive("clip_norm", clip_norm)
         self.clip_norm = clip_norm
         self._grid = 2.0 ** (math.frexp(clip_norm)[1] - _GRID_BITS)
-        self._multiples = np.zeros(dim)  # of the grid
+        self._multiples = np.zeros(dim)  # the sum, in units of the grid
         self._buffer = np.empty(min(dim, BLOCK))
 
     def add(self, update: Vector) -> bool | None:
@@ -99,22 +102,23 @@ class ClippedSum:
     def scale(self, lengths: Any, where: Callable[..., Any] = np.where) -> Any:
         """Factors that clip updates with norms ``lengths``, in units of the grid.
 
-        The products are then cut to whole numbers, towards zero.
+        The caller must round the products towards zero to whole numbers.
 
         Args:
             lengths: a number or an array, finite.
             where: as `numpy.where`, of the library that the array is from.
         """
-        longer = lengths > self.clip_norm
-        # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
-        margin = 1 - 2.0**-50
-        shrink = (
-            self.clip_norm / where(longer, lengths, self.clip_norm) * margin
-        )
-        return where(longer, shrink, 1.0) / self._grid
+        is_longer = lengths > self.clip_norm
+        divisors = where(is_longer, lengths, self.clip_norm)
+        shrink = self.clip_norm / divisors * _SCALE_MARGIN
+        return where(is_longer, shrink, 1.0) / self._grid
 
     def add_multiples(self, multiples: Floats) -> None:
-        """Add an update that was clipped elsewhere with `scale`, float64, shape ``(dim,)``."""
+        """Add an update, or a sum of them, that the caller clipped with `scale`.
+
+        Args:
+            multiples: whole numbers of the grid, float64, shape ``(dim,)``.
+        """
         self._multiples += multiples
 
     def total(self) -> Floats:
@@ -122,6 +126,6 @@ class ClippedSum:
         return self._multiples * self._grid
 
     def finish(self) -> Floats:
-        """The sum, in the memory of this object, which must not be used after that."""
+        """The sum, shape ``(dim,)``, in the memory of this object, which must not be used again."""
         self._multiples *= self._grid
         return self._multiples

@@ -59,7 +59,7 @@ class ServerSGD:
         return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
 
     def undo(self, velocity: Vector, step: Vector) -> tuple[Vector, Vector]:
-        """The next velocity and the mean, given the velocity before a ``step`` of the model.
+        """The next velocity and the round's mean, from a ``step`` and the velocity before it.
 
         This is the inverse of `update`, for an adversary who sees only models. The results have
         the dtype of ``step``.
@@ -72,8 +72,11 @@ class ServerSGD:
 def sgd_weights(learning_rates: Floats, momentum: float) -> Floats:
     """The weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
 
-    It is ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape
-    ``(rounds,)``; the learning rate may differ between rounds.
+    It is ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape ``(rounds,)``.
+
+    Args:
+        learning_rates: the learning rate of each round, shape ``(rounds,)``.
+        momentum: the momentum.
     """
     weights = np.array(learning_rates, np.float64)
     for t in range(len(weights) - 2, -1, -1):
@@ -105,11 +108,12 @@ class ServerAdam:
         self, state: NamedArrays, mean: Floats, t: int
     ) -> tuple[NamedArrays, Floats]:
         """The next state, and the step to add to the model, in round t from 0."""
-        step = np.array([t + 1.0])
+        # An array, so that powers are those of NumPy.
+        updates = np.array([t + 1.0])
         first = _BETA1 * state["first"] + (1 - _BETA1) * mean
         second = _BETA2 * state["second"] + (1 - _BETA2) * np.square(mean)
-        direction = first / (1 - _BETA1**step)
-        scale = np.sqrt(second / (1 - _BETA2**step)) + _EPSILON
+        direction = first / (1 - _BETA1**updates)
+        scale = np.sqrt(second / (1 - _BETA2**updates)) + _EPSILON
         state = {"first": first, "second": second}
         return state, self.learning_rate * direction / scale
 

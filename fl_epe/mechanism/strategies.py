@@ -1,4 +1,4 @@
-"""Strategy matrices of correlated noise, where a round cancels a part of the earlier noise.
+"""Strategy matrices of correlated noise, which cancels a part of the noise of earlier rounds.
 
 A matrix mechanism releases ``X + C⁻¹Z``: the rounds' sums with correlated noise, where Z is
 fresh noise and C, the strategy, is lower triangular (Denisov et al. 2022). The contribution of
@@ -17,7 +17,7 @@ Examples:
     >>> state = (np.zeros(1),) * strategy.buffers
     >>> for t in range(3):
     ...     noise = strategy.correlate(t, state, np.array([1.0]))
-    ...     state = strategy.keep(state, noise)
+    ...     state = strategy.next_state(state, noise)
     >>> noise.round(3)  # the last row of C⁻¹·1
     array([0.75])
 """
@@ -77,8 +77,8 @@ class Banded:
         noise /= self.rows[t, 0]
         return noise
 
-    def keep(self, state: Buffers, noise: Floats) -> Buffers:
-        """The state after a round with this noise, which replaces the oldest noise."""
+    def next_state(self, state: Buffers, noise: Floats) -> Buffers:
+        """The state after a round with this noise; it replaces the oldest noise."""
         return (noise.astype(np.float32), *state)[: self.buffers]
 
 
@@ -103,20 +103,19 @@ class BufferedToeplitz:
 
     @property
     def buffers(self) -> int:
-        """The number of vectors in the state, which are m decaying sums of the noise so far."""
+        """The number of vectors in the state, m, which are decaying sums of the earlier noise."""
         return len(self.weights)
 
     @property
     def reach(self) -> int:
-        """The number of rounds over which noise is correlated, which is T."""
+        """The number of rounds over which noise is correlated: all T."""
         return self.rounds
 
     def column(self) -> Floats:
         """The first column of C, ``(T,)``; the other columns are parts of it."""
-        rest_of_column = (
-            self.decays ** np.arange(self.rounds - 1)[:, None] @ self.weights
-        )
-        return self.scale * np.concatenate([[1.0], rest_of_column])
+        powers = np.arange(self.rounds - 1)[:, None]
+        below_diagonal = self.decays**powers @ self.weights
+        return self.scale * np.concatenate([[1.0], below_diagonal])
 
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
@@ -131,7 +130,7 @@ class BufferedToeplitz:
             noise -= weight * decaying_sum
         return noise
 
-    def keep(self, state: Buffers, noise: Floats) -> Buffers:
+    def next_state(self, state: Buffers, noise: Floats) -> Buffers:
         """The state after a round with this noise: every sum decays, and the noise is added."""
         new_state = tuple(np.empty_like(decaying_sum) for decaying_sum in state)
         for block in blocks(len(noise)):
@@ -159,8 +158,9 @@ def square_root_coefficients(rounds: int) -> Floats:
 def tree(rounds: int) -> Banded:
     """The binary tree mechanism with optimal estimates of prefix sums (Honaker 2015; DP-FTRL).
 
-    With the matrix H of all nodes, the noise of the optimal estimate is that of the lower
-    triangular C with ``CᵀC = HᵀH``.
+    H has a row for each node of the tree, with a 1 for each of the node's rounds, and is scaled
+    to columns of norm 1. The noise of the optimal estimate is that of the lower triangular C with
+    ``CᵀC = HᵀH``.
     """
     depth = max(rounds - 1, 0).bit_length()
     leaves = np.arange(rounds)
@@ -168,28 +168,30 @@ def tree(rounds: int) -> Banded:
     for level in range(depth + 1):
         nodes = leaves >> level
         product += nodes[:, None] == nodes
-    factor = np.linalg.cholesky(product[::-1, ::-1] / (depth + 1)).T[::-1, ::-1]
-    return _banded(np.ascontiguousarray(factor))
+    # A Cholesky factor L has LLᵀ = HᵀH; in reverse order of rounds, Lᵀ is lower triangular.
+    reversed_product = product[::-1, ::-1] / (depth + 1)
+    strategy = np.linalg.cholesky(reversed_product).T[::-1, ::-1]
+    return _banded(np.ascontiguousarray(strategy))
 
 
-def toeplitz(rounds: int, bands: int = 0) -> Banded:
-    """The square root of the prefix-sum matrix, truncated to ``bands`` bands; 0 for all."""
-    coefficients = square_root_coefficients(rounds)[: bands or rounds]
+def toeplitz(rounds: int, bands: int | None = None) -> Banded:
+    """The square root of the prefix-sum matrix, truncated to ``bands`` bands if this is given."""
+    coefficients = square_root_coefficients(rounds)[:bands]
     row = coefficients / np.linalg.norm(coefficients)
     return Banded(np.tile(row, (rounds, 1)))
 
 
 def banded(rounds: int, bands: int) -> Banded:
-    """The matrix of `toeplitz` with columns of norm 1, so that rounds have one sensitivity."""
+    """The matrix of `toeplitz` with columns of norm 1, so that all rounds have sensitivity 1."""
     matrix = toeplitz(rounds, bands).matrix()
     return _banded(matrix / np.linalg.norm(matrix, axis=0))
 
 
 def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
-    """The buffered strategy with the least error of its last prefix, for one participation.
+    """The buffered strategy with the least error of the last prefix sum, for one participation.
 
-    The error is ``‖C's first column‖·‖A·C⁻¹'s last row‖`` (Dvijotham et al. 2024). BFGS
-    minimizes it from decays that are spread over the time scales of the run.
+    The error is ``‖C's first column‖·‖A·C⁻¹'s last row‖`` with the prefix-sum matrix A (Dvijotham
+    et al. 2024). BFGS minimizes it from decays that are spread over the time scales of the run.
     """
     impulse = np.zeros(rounds)
     impulse[0] = 1.0
@@ -203,8 +205,10 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
         )
         return float(np.log(column @ column) + np.log(prefix @ prefix))
 
-    scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
-    start = np.append(np.full(buffers, math.log(0.5 / buffers)), np.log(scales))
+    time_scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
+    log_weights = np.full(buffers, math.log(0.5 / buffers))
+    logits = np.log(time_scales)  # of the decays
+    start = np.append(log_weights, logits)
     best = scipy.optimize.minimize(
         error, start, method="BFGS", options={"gtol": 1e-7}
     )
@@ -215,13 +219,17 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
 
 
 def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
-    """The weights, > 0, and the decays, in (0, 1), of unconstrained parameters."""
-    weights, scales = np.split(parameters, 2)
-    return np.exp(weights), scipy.special.expit(scales)
+    """The weights, > 0, and the decays, in (0, 1), from unconstrained parameters."""
+    log_weights, logits = np.split(parameters, 2)
+    return np.exp(log_weights), scipy.special.expit(logits)
 
 
 def _transfer(weights: Floats, decays: Floats) -> tuple[Floats, Floats]:
-    """The numerator and denominator of ``1 + Σ weights·x/(1 − decays·x)``, x a delay of 1."""
+    """Coefficients of C as a filter: ``1 + Σ weights·x/(1 − decays·x)``, x a delay of one round.
+
+    Returns:
+        The numerator and the denominator, in ascending powers of x.
+    """
     denominator = np.asarray(np.poly(decays), np.float64)
     numerator = denominator.copy()
     for i, weight in enumerate(weights):
@@ -236,23 +244,25 @@ def read_strategy(path: Path, rounds: int) -> Banded:
         ValueError: if it is not a lower triangular ``(T, T)`` matrix with a positive diagonal.
     """
     matrix = read_npy(path, "a strategy matrix")
-    if matrix.shape != (rounds, rounds) or matrix.dtype.kind != "f":
-        wanted = (
-            f"to hold floats of shape {(rounds, rounds)}, one row for each round; it has "
-            f"{matrix.dtype} {matrix.shape}"
-        )
-        raise_invalid("mechanism", str(path), wanted)
-    is_lower = np.array_equal(matrix, np.tril(matrix))
+    is_matrix = matrix.dtype.kind == "f" and matrix.shape == (rounds, rounds)
     if not (
-        is_lower and np.all(np.isfinite(matrix)) and np.all(np.diag(matrix) > 0)
+        is_matrix
+        and np.isfinite(matrix).all()
+        and np.array_equal(matrix, np.tril(matrix))
+        and np.all(np.diag(matrix) > 0)
     ):
-        wanted = "to be lower triangular, with a positive diagonal"
-        raise_invalid("mechanism", str(path), wanted)
-    lengths = np.linalg.norm(matrix, axis=0)
-    return _banded(np.asarray(matrix / lengths.max(), np.float64))
+        raise_invalid(
+            "mechanism",
+            str(path),
+            "to hold a lower triangular matrix of finite floats with a positive diagonal and a row "
+            f"for each of {rounds} rounds; it has {matrix.dtype} {matrix.shape}",
+        )
+    largest_norm = np.linalg.norm(matrix, axis=0).max()
+    return _banded(np.asarray(matrix / largest_norm, np.float64))
 
 
 def _banded(matrix: Floats) -> Banded:
+    """The strategy with this matrix, without the last bands if they are 0."""
     diagonals = [np.diag(matrix, -j) for j in range(len(matrix))]
     while len(diagonals) > 1 and not diagonals[-1].any():
         diagonals.pop()
@@ -262,28 +272,14 @@ def _banded(matrix: Floats) -> Banded:
     return Banded(rows)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """A kind of strategy, and the option in its name.
-
-    Attributes:
-        build: a function of the number of rounds and the option's value.
-        option: the name of the option; "" if the kind has none.
-        default: the value if the option is not set; 0 for all bands, ``None`` if it must be
-            set.
-    """
-
-    build: Callable[[int, int], Strategy | None]
-    option: str = ""
-    default: int | None = 0
-
-
-MECHANISMS = {
-    "independent": _Kind(lambda rounds, _: None),
-    "tree": _Kind(lambda rounds, _: tree(rounds)),
-    "banded": _Kind(banded, "bands", default=None),
-    "toeplitz": _Kind(toeplitz, "bands"),
-    "blt": _Kind(blt, "buffers", default=3),
+# The functions that build a strategy, by the beginning of its name; a number follows "=".
+_BUILDERS: dict[str, Callable[..., Strategy]] = {
+    "tree": tree,
+    "banded:bands=": banded,
+    "toeplitz": toeplitz,
+    "toeplitz:bands=": toeplitz,
+    "blt": blt,
+    "blt:buffers=": blt,
 }
 
 
@@ -299,29 +295,29 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     Raises:
         ValueError: if it is none of these.
     """
+    if mechanism == "independent":
+        return None
     if mechanism.endswith(".npy"):
         return read_strategy(Path(mechanism), rounds)
-    name, _, setting = mechanism.partition(":")
-    option, _, value = setting.partition("=")
-    kind = MECHANISMS.get(name)
-    if kind is not None and not setting and kind.default is not None:
-        return kind.build(rounds, kind.default)
-    if (
-        kind is None
-        or not option
-        or option != kind.option
-        or not value.isdecimal()
-    ):
+    name, equals, value = mechanism.partition("=")
+    build = _BUILDERS.get(name + equals)
+    if build is None or bool(equals) != value.isdecimal():
+        names = ", ".join(_BUILDERS).replace("=", "=N")
         raise_invalid(
             "mechanism",
             mechanism,
-            f"to be one of {', '.join(MECHANISMS)}, banded with bands=…, toeplitz with bands=… or "
-            "blt with buffers=… if wanted, or a .npy file",
+            f"to be one of independent, {names}, or the path of a .npy file",
         )
+    if not equals:
+        return build(rounds)
     if not 1 <= int(value) <= rounds:
-        wanted = f"to have 1 <= {option} <= {rounds}, the rounds"
-        raise_invalid("mechanism", mechanism, wanted)
-    return kind.build(rounds, int(value))
+        option = name.partition(":")[2]
+        raise_invalid(
+            "mechanism",
+            mechanism,
+            f"to have {option} from 1 to rounds={rounds}",
+        )
+    return build(rounds, int(value))
 
 
 def strategy_matrix(mechanism: str, rounds: int) -> Floats | None:

@@ -1,6 +1,7 @@
 """A schedule in which classes of devices take part at different rates."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -9,6 +10,8 @@ import numpy as np
 from fl_epe.checks import raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule, draw
 from fl_epe.schedules.law import Coins, Events, ParticipationLaw
+
+_ROUNDING = 1e-9  # of the sum of shares
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ class DeviceClasses(Schedule):
         for name in ("rates", "shares"):
             if not all(0 <= value <= 1 for value in getattr(self, name)):
                 raise_invalid(name, getattr(self, name), "in [0, 1]")
-        if not abs(sum(self.shares) - 1) < 1e-9:
+        if not math.isclose(sum(self.shares), 1, rel_tol=_ROUNDING):
             raise_invalid("shares", self.shares, "to add up to 1")
 
     def participations(self) -> float:
@@ -55,30 +58,34 @@ class DeviceClasses(Schedule):
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        members = rng.multinomial(
+        class_sizes = rng.multinomial(
             population, np.array(self.shares) / sum(self.shares)
         )
-        # The clients of each class are consecutive.
+        # In this order the clients of each class are consecutive.
         clients = rng.permutation(population)
-        starts = np.cumsum(members) - members
+        class_starts = np.cumsum(class_sizes) - class_sizes
         for _ in range(self.rounds):
-            sizes = rng.binomial(members, self.rates)
-            classes = zip(starts, members, sizes, strict=True)
+            sizes = rng.binomial(class_sizes, self.rates)
+            classes = zip(class_starts, class_sizes, sizes, strict=True)
             places = [
-                start + draw(rng, count, size) for start, count, size in classes
+                start + draw(rng, class_size, size)
+                for start, class_size, size in classes
             ]
             yield np.sort(clients[np.concatenate(places)])
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: the coins of each class; theorems are for the busiest one."""
+        num_classes = len(self.rates)
+        rounds = np.tile(np.arange(self.rounds), num_classes)
+        events = Events(
+            shares=np.array(self.shares) / sum(self.shares),
+            types=np.repeat(np.arange(num_classes), self.rounds),
+            events=rounds,
+            rounds=rounds,
+            chances=np.repeat(self.rates, self.rounds),
+        )
         return dataclasses.replace(
             super().law(population),
             coins=Coins(self.rounds, max(self.rates), ", in the busiest class"),
-            events=Events.mixed(
-                np.array(self.shares) / sum(self.shares),
-                [
-                    Events.coins(np.full(self.rounds, rate))
-                    for rate in self.rates
-                ],
-            ),
+            events=events,
         )

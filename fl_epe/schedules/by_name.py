@@ -1,4 +1,4 @@
-"""Schedules by name, from the numbers that a run's settings give.
+"""Schedules by name, with the rounds and participations of a run's settings.
 
 Examples:
     >>> make_schedule("poisson", rounds=100, participations=5)
@@ -47,7 +47,7 @@ def make_schedule(
         rounds: number of rounds.
         participations: expected participations of each client, in (0, rounds]. A whole number
             for "balls-in-bins" and "k-out-of-t"; before the cap for "capped".
-        options: more options, see `schedule_maker`.
+        options: options that ``spec`` does not have, see `schedule_maker`.
 
     Raises:
         ValueError: if an argument or option is out of range, unknown or missing.
@@ -74,39 +74,38 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
 
     Args:
         spec: the text.
-        options: more options.
+        options: options that ``spec`` does not have.
 
     Raises:
-        ValueError: if the kind is unknown, the options are written in another way, or one is
-            unknown, of another type, or missing.
+        ValueError: if the kind is unknown, the text cannot be parsed, or an option is unknown, of
+            the wrong type, or missing.
     """
     kind, _, text = spec.partition(":")
     if kind not in SCHEDULES:
         hint = did_you_mean(kind, list(SCHEDULES))
         raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}{hint}")
-    values = _json(spec, text) if text.startswith("{") else _pairs(spec, text)
+    is_json = text.startswith("{")
+    values = _json_options(kind, spec, text) if is_json else _pairs(spec, text)
     values |= options
+    maker = signature(schedule_maker(kind), eval_str=True)
     # The first two parameters are rounds and participations, or a rate.
-    parameters = list(
-        signature(schedule_maker(kind), eval_str=True).parameters.items()
-    )
-    parameter_of = dict(parameters[2:])
+    parameters = dict(list(maker.parameters.items())[2:])
     for name, value in values.items():
-        if name not in parameter_of:
+        if name not in parameters:
+            # In the message, "{x}" becomes the value of the option x.
             raise ArgumentError(
-                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(parameter_of)}.",
+                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(parameters)}.",
                 **{name: value, "kind": kind},
             )
-    for name, parameter in parameter_of.items():
+    for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in values:
             raise ArgumentError(
                 f"Expected option {name!r} for {{kind}}.", kind=kind
             )
-    checked = {
-        name: _checked(parameter_of[name], value)
+    return kind, {
+        name: _checked(parameters[name], value)
         for name, value in values.items()
     }
-    return kind, checked
 
 
 def schedule_maker(kind: str) -> Callable[..., Schedule]:
@@ -118,7 +117,7 @@ def schedule_maker(kind: str) -> Callable[..., Schedule]:
 
 
 def replays_log(spec: str) -> bool:
-    """Whether a schedule replays a log. The log is not read.
+    """Whether a schedule is a trace or composed of one. The log file is not read.
 
     Raises:
         ValueError: see `parse_schedule`.
@@ -130,43 +129,48 @@ def replays_log(spec: str) -> bool:
 
 
 def log_of(spec: str) -> tuple[Trace, float] | None:
-    """The log that a schedule replays, and a client's mean participations under the schedule.
+    """The log that a schedule replays, and the participations that `make_schedule` expects for it.
 
     The result is ``None`` if the schedule replays no log. For "capped", participations are
-    before the cap, as in `make_schedule`.
+    before the cap; for "drop-out", they are those that remain.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the file holds no trace.
     """
     kind, options = parse_schedule(spec)
-    if "path" in options:
+    if kind == Trace.kind:
         trace = Trace.read(options["path"])
         return trace, trace.participations()
-    log = log_of(options["of"]) if "of" in options else None
+    if "of" not in options:
+        return None
+    log = log_of(options["of"])
     if log is None or kind != DropOut.kind:
         return log
     trace, participations = log
     return trace, participations * (1 - options["rate"])
 
 
-def _json(spec: str, text: str) -> dict[str, Any]:
+def _json_options(kind: str, spec: str, text: str) -> dict[str, Any]:
+    """The options in a JSON object: ``text``, the part of ``spec`` after the kind."""
     try:
         return dict(json.loads(text))
     # The text is no JSON object, or nested too deeply.
     except (ValueError, RecursionError) as error:
-        kind = spec.partition(":")[0]
         raise ArgumentError(
-            f"Expected {spec!r} to hold a JSON object after {kind}:."
+            f"Expected a JSON object after '{kind}:' in {{schedule}}.",
+            schedule=spec,
         ) from error
 
 
 def _pairs(spec: str, text: str) -> dict[str, Any]:
+    """The options in ``text``, the part of ``spec`` after the kind: "name=value,name=value"."""
     options: dict[str, Any] = {}
-    for part in text.split(",") if text else ():
+    parts = text.split(",") if text else []
+    for part in parts:
         name, equals, value = map(str.strip, part.partition("="))
         if not equals or not name or name in options:
-            expected = "an option once" if name in options else "name=value"
+            expected = "each option once" if name in options else "name=value"
             raise ArgumentError(
                 f"Expected {expected}, got {part!r} in {{schedule}}.",
                 schedule=spec,
@@ -179,6 +183,7 @@ def _pairs(spec: str, text: str) -> dict[str, Any]:
 
 
 def _checked(option: Parameter, value: Any) -> Any:
+    """The value of an option, if it has the option's type."""
     if option.annotation == list[float]:
         if not isinstance(value, list | tuple) or not value:
             raise_invalid(
@@ -205,6 +210,7 @@ def _device_classes(
     Options:
         rates: how often each class takes part, relative to the others.
     """
+    # `DeviceClasses` checks that rates and shares are equally many.
     mean = sum(rate * share for rate, share in zip(rates, shares, strict=False))
     if not 0 < mean < math.inf:
         raise_invalid(
@@ -226,6 +232,7 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     if trace.rounds != rounds:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     mean = trace.participations()
+    # The mean may have been typed with the seven digits of the message.
     if not math.isclose(mean, participations, rel_tol=1e-6):
         raise_invalid(
             "participations", participations, f"to be {mean:.7g}, as in {path}"
@@ -243,10 +250,9 @@ def _drop_out(
     """
     check_fraction("rate", rate)
     before = participations / (1 - rate)
-    nearest = round(before)
     # Undo rounding: the quotient 1 / (1 - 0.9) is a little above 10.
-    if math.isclose(before, nearest, rel_tol=1e-12):
-        before = nearest
+    if math.isclose(before, round(before), rel_tol=1e-12):
+        before = round(before)
     if before > rounds:
         raise_invalid(
             "participations",
@@ -294,7 +300,8 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 """The class of each kind of schedule."""
 
-# Functions for the classes whose arguments are not rounds, participations and the options.
+# Functions that make the schedules whose class has other parameters than rounds, participations
+# and the options.
 _MAKERS: dict[str, Callable[..., Schedule]] = {
     DeviceClasses.kind: _device_classes,
     Trace.kind: _trace,

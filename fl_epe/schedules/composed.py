@@ -15,7 +15,7 @@ from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
-# `Capped.participations` simulates so many runs with so many clients.
+# The simulated runs of `Capped.participations`, their clients, and their seed.
 _RUNS = 10
 _CLIENTS = 1000
 _SEED = 1
@@ -37,9 +37,9 @@ class Composed(Schedule, abc.ABC):
 class DropOut(Composed):
     """Each participant of another schedule drops out by an independent coin.
 
-    Guarantee: given the other schedule's cohort, those who stay are a Poisson sample of it with
-    probability ``1 - rate``. Every limit of the other schedule holds here too. Nobody replaces
-    a participant who drops out.
+    Guarantee: given the other schedule's cohort, those who do not drop out are a Poisson sample of
+    it with probability ``1 - rate``. Every limit of the other schedule also holds here. Nobody
+    replaces a participant who drops out.
 
     Attributes:
         rounds: number of rounds, as in ``schedule``.
@@ -71,12 +71,13 @@ class DropOut(Composed):
             yield cohort[rng.random(len(cohort)) >= self.rate]
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: the other schedule's, with coins that leave rounds out.
+        """See `Schedule.law`: the other schedule's, with a coin for each participation.
 
-        Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
+        Limits and cohorts of fixed size do not change: dropping out cannot weaken privacy.
         """
         law = self.schedule.law(population)
         keep = 1 - self.rate
+        # Without other coins, a client tosses one in each of its rounds.
         coins = law.coins or Coins(law.limit, 1.0)
         return dataclasses.replace(
             law,
@@ -102,8 +103,8 @@ class Capped(Composed):
     Attributes:
         rounds: number of rounds, as in ``schedule``.
         schedule: the other schedule.
-        per_run: most participations of a client in the run (default: no such cap).
-        per_window: most participations in any ``window`` rounds (default: no such cap).
+        per_run: largest number of participations of a client in the run (default: no such cap).
+        per_window: largest number in any ``window`` consecutive rounds (default: no such cap).
         window: length of the window, in rounds; given together with ``per_window``.
     """
 
@@ -116,12 +117,14 @@ class Capped(Composed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per_run is None and self.per_window is None:
-            raise_invalid("per_run", None, "or per_window=None to be a cap")
+            raise_invalid(
+                "per_run", None, "to be a number, or per_window to be given"
+            )
         if (self.per_window is None) != (self.window is None):
             raise_invalid(
                 "per_window",
                 self.per_window,
-                f"and window={self.window} together",
+                f"to be given together with window, which is {self.window}",
             )
         for name in ("per_run", "window", "per_window"):
             if getattr(self, name) is not None:
@@ -151,8 +154,8 @@ class Capped(Composed):
     def most_participations(self) -> int:
         """The smallest of the caps and of the other schedule's limit."""
         per_run, per_window, window = self._caps()
-        windows, rounds_after = divmod(self.rounds, window)
-        in_windows = windows * per_window + min(rounds_after, per_window)
+        windows, remaining_rounds = divmod(self.rounds, window)
+        in_windows = windows * per_window + min(remaining_rounds, per_window)
         return min(self.schedule.most_participations(), per_run, in_windows)
 
     def cohorts(
@@ -160,16 +163,16 @@ class Capped(Composed):
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round more than the other schedule."""
         per_run, per_window, window = self._caps()
+        # Accepted participations of each client in the run, and in the last ``window`` rounds.
         in_run = np.zeros(population, np.int32)
         in_window = np.zeros(population, np.int32)
         recent: collections.deque[Cohort] = collections.deque()
         for cohort in self.schedule.cohorts(population, rng):
             if len(recent) == window:
                 in_window[recent.popleft()] -= 1
-            in_caps = (in_run[cohort] < per_run) & (
-                in_window[cohort] < per_window
-            )
-            accepted = cohort[in_caps]
+            is_below_caps = in_run[cohort] < per_run
+            is_below_caps &= in_window[cohort] < per_window
+            accepted = cohort[is_below_caps]
             in_run[accepted] += 1
             in_window[accepted] += 1
             recent.append(accepted)
@@ -177,10 +180,10 @@ class Capped(Composed):
 
     @property
     def refuses(self) -> bool:
-        """Whether the caps can refuse anybody at all."""
-        most = self.schedule.most_participations()
+        """Whether the caps can refuse a participation at all."""
+        limit = self.schedule.most_participations()
         per_run, per_window, window = self._caps()
-        return most > per_run or (most > per_window and per_window < window)
+        return limit > per_run or (limit > per_window and per_window < window)
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: the other schedule's, with the cap's limit.
@@ -188,8 +191,7 @@ class Capped(Composed):
         A client that a cap refuses takes part in fewer of the rounds that the coins gave it,
         which cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such
         theorem is claimed, as cohorts with refused clients are smaller. The events are known
-        for a cap on the run. They are not known for a cap on windows, or if clients rest or
-        drop out after another cap.
+        for a cap on the run if the other schedule's events do not depend on each other.
         """
         law = dataclasses.replace(
             self.schedule.law(population),
@@ -201,6 +203,7 @@ class Capped(Composed):
         inner = law.events
         events = None
         if isinstance(self.schedule, Trace):
+            # The cohorts of a trace are not random.
             clients = self.schedule.population
             cohorts = list(self.cohorts(clients, generator(_SEED)))
             sizes = [len(cohort) for cohort in cohorts]
@@ -208,13 +211,11 @@ class Capped(Composed):
             events = Events.certain(np.concatenate(cohorts), rounds, clients)
         elif (
             inner is not None
+            and not inner.are_dependent
             and self.per_run is not None
             and self.per_window is None
         ):
-            has_coins = (
-                inner.keep == 1 and inner.rest == 1 and inner.exactly is None
-            )
-            events = inner.capped(self.per_run) if has_coins else None
+            events = dataclasses.replace(inner, most=self.per_run)
         return ParticipationLaw(
             self.rounds,
             law.participations,
@@ -226,7 +227,7 @@ class Capped(Composed):
         )
 
     def _caps(self) -> tuple[int, int, int]:
-        """``per_run``, ``per_window`` and ``window``; a cap that is not set refuses nobody."""
+        """The three numbers; a cap that is not set has numbers that refuse nobody."""
         per_run = self.rounds if self.per_run is None else self.per_run
         if self.per_window is None or self.window is None:
             return per_run, 1, 1

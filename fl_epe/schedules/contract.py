@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.checks import (
     ArgumentError,
@@ -23,13 +22,15 @@ from fl_epe.checks import (
 )
 from fl_epe.schedules.law import ParticipationLaw
 
+_ROUNDING = 1e-12  # relative rounding error of epochs that are a whole number
+
 Cohort = Integers
 """The ids of the participants of one round."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """A participation schedule: it draws the cohort of each of ``rounds`` rounds.
+    """A participation schedule, which draws the cohort of each of ``rounds`` rounds.
 
     Participants are exchangeable: renumbering them does not change the distribution. So a
     canary that is scheduled among the clients, or by a schedule of the same kind, has the same
@@ -43,7 +44,7 @@ class Schedule(abc.ABC):
     """Name of the kind of schedule."""
 
     drawn_by_clients: ClassVar[bool] = False
-    """Whether each client can draw its rounds itself, so nobody must know who is online."""
+    """Whether each client can draw its rounds itself, without a server that knows who is online."""
 
     part_time: ClassVar[bool] = False
     """Whether clients need to be online only at times that they choose."""
@@ -114,7 +115,7 @@ class Epochs(Schedule, abc.ABC):
 
     def most_participations(self) -> int:
         """``epochs``, rounded up."""
-        return math.ceil(self.epochs * (1 - 1e-12))
+        return math.ceil(self.epochs * (1 - _ROUNDING))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,20 +160,6 @@ def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
     return rng.choice(population, size, replace=False, shuffle=False)
 
 
-def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
-    """For each round t, the positions at which ``when`` is t, ascending.
-
-    For up to 2¹⁶ rounds, this takes time linear in ``len(when)``.
-    """
-    # NumPy sorts 16-bit keys by radix sort, in linear time.
-    keys = when.astype(np.uint16) if rounds <= 2**16 else when
-    order = np.argsort(keys, kind="stable")
-    start = 0
-    for end in np.cumsum(np.bincount(when, minlength=rounds)):
-        yield order[start:end]
-        start = end
-
-
 def presence(
     schedule: Schedule,
     population: int,
@@ -185,12 +172,11 @@ def presence(
         schedule: the participation schedule.
         population: number of participants.
         rng: the generator that draws them.
-        first: number of participants in the result; by default all.
+        first: if only the first participants are wanted, their number.
     """
-    shown = population if first is None else first
-    present = np.zeros((schedule.rounds, shown), bool)
-    for row, cohort in zip(
-        present, schedule.cohorts(population, rng), strict=True
-    ):
-        row[cohort[: np.searchsorted(cohort, shown)]] = True
+    columns = population if first is None else first
+    present = np.zeros((schedule.rounds, columns), bool)
+    cohorts = schedule.cohorts(population, rng)
+    for row, cohort in zip(present, cohorts, strict=True):
+        row[cohort[cohort < columns]] = True
     return present

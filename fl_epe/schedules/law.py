@@ -1,8 +1,8 @@
 """The participation law: how a unit takes part in a run, and what adversaries do not know.
 
-A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record
-keeps it by value. Theory, answers, ε so far and the limit depend on the law, not on the
-schedule's name.
+A unit is what privacy is claimed for: a client, or a record of a silo. A schedule gives the law
+of one of its clients (`fl_epe.schedules.Schedule.law`), and the record of a run contains this law.
+Theory and estimates depend on the law, not on the schedule's name.
 
 Examples:
     >>> law = ParticipationLaw(rounds=4, participations=2.0, most=4, events=Events.coins([0.5] * 4))
@@ -35,14 +35,15 @@ from fl_epe.checks import (
 from fl_epe.wording import unit_of_records
 
 # Numbers of participations in a release that are less likely than this are left out.
-_LEAST_CHANCE = 1e-30
-# The largest of unequal steps has so many cells of the grid on which they are added.
+_MIN_CHANCE = 1e-30
+# Cells of the grid on which unequal steps are added, for the largest step.
 _CELLS_OF_A_STEP = 100
-# The law of a sum of unequal steps has at most so many rows.
-_MOST_ROWS = 100
+# Cells of the grid that remains of a sum of unequal steps.
+_CELLS_OF_A_SUM = 100
+_ROUNDING = 1e-12  # relative difference of equal numbers that were rounded
 
 Adjacency = Literal["zero-out", "add-or-remove"]
-"""The two runs that an ε compares: with a unit, and with zeros or nothing in its place."""
+"""The relation of the two runs that ε compares: with a unit, and with zeros or nothing instead."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Coins:
     Attributes:
         rounds: number of rounds in which the unit may take part.
         rate: largest probability of taking part in one of them, in [0, 1].
-        condition: text to append to "takes part by coins", such as ", in the busiest class".
+        condition: what the coins are conditional on, in words that follow "takes part by coins",
+            such as ", in the busiest class".
     """
 
     rounds: int
@@ -99,11 +101,11 @@ class LocalSteps:
     @property
     def participations(self) -> float:
         """Expected number of steps that have a record of the unit."""
-        drawn = 1 - (1 - np.array(self.rates)) ** self.records
-        return float(np.array(self.counts) @ drawn)
+        unit_rates = 1 - (1 - np.array(self.rates)) ** self.records
+        return float(np.array(self.counts) @ unit_rates)
 
     def every_step(self) -> Events:
-        """The law of a unit for an adversary who sees every step."""
+        """The events of a unit for an adversary who sees every step: each step is a round."""
         rates = np.repeat(self.rates, self.counts).tolist()
         return Events.steps([np.ones(1)] * self.total, rates, self.records)
 
@@ -144,6 +146,11 @@ class Event:
         return len(self.rounds) == 1 and bool(self.counts[0] == 1)
 
     @property
+    def is_known_round(self) -> bool:
+        """Whether the unit is in one fixed round once for sure."""
+        return self.is_coin and self.chance == 1
+
+    @property
     def is_spread(self) -> bool:
         """Whether the unit is in one of several rounds once, or in none."""
         return not self.in_one_round and bool(np.all(self.counts == 1))
@@ -152,7 +159,7 @@ class Event:
     def is_uniform(self) -> bool:
         """Whether the unit is in one of several rounds once, with equal probabilities."""
         return self.is_spread and bool(
-            np.ptp(self.chances) <= 1e-12 * self.chances[0]
+            np.ptp(self.chances) <= _ROUNDING * self.chances[0]
         )
 
 
@@ -160,9 +167,9 @@ class Event:
 class Events:
     """How a unit draws its rounds: by events that follow each other in time.
 
-    In each event a unit takes part in at most one round. Events are independent, except for
-    ``rest``, ``most`` and ``exactly``. Units may be of several types. A row is one possible
-    round of one event of a type.
+    In each event a unit takes part in at most one round. Events are independent, unless ``rest``,
+    ``most`` or ``exactly`` makes them depend on each other. Units may be of several types. Arrays
+    have a row for each possible round of each event of each type.
 
     Attributes:
         shares: probability that a unit is of each type, ``(types,)``; they add up to 1.
@@ -175,8 +182,8 @@ class Events:
             if once. A record in s equal steps of a silo, each with probability q, has for each
             round an event whose rows have the counts 1 … s and binomial chances.
         keep: probability that a participation counts after the cap has accepted it.
-        most: the cap: after so many participations, further ones are refused; ``None`` for no
-            cap.
+        most: the cap: the number of participations after which further ones are refused;
+            ``None`` for no cap.
         rest: after an event in which it takes part, a unit takes no part in the next
             ``rest - 1`` events; ``chances`` are those of a unit that is not resting.
         exactly: number of the run's events in which a unit takes part, if it is fixed and every
@@ -203,16 +210,15 @@ class Events:
         shapes = [np.shape(column) for column in columns]
         if len(set(shapes)) > 1 or len(shapes[0]) != 1:
             raise_invalid("events", shapes, "to have rows of one length")
-        if len(self.types) and not 0 <= self.types[0] <= self.types[-1] < len(
-            self.shares
-        ):
-            raise_invalid(
-                "events.types", self.types, f"from 0 to {len(self.shares) - 1}"
-            )
+        last_type = len(self.shares) - 1
+        is_type = (self.types >= 0) & (self.types <= last_type)
+        if not np.all(is_type) or np.any(np.diff(self.types) < 0):
+            wanted = f"from 0 to {last_type}, ascending"
+            raise_invalid("events.types", self.types, wanted)
         if not np.all((self.chances >= 0) & (self.chances <= 1)):
             raise_invalid("events.chances", self.chances, "in [0, 1]")
-        if np.any(self.rounds < 0) or np.any(np.diff(self.types) < 0):
-            raise_invalid("events.rounds", self.rounds, ">= 0, type after type")
+        if np.any(self.rounds < 0):
+            raise_invalid("events.rounds", self.rounds, ">= 0")
 
     @classmethod
     def coins(cls, chances: ArrayLike, rest: int = 1) -> Self:
@@ -229,6 +235,7 @@ class Events:
     def _of_one_type(
         cls, events: Integers, rounds: Integers, chances: Floats, **options: Any
     ) -> Self:
+        """The events of units of a single type."""
         types = np.zeros(len(rounds), np.int64)
         return cls(np.ones(1), types, events, rounds, chances, **options)
 
@@ -256,6 +263,7 @@ class Events:
             rates: for each release the probability that a record is in a step.
             records: number of records of the unit.
         """
+        # Empty arrays, as there may be no release.
         rounds = [np.empty(0, np.int64)]
         counts = [np.empty(0)]
         chances = [np.empty(0)]
@@ -295,25 +303,6 @@ class Events:
         )
 
     @classmethod
-    def mixed(cls, shares: ArrayLike, parts: Sequence[Events]) -> Self:
-        """Units of several types.
-
-        Args:
-            shares: probability that a unit is of each type.
-            parts: the events of each type, without counts, cap or rest.
-        """
-        types = np.repeat(
-            np.arange(len(parts)), [len(part.rounds) for part in parts]
-        )
-        return cls(
-            np.asarray(shares, np.float64),
-            types,
-            np.concatenate([part.events for part in parts]),
-            np.concatenate([part.rounds for part in parts]),
-            np.concatenate([part.chances for part in parts]),
-        )
-
-    @classmethod
     def certain(cls, units: Integers, rounds: Integers, count: int) -> Self:
         """Units whose rounds are certain, each of which is a type.
 
@@ -346,20 +335,14 @@ class Events:
 
     def first(self, rounds: int) -> Events:
         """The events of the first rounds of a run."""
-        inside = self.rounds < rounds
-        if inside.all():
-            return self
-        return self._rows(inside)
+        return self._rows(self.rounds < rounds)
 
     def thinned(self, keep: float) -> Events:
-        """The events when each participation counts with probability ``keep``."""
-        if not self.depend:
+        """The events if each participation counts with probability ``keep`` only."""
+        if not self.are_dependent:
             return dataclasses.replace(self, chances=self.chances * keep)
+        # Participations that do not count still cause a rest, and still use up the cap.
         return dataclasses.replace(self, keep=self.keep * keep)
-
-    def capped(self, most: int) -> Events:
-        """The events with a cap on participations."""
-        return dataclasses.replace(self, most=min(most, self.most or most))
 
     @property
     def participations(self) -> float:
@@ -367,7 +350,7 @@ class Events:
         return float(self.shares[self.types] @ self.chances) * self.keep
 
     @property
-    def depend(self) -> bool:
+    def are_dependent(self) -> bool:
         """Whether a cap, a rest or a fixed number makes events depend on each other."""
         return (
             self.most is not None or self.rest > 1 or self.exactly is not None
@@ -375,34 +358,31 @@ class Events:
 
     @functools.cached_property
     def independent(self) -> tuple[Event, ...]:
-        """The events one by one, if they are independent and determine the rounds; else empty.
+        """The events one by one if they are independent, else an empty tuple.
 
-        There are independent events if all units are of one type and neither a cap nor a rest
-        nor a fixed number makes events depend on each other. The rows of an event must all be
-        of one round, or have counts of 1 and be of several rounds that no other such event has.
+        All units must be of one type, and neither a cap nor a rest nor a fixed number may make
+        events depend on each other. The rows of an event must all be of one round, or have counts
+        of 1 and be of several rounds, none of which belongs to two such events.
         """
-        if len(self.shares) > 1 or self.keep < 1 or self.depend:
+        if len(self.shares) > 1 or self.keep < 1 or self.are_dependent:
             return ()
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
         ends = np.append(starts, len(self.events))[1:]
-        if self.counts is None:
-            counts = np.ones(len(self.rounds))
-        else:
+        counts = np.ones(len(self.rounds))
+        if self.counts is not None:
             counts = self.counts
         events = []
-        spread_rounds = [np.empty(0, np.int64)]
+        spread_rounds: list[int] = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             rows = slice(start, end)
             event = Event(self.rounds[rows], self.chances[rows], counts[rows])
             if event.is_spread:
-                spread_rounds.append(event.rounds)
+                spread_rounds += event.rounds.tolist()
             elif not event.in_one_round:
                 return ()
             events.append(event)
-        rounds = np.concatenate(spread_rounds)
-        if len(np.unique(rounds)) < len(rounds):
-            return ()
-        return tuple(events)
+        has_shared_rounds = len(set(spread_rounds)) < len(spread_rounds)
+        return () if has_shared_rounds else tuple(events)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Events):
@@ -423,7 +403,7 @@ class Events:
         )
 
     def _rows(self, chosen: slice | Booleans) -> Events:
-        """The events of some rows."""
+        """The events of these rows only."""
         return dataclasses.replace(
             self,
             types=self.types[chosen],
@@ -438,7 +418,7 @@ class Events:
 def _law_of_release(
     steps: tuple[float, ...], rate: float, records: int
 ) -> tuple[Floats, Floats]:
-    """The positive amounts that a unit may add to a release, and their probabilities.
+    """How often a unit may be in a release, in units of one step of weight 1, with probabilities.
 
     Args:
         steps: weights of the release's steps.
@@ -446,19 +426,19 @@ def _law_of_release(
         records: number of records of the unit.
 
     Returns:
-        Amounts and probabilities, ``(rows,)`` each.
+        The positive counts, and their probabilities, ``(rows,)`` each.
     """
     weights = np.array([weight for weight in steps if weight > 0])
     largest = float(weights.max(initial=0.0))
-    if np.all(weights >= largest * (1 - 1e-12)):
+    if np.all(weights >= largest * (1 - _ROUNDING)):
         draws = len(weights) * records
         times = np.arange(1, draws + 1)
-        added = largest * times
+        counts = largest * times
         chances = scipy.stats.binom.pmf(times, draws, rate)
     else:
-        added, chances = _sum_of_steps(weights, rate, records)
-    likely = (chances > _LEAST_CHANCE) & (added > 0)
-    return added[likely], chances[likely]
+        counts, chances = _sum_of_steps(weights, rate, records)
+    is_likely = (chances > _MIN_CHANCE) & (counts > 0)
+    return counts[is_likely], chances[is_likely]
 
 
 def _sum_of_steps(
@@ -473,18 +453,17 @@ def _sum_of_steps(
         cells = math.ceil(records * weight / cell) + 2
         grid = cell * np.arange(cells, dtype=np.float64)
         law = np.convolve(law, _split(weight * times, drawn, grid))
-        law = law[: np.count_nonzero(tail_sums(law)[:-1] > _LEAST_CHANCE)]
+        law = law[: np.count_nonzero(tail_sums(law)[:-1] > _MIN_CHANCE)]
     values = cell * np.arange(len(law), dtype=np.float64)
-    # Rows are closest near 0, as small sums are most likely.
-    rows = values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2
-    return rows, _split(values, law, rows)
+    # Points are closest near 0, as small sums are most likely.
+    points = values[-1] * np.linspace(0, 1, _CELLS_OF_A_SUM + 1) ** 2
+    return points, _split(values, law, points)
 
 
 def _split(values: Floats, chances: Floats, points: Floats) -> Floats:
-    """Split each value between its neighbouring points; total probability and mean stay.
+    """The probability of each point, if each value is split between its two neighbours.
 
-    Returns:
-        The probability of each point.
+    The split does not change the total probability and the mean.
     """
     after = np.clip(
         np.searchsorted(points, values, side="right"), 1, len(points) - 1
@@ -514,18 +493,18 @@ class ParticipationLaw:
             one round in each block; blocks may overlap.
         uniform: whether a unit has one uniformly drawn round in each block, independent of
             everything else.
-        coins: the coins, if they decide on each round. Sampling then amplifies privacy against
-            an adversary who does not know the rounds.
-        cohorts: the sizes, if each round draws a fresh cohort of fixed size. Sampling then
-            amplifies privacy against an adversary who does not know the rounds.
+        coins: the coins, if they decide on each round. They amplify privacy against an adversary
+            who does not know the rounds.
+        cohorts: the sizes, if each round draws a fresh cohort of fixed size. This amplifies
+            privacy against an adversary who does not know the rounds.
         events: the exact law of one unit's rounds; ``None`` if it has no known closed form. It
             is the law of a single unit: with cohorts of fixed size, units depend on each other.
-        events_at_most: if there are no ``events``, events such that this law only leaves some
-            of their participations out.
+        events_at_most: if there are no ``events``, events of which this law only leaves out some
+            participations.
         dominating: if ``events`` depend on each other, independent events whose privacy loss
             against an adversary who does not know the rounds is at least that of ``events``.
-        local: the steps, if each release consists of steps of DP-SGD. Then participations are
-            steps, and theory holds for an adversary who sees every step.
+        local: the steps, if each release consists of steps of DP-SGD. Then ``participations``
+            and ``most`` count steps, and theory holds for an adversary who sees every step.
     """
 
     rounds: int
@@ -552,7 +531,7 @@ class ParticipationLaw:
                 raise_invalid(
                     "rounds",
                     self.rounds,
-                    "to be more than the last round of the events",
+                    "to be larger than the index of every round of the events",
                 )
 
     @classmethod
@@ -574,23 +553,22 @@ class ParticipationLaw:
         Raises:
             ValueError: if an argument is out of range.
         """
-        if len(steps) != len(rates) or not all(
-            0 <= rate <= 1 for rate in rates
-        ):
+        is_in_range = all(0 <= rate <= 1 for rate in rates)
+        if len(steps) != len(rates) or not is_in_range:
             raise_invalid(
                 "rates",
                 rates,
                 f"in [0, 1], one for each of {len(steps)} releases",
             )
         for weights in steps:
-            if (
-                np.min(weights, initial=0) != 0
-                or not np.sum(weights) < math.inf
-            ):
+            if not np.all((weights >= 0) & np.isfinite(weights)):
                 raise_invalid("steps", steps, "to be finite and >= 0")
         check_count("records", records)
         counts = tuple(len(weights) for weights in steps)
         local = LocalSteps(counts, tuple(map(float, rates)), records)
+        coins = None
+        if records == 1:
+            coins = Coins(local.total, max(rates, default=0.0))
         return cls(
             len(steps),
             local.participations,
@@ -599,9 +577,7 @@ class ParticipationLaw:
             unit=unit_of_records(records),
             hidden=min(local.rates, default=1.0) < 1,
             adjacency="add-or-remove",
-            coins=Coins(local.total, max(rates, default=0.0))
-            if records == 1
-            else None,
+            coins=coins,
             events=Events.steps(steps, rates, records),
             local=local,
         )
@@ -622,21 +598,24 @@ class ParticipationLaw:
 
     @property
     def secret_events(self) -> Events | None:
-        """Independent events against an adversary who does not know the rounds, if any."""
+        """Independent events for the ε of an adversary who does not know the rounds, if any.
+
+        They are ``events`` if these are independent, else ``dominating``.
+        """
         if self.events is not None and self.events.independent:
             return self.events
         return self.dominating
 
     def in_record(self) -> ParticipationLaw:
-        """The law as a record keeps it: without events unless they are independent."""
+        """The law as it is stored in a record: with ``events`` only if they are independent."""
         if self.events is not None and self.events.independent:
             return self
         return dataclasses.replace(self, events=None, events_at_most=None)
 
     def first(self, rounds: int) -> ParticipationLaw:
-        """The law of a run that ended after ``rounds`` of its rounds.
+        """The law of the first ``rounds`` rounds of the run.
 
-        A block that was cut off still counts: the unit may have had its round before the end.
+        A block that ends later is cut off. It still counts as a participation in ``most``.
         """
         if rounds >= self.rounds:
             return self
@@ -645,27 +624,36 @@ class ParticipationLaw:
             for start, end in self.blocks
             if start < rounds
         )
-        coins = self.coins
-        local = self.local and self.local.first(rounds)
-        if local is not None:
-            participations: float | None = local.participations
+        participations = None if self.rate is None else self.rate * rounds
+        limit = rounds
+        local = None
+        if self.local is not None:
+            local = self.local.first(rounds)
+            participations = local.participations
             limit = local.total
-        else:
-            participations = None if self.rate is None else self.rate * rounds
-            limit = rounds
+        coins = self.coins
+        if coins is not None:
+            coins = Coins(min(coins.rounds, limit), coins.rate, coins.condition)
+        cohorts = self.cohorts
+        if cohorts is not None:
+            cohorts = dataclasses.replace(cohorts, rounds=rounds)
         return dataclasses.replace(
             self,
             rounds=rounds,
             participations=participations,
             most=min(self.limit, len(blocks) if blocks else limit),
             blocks=blocks,
-            coins=coins
-            and dataclasses.replace(coins, rounds=min(coins.rounds, limit)),
-            cohorts=self.cohorts
-            and dataclasses.replace(self.cohorts, rounds=rounds),
-            events=self.events and self.events.first(rounds),
-            events_at_most=self.events_at_most
-            and self.events_at_most.first(rounds),
-            dominating=self.dominating and self.dominating.first(rounds),
+            coins=coins,
+            cohorts=cohorts,
+            events=_first(self.events, rounds),
+            events_at_most=_first(self.events_at_most, rounds),
+            dominating=_first(self.dominating, rounds),
             local=local,
         )
+
+
+def _first(events: Events | None, rounds: int) -> Events | None:
+    """The events of the first rounds, if the events are known."""
+    if events is None:
+        return None
+    return events.first(rounds)

@@ -14,11 +14,13 @@ from fl_epe.schedules.contract import (
     Cohort,
     Epochs,
     Rated,
-    by_round,
     draw,
     even_sizes,
 )
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
+
+_ROUNDING = 1e-12  # relative rounding error of a rate times a number
+_END_ROUNDING = 1e-9  # rounding error of the end of an epoch, in rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +86,13 @@ class FixedSize(Rated):
 
         For one client these are independent coins, with each cohort's share of the population.
         """
-        size = min(population, math.ceil(self.rate * population * (1 - 1e-12)))
+        largest = math.ceil(self.rate * population * (1 - _ROUNDING))
         return dataclasses.replace(
             super().law(population),
             hidden=self.rate < 1,
-            cohorts=FixedCohorts(self.rounds, population, size),
+            cohorts=FixedCohorts(
+                self.rounds, population, min(largest, population)
+            ),
             events=Events.coins(self._sizes(population) / population),
         )
 
@@ -108,7 +112,7 @@ class Separated(Rated, abc.ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("separation", self.separation)
-        if self.rate * self.separation > 1 + 1e-12:
+        if self.rate * self.separation > 1 + _ROUNDING:
             raise_invalid(
                 "rate",
                 self.rate,
@@ -118,7 +122,7 @@ class Separated(Rated, abc.ABC):
 
     def most_participations(self) -> int:
         """``ceil(rounds / separation)``."""
-        return -(-self.rounds // self.separation)
+        return math.ceil(self.rounds / self.separation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,31 +146,30 @@ class MinSeparation(Separated):
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        # The first `rested` entries of the pool may be drawn.
+        # The first `num_rested` entries of the pool are the clients that may be drawn.
         pool = np.arange(population)
-        rested = population
+        num_rested = population
         resting: collections.deque[Cohort] = collections.deque()
         for size in self._sizes(population):
-            cohort = _take(pool, rested, draw(rng, rested, size))
-            rested -= size
+            places = draw(rng, num_rested, size)
+            cohort = _remove(pool[:num_rested], places)
+            num_rested -= size
             resting.append(cohort)
             if len(resting) == self.separation:
                 returning = resting.popleft()
-                pool[rested : rested + len(returning)] = returning
-                rested += len(returning)
+                pool[num_rested : num_rested + len(returning)] = returning
+                num_rested += len(returning)
             yield np.sort(cohort)
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: coins with a cohort's share of the rested clients, and rests."""
         sizes = self._sizes(population)
-        participations_before = np.concatenate([[0], np.cumsum(sizes)])
-        rested_from = np.maximum(
-            np.arange(self.rounds) - self.separation + 1, 0
-        )
-        resting = (
-            participations_before[:-1] - participations_before[rested_from]
-        )
-        chances = sizes / np.maximum(population - resting, 1)
+        # The clients of the last separation − 1 cohorts are resting.
+        drawn_before = np.cumsum(sizes) - sizes
+        first_resting = np.arange(self.rounds) - self.separation + 1
+        rested_before = drawn_before[np.maximum(first_resting, 0)]
+        num_resting = drawn_before - rested_before
+        chances = sizes / np.maximum(population - num_resting, 1)
         return dataclasses.replace(
             super().law(population),
             separation=self.separation,
@@ -174,7 +177,7 @@ class MinSeparation(Separated):
         )
 
     def _sizes(self, population: int) -> Integers:
-        """Sizes as for `Rated`, limited so that there are always enough rested clients."""
+        """Cohort sizes as for `Rated`, limited so that there are always enough rested clients."""
         limit = population * self.rounds // self.separation
         total = min(round(self.rate * population * self.rounds), limit)
         return even_sizes(total, self.rounds)
@@ -203,6 +206,7 @@ class BMinSep(Separated):
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a round."""
+        # The first round in which each client has rested.
         rested_from = np.zeros(population, np.int64)
         for t, chance in enumerate(self._chances()):
             is_heads = rng.random(population) < chance
@@ -213,16 +217,16 @@ class BMinSep(Separated):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: coins and rests.
 
-        The privacy loss is at most that of coins in blocks of ``separation`` rounds if only the
-        first head in each block counts. Proof: docs/notes/unknown-rounds.md.
+        The privacy loss is at most that of a client without rests who tosses the coin of a rested
+        client, and takes part at the first head in each block of ``separation`` rounds. Proof:
+        docs/notes/unknown-rounds.md.
         """
         blocks = []
-        # The chance of a client that has rested.
-        (chance,) = self._chances_after(np.array([self.separation - 1]))
+        chance = self._chance_after(self.separation - 1)
         for first in range(0, self.rounds, self.separation):
             length = min(self.separation, self.rounds - first)
-            tails = np.arange(length, dtype=np.float64)
-            first_head_chances = np.asarray(chance * (1 - chance) ** tails)
+            num_tails = np.arange(float(length))
+            first_head_chances = np.asarray(chance * (1 - chance) ** num_tails)
             blocks.append((first, first_head_chances[first_head_chances > 0]))
         return dataclasses.replace(
             super().law(population),
@@ -234,35 +238,38 @@ class BMinSep(Separated):
         )
 
     def _chances(self) -> Floats:
-        """The chance of the coin in each round, for a client absent from the last rounds.
+        """The chance of the coin in each round, for a client that was in no earlier round.
 
-        In the first rounds, some clients still rest from a participation before the run.
+        Such a client may still rest in the first rounds, from a participation before the run.
         """
-        absent_rounds = np.minimum(np.arange(self.rounds), self.separation - 1)
-        return self._chances_after(absent_rounds)
+        longest = self.separation - 1
+        return np.array(
+            [self._chance_after(min(t, longest)) for t in range(self.rounds)]
+        )
 
-    def _chances_after(self, rounds: Integers) -> Floats:
-        """The chances of the coin for a client that was absent from so many last rounds."""
-        chances = self.rate / np.maximum(1 - rounds * self.rate, self.rate)
-        return np.asarray(np.minimum(chances, 1.0))
+    def _chance_after(self, absent_rounds: int) -> float:
+        """The chance of the coin for a client that was absent from this many last rounds.
+
+        It is ``rate`` over the probability of the absence, so that the client takes part with
+        probability ``rate``.
+        """
+        absence = max(1 - absent_rounds * self.rate, self.rate)
+        return min(self.rate / absence, 1.0)
 
 
-def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
-    """Remove the entries at ``places`` from the first ``rested`` entries of ``pool``, in place.
+def _remove(pool: Cohort, places: Cohort) -> Cohort:
+    """Remove the entries at ``places`` from ``pool``, in place, and return them.
 
-    The last of these entries move to the places that become free.
-
-    Returns:
-        The removed entries.
+    The last entries of ``pool`` move to the places that become free.
     """
-    cohort = pool[places]
-    remaining = rested - len(places)
+    removed = pool[places]
+    remaining = len(pool) - len(places)
     free_places = places[places < remaining]
-    # Whether each of the last entries moves.
+    # Whether each of the last entries moves; the others are removed themselves.
     is_moved = np.ones(len(places), bool)
     is_moved[places[places >= remaining] - remaining] = False
-    pool[free_places] = pool[remaining:rested][is_moved]
-    return cohort
+    pool[free_places] = pool[remaining:][is_moved]
+    return removed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,12 +311,13 @@ class ShuffledEpochs(Epochs):
         blocks = []
         chances = []
         for epoch in range(self.most_participations()):
-            # The small terms undo rounding of ends that are whole numbers.
-            first = math.floor(epoch * length + 1e-9)
-            end = min(math.ceil((epoch + 1) * length - 1e-9), self.rounds)
+            epoch_start = epoch * length
+            epoch_end = (epoch + 1) * length
+            first = math.floor(epoch_start + _END_ROUNDING)
+            end = min(math.ceil(epoch_end - _END_ROUNDING), self.rounds)
             rounds = np.arange(first, end)
-            starts = np.maximum(rounds, epoch * length)
-            ends = np.minimum(rounds + 1, (epoch + 1) * length)
+            starts = np.maximum(rounds, epoch_start)
+            ends = np.minimum(rounds + 1, epoch_end)
             blocks.append((first, end))
             chances.append((first, (ends - starts) / length))
         return dataclasses.replace(
@@ -320,18 +328,25 @@ class ShuffledEpochs(Epochs):
 
 
 def _next_epoch(
-    rng: np.random.Generator, population: int, tail: Cohort, size: int
+    rng: np.random.Generator, population: int, in_cohort: Cohort, size: int
 ) -> Cohort:
-    """A permutation whose first ``size - len(tail)`` entries are not in ``tail``."""
+    """The random order of an epoch that begins within a cohort.
+
+    Args:
+        rng: the generator that draws the order.
+        population: number of clients.
+        in_cohort: the clients of the cohort from the epoch before. They are not among the first
+            clients of the order, which complete the cohort.
+        size: number of clients in the cohort.
+    """
     order = rng.permutation(population)
-    if not len(tail):
+    if not len(in_cohort):
         return order
-    in_tail = np.isin(order, tail)
-    new_clients = order[~in_tail]
-    tail_clients = order[in_tail]
-    places = size - len(tail)
-    later = np.concatenate([new_clients[places:], tail_clients])
-    return np.concatenate([new_clients[:places], rng.permutation(later)])
+    may_not_be_first = np.isin(order, in_cohort)
+    new_clients = order[~may_not_be_first]
+    count = size - len(in_cohort)
+    later = np.concatenate([new_clients[count:], order[may_not_be_first]])
+    return np.concatenate([new_clients[:count], rng.permutation(later)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,22 +376,22 @@ class Cyclic(Epochs):
             # Where the order ends, the cohort goes on from its start.
             wrapped = max(end - population, 0)
             yield np.sort(np.concatenate([order[start:end], order[:wrapped]]))
-            start = wrapped or end
+            start = wrapped if wrapped > 0 else end
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: equal distances up to one round, and a type for each position."""
+        """See `Schedule.law`: a type for each position; distances differ by at most one round."""
         total = max(round(self.epochs * population), 1)
         distance, remainder = divmod(self.rounds * population, total)
-        # Larger populations are represented by four positions for each round.
-        places = min(population, 4 * self.rounds)
-        sizes = even_sizes(round(self.epochs * places), self.rounds)
-        when = np.repeat(np.arange(self.rounds), sizes)
-        place = np.arange(len(when)) % places
+        # Four positions for each round represent a larger population.
+        positions = min(population, 4 * self.rounds)
+        sizes = even_sizes(round(self.epochs * positions), self.rounds)
+        rounds = np.repeat(np.arange(self.rounds), sizes)
+        position_of_row = np.arange(len(rounds)) % positions
         return dataclasses.replace(
             super().law(population),
             separation=max(distance, 1),
             regular=remainder == 0,
-            events=Events.certain(place, when, places),
+            events=Events.certain(position_of_row, rounds, positions),
         )
 
 
@@ -418,10 +433,9 @@ class RandomAllocation(WholeEpochs):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: a uniform subset of the rounds.
 
-        The privacy loss is at most that of one uniform round in each of ``epochs`` blocks: if
-        the rounds are in random order, the rounds of the blocks are a uniform subset, and
-        divergences from the run without the client, which does not depend on the order, are
-        convex.
+        The privacy loss is at most that of one uniform round in each of ``epochs`` blocks. The
+        rounds of the blocks are a uniform subset if all rounds are put into a random order.
+        Without the client the order changes nothing, and divergences are convex.
         """
         blocks = BallsInBins(self.rounds, self.epochs).law(population)
         return dataclasses.replace(
@@ -453,11 +467,12 @@ class BallsInBins(WholeEpochs):
     def cohorts(
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
-        """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
+        """See `Schedule.cohorts`. Costs O(population) a round."""
         for start, end in self._blocks():
             length = end - start
-            when = rng.integers(length, size=population, dtype=np.int32)
-            yield from by_round(when, length)
+            rounds = rng.integers(length, size=population, dtype=np.int32)
+            for t in range(length):
+                yield np.flatnonzero(rounds == t)
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: once in each block."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import array
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from fl_epe.table_file import TEXT_ENDINGS, read_table, shown, table_rows
 ROUND = "round"
 CLIENT = "client_id"
 COLUMNS = (ROUND, CLIENT)  # the columns of a log
-_MOST_ROUNDS = 10**7  # with more, the log probably has time stamps
-_LONGEST = 256  # largest number of characters of a client's id
+_MAX_ROUNDS = 10**7  # with more, the log probably has time stamps
+_MAX_CHARACTERS = 256  # of a client's id
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,13 +63,14 @@ class Trace(Schedule):
         first = int(row_rounds.min())
         last = int(row_rounds.max())
         rounds = last - first + 1
-        if rounds > _MOST_ROUNDS:
+        if rounds > _MAX_ROUNDS:
             raise_invalid(
-                "rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}"
+                "rounds", rounds, f"(from {first} to {last}) <= {_MAX_ROUNDS}"
             )
-        cells = (row_rounds - first) * len(clients) + row_clients
-        rows, counts = np.unique(cells, return_counts=True)
-        round_ids, client_ids = np.divmod(rows, len(clients))
+        # One number for each pair of a round and a client, in the order of rounds.
+        pairs = (row_rounds - first) * len(clients) + row_clients
+        distinct_pairs, counts = np.unique(pairs, return_counts=True)
+        round_ids, client_ids = np.divmod(distinct_pairs, len(clients))
         if counts.max() > 1:
             row = int(np.argmax(counts > 1))
             client = clients[client_ids[row]].item()
@@ -143,21 +145,21 @@ class Trace(Schedule):
         """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""
         size = self.population
         # Column i has the participants that replay client i, one in each row; -1 for none.
-        members = np.full((-(-population // size), size), -1)
+        replaying = np.full((math.ceil(population / size), size), -1)
         if population == size:
-            members[0] = np.arange(size)
+            replaying[0] = np.arange(size)
         else:
-            numbers = rng.permutation(population)
-            for number, copy in enumerate(members):
-                part = numbers[number * size : (number + 1) * size]
-                copy[rng.permutation(size)[: len(part)]] = part
+            participants = rng.permutation(population)
+            for number, row in enumerate(replaying):
+                part = participants[number * size : (number + 1) * size]
+                row[rng.permutation(size)[: len(part)]] = part
         ends = np.searchsorted(self.round_ids, np.arange(self.rounds + 1))
         for start, end in itertools.pairwise(ends):
-            drawn = members[:, self.client_ids[start:end]]
-            yield np.sort(drawn[drawn >= 0])
+            cohort = replaying[:, self.client_ids[start:end]]
+            yield np.sort(cohort[cohort >= 0])
 
 
-class _Coded(NamedTuple):
+class _CodedClients(NamedTuple):
     """The clients of a file's rows, with each id stored once.
 
     An array with the id of every row would be large: all its texts are as wide as the longest.
@@ -173,7 +175,7 @@ class _Coded(NamedTuple):
 
 def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
     """The distinct ids of clients in ascending order, and the index of each row's client."""
-    if not isinstance(clients, _Coded):
+    if not isinstance(clients, _CodedClients):
         is_sequence = isinstance(clients, list | tuple)
         if is_sequence and all(type(client) is int for client in clients):
             clients = _integers(clients)
@@ -185,7 +187,7 @@ def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
 
 
 def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
-    """``values`` as a vector whose type is of one of the NumPy ``kinds``."""
+    """``values`` as a vector whose type has one of these one-letter NumPy ``kinds``."""
     vector = np.asarray(values)
     if vector.ndim != 1 or not len(vector):
         raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
@@ -198,33 +200,35 @@ def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
 
 
 def _read(path: Path) -> Trace:
+    """The trace in a file, see `Trace.read`."""
     rounds = array.array("q")
     clients = array.array("q")
     codes: dict[str, int] = {}  # the index of every distinct client
     table = table_rows(path, COLUMNS, every=True)
     for number, (round_cell, client_cell) in table.rows:
         try:
-            rounds.append(_round(round_cell))
-            clients.append(codes.setdefault(_client(client_cell), len(codes)))
+            rounds.append(_round_number(round_cell))
+            client = _client_text(client_cell)
+            clients.append(codes.setdefault(client, len(codes)))
         except ValueError as error:
             raise ValueError(f"{table.place(number)}: {error}") from error
-    return _trace(
-        np.asarray(rounds), _Coded(_ids(list(codes)), np.asarray(clients))
-    )
+    coded_clients = _CodedClients(_ids(list(codes)), np.asarray(clients))
+    return _checked_trace(np.asarray(rounds), coded_clients)
 
 
-def _round(cell: Any) -> int:
+def _round_number(cell: Any) -> int:
     """The 64-bit integer in a cell; ``1_0``, which Python would accept, is refused."""
+    message = f"{ROUND}={shown(cell)} is not an integer"
     try:
-        number = int(str(cell).replace("_", "?"))
-        if not -LARGEST <= number <= LARGEST:
-            raise OverflowError
-        return number
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{ROUND}={shown(cell)} is not an integer") from error
+        number = int(str(cell))
+    except ValueError as error:
+        raise ValueError(message) from error
+    if "_" in str(cell) or abs(number) > LARGEST:
+        raise ValueError(message)
+    return number
 
 
-def _client(cell: Any) -> str:
+def _client_text(cell: Any) -> str:
     """The id in a cell as text; an integer keeps all its digits, and floats are refused."""
     if cell is not None and type(cell) not in (int, str):
         raise ValueError(
@@ -233,8 +237,10 @@ def _client(cell: Any) -> str:
     text = "" if cell is None else str(cell).strip()
     if not text:
         raise ValueError(f"{CLIENT} is empty")
-    if len(text) > _LONGEST:
-        raise ValueError(f"{CLIENT} is longer than {_LONGEST} characters")
+    if len(text) > _MAX_CHARACTERS:
+        raise ValueError(
+            f"{CLIENT} is longer than {_MAX_CHARACTERS} characters"
+        )
     return text
 
 
@@ -267,8 +273,12 @@ def _integers(values: Sequence[int]) -> np.ndarray:
         ) from error
 
 
-def _trace(round_ids: Integers, client_ids: Any) -> Trace:
-    """The trace of a file.
+def _checked_trace(round_ids: Integers, client_ids: Any) -> Trace:
+    """The trace of a file's rows.
+
+    Args:
+        round_ids: the round of each row.
+        client_ids: the clients of the rows, as for `_distinct`.
 
     Raises:
         ValueError: if there is no row, or if most rounds have no clients.
@@ -284,4 +294,4 @@ def _trace(round_ids: Integers, client_ids: Any) -> Trace:
             "clients. Are they time stamps, or numbered with gaps? Number the rounds that "
             "released a model from 0 on"
         )
-    return Trace(round_ids, cast(Integers, client_ids))
+    return Trace(round_ids, client_ids)

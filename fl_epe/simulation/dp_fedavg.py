@@ -233,7 +233,7 @@ def _sum_noise(
     for block in blocks(dim):
         earlier = tuple(vector[block] for vector in state.noise)
         noise[block] = strategy.correlate(t, earlier, noise[block])
-    noise_state = strategy.keep(state.noise, noise)
+    noise_state = strategy.next_state(state.noise, noise)
     noise *= state.clip_norm
     return noise, noise_state
 

@@ -129,7 +129,7 @@ def _row(
         for know in (True, False)
     )
     counts = _law(schedule, np.ones(schedule.rounds), clients)
-    largest = counts.largest(clients, CONFIDENCE) or counts.expected_scores[-1]
+    largest = counts.largest(clients, CONFIDENCE)
     final, every = (
         _law(schedule, weights[0], clients),
         _law(schedule, weights[1], clients).root(),
@@ -160,9 +160,7 @@ def _epsilon(
     return Epsilon(
         known_expected_score_epsilon(scores, delta, weights=shares),
         bound,
-        None
-        if largest is None
-        else float(epsilon_two_gaussians(0, 1, largest, 1, delta)),
+        float(epsilon_two_gaussians(0, 1, largest, 1, delta)),
         unknown_expected_score_epsilon(scores, delta, weights=shares),
         float(
             epsilon_two_gaussians(

@@ -105,7 +105,7 @@ def test_drawn_clients_have_the_law_and_scores_their_covariance(spec):
     chain = secret_rounds(
         make_schedule(spec, rounds, often).law(CLIENTS), strategy, z
     )
-    present = chain.drawn(draws, np.random.default_rng(2))
+    present = chain.presence(draws, np.random.default_rng(2))
     code = 2 ** np.arange(rounds)
     seen = (
         np.bincount((code @ present).astype(int), minlength=2**rounds) / draws

@@ -149,7 +149,7 @@ def test_without_a_law_populations_are_simulated():
     schedule = Capped(Poisson(20, 0.2), per_window=1, window=3)
     law = clients_law(schedule, np.ones(20), 200, seed=1)
     assert law is not None
-    assert law.drawn == 59 * 200
+    assert law.populations == 59
     largest = law.largest(200)
     assert largest is not None
     assert largest == law.expected_scores[-1] <= 7
@@ -159,9 +159,7 @@ def test_without_a_law_populations_are_simulated():
     ]
     above = [law.shares[law.expected_scores > largest].sum() for law in fresh]
     assert np.mean(above) * 200 <= 0.15  # mean number above it
-    found = clients_law(schedule, np.ones(20), 10**7)
-    assert found is not None
-    assert (found.whole, found.largest(10**7)) == (False, None)
+    assert clients_law(schedule, np.ones(20), 10**7) is None
     assert (
         expected_score_law(
             Poisson(20, 0.2).law(200).events, np.ones(20)

@@ -29,7 +29,7 @@ MIXTURES = {
 def _known_delta(sizes, epsilon, *, weights):
     """δ of clients of known expected scores."""
     clients = _Clients.of(sizes, weights)
-    return clients.exposed + math.exp(clients.log_delta_known(epsilon))
+    return clients.infinite_share + math.exp(clients.log_delta_known(epsilon))
 
 
 def _unknown_delta(sizes, epsilon, *, weights):
@@ -37,7 +37,7 @@ def _unknown_delta(sizes, epsilon, *, weights):
     clients = _Clients.of(sizes, weights)
     removed = clients.log_delta_removed(clients.score_of(epsilon))
     if (
-        clients.log_silent >= -epsilon
+        clients.log_zero_share >= -epsilon
     ):  # the likelihood ratio is nowhere as small as e^-ε
         return math.exp(removed)
     return math.exp(

@@ -14,7 +14,7 @@ from fl_epe.accounting import (
     poisson_epsilon,
 )
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon
-from fl_epe.accounting.renyi import LEAST_DELTA, largest_sum, renyi_epsilon
+from fl_epe.accounting.renyi import MIN_FFT_DELTA, chernoff_bound, renyi_epsilon
 from fl_epe.schedules import Events, make_schedule
 
 TINY = [1e-12, 1e-15, 1e-20, 1e-30, 1e-60]
@@ -40,7 +40,7 @@ def test_gaussians_that_are_added_are_close_to_the_exact_epsilon(delta):
 def test_a_sum_exceeds_its_bound_as_seldom_as_asked():
     losses, masses = of_a_gaussian(1.0)
     mean, deviation = 10 * 0.5, math.sqrt(10)
-    bound = largest_sum([(losses, masses, 10)], 1e-20)
+    bound = chernoff_bound([(losses, masses, 10)], 1e-20)
     assert bound == pytest.approx(
         mean + deviation * math.sqrt(2 * math.log(1e20)), rel=1e-2
     )
@@ -69,7 +69,7 @@ class TestTinyDeltas:
 
     def test_the_two_ways_meet(self, monkeypatch):
         closely = poisson_epsilon(2.0, 0.1, 100, 1e-10)
-        monkeypatch.setattr(composed_gaussians, "LEAST_DELTA", 1.0)
+        monkeypatch.setattr(composed_gaussians, "MIN_FFT_DELTA", 1.0)
         monkeypatch.setattr(
             composed_gaussians,
             "_pld_epsilon",
@@ -106,7 +106,7 @@ class TestTinyDeltas:
     )
     def test_epsilon_rises_as_delta_falls(self, epsilon_at):
         found = [
-            epsilon_at(d) for d in (1e-8, 2e-11, 0.99 * LEAST_DELTA, 1e-13)
+            epsilon_at(d) for d in (1e-8, 2e-11, 0.99 * MIN_FFT_DELTA, 1e-13)
         ]
         assert found == sorted(found)
         assert found[2] <= 1.3 * found[1]

@@ -148,9 +148,11 @@ class TestSecretRounds:
         """Signals that are told apart and signals that are not: less than 0.5% of ε."""
         exact = unknown_rounds_epsilon([signals * (1 + 1e-9)], 1e-6)
         monkeypatch.setattr(
-            unknown_rounds, "_SHORT", 0 if len(np.unique(signals)) < 5 else 20
+            unknown_rounds,
+            "_MAX_SHORT_EPOCH",
+            0 if len(np.unique(signals)) < 5 else 20,
         )
-        monkeypatch.setattr(unknown_rounds, "_MOST_GROUPS", 0)
+        monkeypatch.setattr(unknown_rounds, "_MAX_GROUPS", 0)
         assert unknown_rounds_epsilon([signals], 1e-6) == pytest.approx(
             exact, rel=5e-3
         )

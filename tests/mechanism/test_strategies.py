@@ -56,7 +56,7 @@ def test_the_noise_of_each_round_is_that_of_the_inverse(spec):
     noises = []
     for t, row in enumerate(fresh):
         noise = strategy.correlate(t, state, row)
-        state = strategy.keep(state, noise)
+        state = strategy.next_state(state, noise)
         assert [vector.shape for vector in state] == [(3,)] * strategy.buffers
         noises.append(noise)
     np.testing.assert_allclose(

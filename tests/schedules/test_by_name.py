@@ -117,12 +117,12 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
         ),
         pytest.param(
             lambda: Capped(Cyclic(9, 1)),
-            "Expected per_run=None or per_window=None to be a cap",
+            "Expected per_run=None to be a number, or per_window to be given",
             id="a-cap,got-per_run=None",
         ),
         pytest.param(
             lambda: Capped(Cyclic(9, 1), per_window=2),
-            "per_window=2 and window=None together",
+            "per_window=2 to be given together with window, which is None",
             id="per_window=2-and-window=None-together",
         ),
         pytest.param(
@@ -278,7 +278,7 @@ def test_schedules_are_read_from_text(spec, kind, options):
         ),
         pytest.param(
             "capped:{oops",
-            "JSON object after capped",
+            "JSON object after 'capped:'",
             id="JSON-object-after-capped",
         ),
     ],
