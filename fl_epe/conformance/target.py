@@ -240,6 +240,11 @@ class Target:
         return float(self.theory if self.epsilon is None else self.epsilon)  # type: ignore[arg-type]
 
     @property
+    def claim_text(self) -> str:
+        """The claimed ε and δ, for reports."""
+        return f"ε ≤ {self.claimed:.3g} at δ = {self.delta:.3g}"
+
+    @property
     def allowed(self) -> float:
         """The claimed sensitivity of a step's release, in ``norm``."""
         if self.sensitivity is not None:

@@ -321,7 +321,7 @@ def test_bad_arguments():
         check_noise([1.0], 1.0, distribution="cauchy")
     with pytest.raises(ValueError, match="level"):
         check_noise([1.0], 1.0, level=2.0)
-    with pytest.raises(ValueError, match="arrays and sizes of before"):
+    with pytest.raises(ValueError, match="arrays and sizes of the first round"):
         check_noise([{"a": [1.0]}, {"b": [1.0]}], 1.0)
 
 
