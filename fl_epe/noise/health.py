@@ -113,21 +113,14 @@ class NoiseHealth:
             name: vector.size for name, vector in vectors.items() if vector.size
         }
         summary = self._summary or self._begin(sizes)
-        layout = summary.layout
-        names = layout.names
-        sizes_before = dict(zip(names, layout.sizes.tolist(), strict=True))
+        names = summary.layout.names
         is_flat = len(vectors) == 1 and len(names) > 1
-        if is_flat and sum(sizes.values()) == sum(sizes_before.values()):
+        if is_flat and sum(sizes.values()) == summary.layout.sizes.sum():
             (flat,) = vectors.values()
-            vectors = dict(
-                zip(names, np.split(flat, layout.starts[1:]), strict=True)
-            )
-        elif sizes != sizes_before:
-            raise_invalid(
-                "noise",
-                sizes,
-                f"to have the arrays and sizes of the first round, {names[:5]}…",
-            )
+            parts = np.split(flat, summary.layout.starts[1:])
+            vectors = dict(zip(names, parts, strict=True))
+        else:
+            _check_arrays("noise", sizes, summary)
         if std is None:
             std = self._std
         claims = [
@@ -210,7 +203,22 @@ class NoiseHealth:
         if "names" in state:
             names = state["names"].tolist()
             sizes = dict(zip(names, state["sizes"].tolist(), strict=True))
-            (self._summary or self._begin(sizes)).restore(state)
+            if self._summary is not None:
+                _check_arrays("state", sizes, self._summary)
+            self._begin(sizes).restore(state)
+
+
+def _check_arrays(
+    name: str, sizes: dict[str, int], summary: NoiseSummary
+) -> None:
+    """Raise an error unless the argument ``name`` has the arrays of the summary."""
+    if sizes != summary.layout.num_entries:
+        names = summary.layout.names[:5]
+        raise_invalid(
+            name,
+            sizes,
+            f"to have the arrays and sizes of the first round, {names}…",
+        )
 
 
 def _flat(array: Any) -> np.ndarray:

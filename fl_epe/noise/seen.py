@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_epe.checks import Floats, Integers, raise_invalid
+from fl_epe.checks import Floats, Integers
 from fl_epe.noise.laws import PREFIX, ROUNDING, Law
 
 HEAD_LENGTH = 256
@@ -41,6 +41,7 @@ class SketchLayout:
         sketch_size: approximate number of entries in the sketch.
 
     Attributes:
+        num_entries: numbers of entries of the arrays by name.
         names: names of the arrays.
         sizes: numbers of entries of the arrays, ``(A,)``.
         starts: number of the first entry of each array, ``(A,)``.
@@ -52,8 +53,9 @@ class SketchLayout:
     def __init__(
         self, sizes: Mapping[str, int], sketch_size: int = SKETCH_SIZE
     ) -> None:
-        self.names = [name for name, size in sizes.items() if size]
-        self.sizes = np.array([sizes[name] for name in self.names], np.int64)
+        self.num_entries = {name: size for name, size in sizes.items() if size}
+        self.names = list(self.num_entries)
+        self.sizes = np.array(list(self.num_entries.values()), np.int64)
         self.starts = np.cumsum(self.sizes) - self.sizes
         self.compared = np.sort(
             np.argsort(-self.sizes, kind="stable")[:_MAX_COMPARED_ARRAYS]
@@ -249,15 +251,7 @@ class NoiseSummary:
         return sums | {name: self.rows(name) for name in self._rows}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from a `state`.
-
-        Raises:
-            ArgumentError: if the state is of other arrays.
-        """
-        for name in _SUMS:
-            _check_shape(name, state[name], np.shape(getattr(self, name)), 0)
-        for name, shape in self._shapes.items():
-            _check_shape(name, state[name], shape, 1)
+        """Continue from a `state` of the same arrays."""
         for name in _SUMS:
             setattr(self, name, state[name].copy())
         p_value, index, array, scale = state["worst"].tolist()
@@ -265,15 +259,3 @@ class NoiseSummary:
         self._rows = {name: list(state[name]) for name in self._rows}
         self.still = state["still"].astype(np.int64)
         self.rounds = int(state["rounds"])
-
-
-def _check_shape(
-    name: str, array: np.ndarray, shape: tuple[int, ...], first_axis: int
-) -> None:
-    """Raise an error unless the axes from ``first_axis`` on have this shape."""
-    if array.shape[first_axis:] != shape or array.dtype.kind != "f":
-        raise_invalid(
-            f"{name}.shape",
-            array.shape[first_axis:],
-            f"to be {shape}, of real numbers",
-        )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fl_epe.archive import error_text
 from fl_epe.auditing import LEAST_FOR_NULL, RECORDS, SiloAnswer
-from fl_epe.canaries import CanarySet
 from fl_epe.checks import (
     Vector,
     check_count,
@@ -196,18 +194,9 @@ class SiloAudit:
         else:
             seen_steps = SeenSteps.of_state(memory.steps)
         num_received = len(memory.history.received)
+        rng = generator(plan.seed, _COINS, memory.rounds, num_received)
         self._round = LocalRound(
-            steps,
-            seen=seen_steps,
-            rate=plan.rate,
-            # With 0 records a canary is never sampled.
-            records=0 if plan.too_small else plan.records,
-            rng=generator(plan.seed, _COINS, memory.rounds, num_received),
-            canaries=CanarySet(
-                plan.dim, plan.num_canaries + plan.unobserved, plan.seed
-            ),
-            count=plan.num_canaries,
-            stand_back=self._stand_back,
+            steps, seen_steps, plan, rng, self._stand_back
         ).begin()
 
     def _load(self) -> None:
@@ -356,16 +345,6 @@ class SiloAudit:
         return unmeasured(
             options["silo"], unit, options["delta"], self._history
         )
-
-    def report(self, directory: str | Path | None = None) -> str:
-        """The `answer` as text; a ``directory`` gets report.json and report.html."""
-        # The import is slow.
-        from fl_epe.reporting import silos_text, write_silos_report
-
-        answers = [self.answer()]
-        if directory is not None:
-            write_silos_report(answers, (), Path(directory))
-        return silos_text(answers)
 
 
 def _describe(plan: SiloPlan) -> str:

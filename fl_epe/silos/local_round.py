@@ -28,7 +28,7 @@ from fl_epe.dp_sgd import (
     flat,
     hooked,
 )
-from fl_epe.silos.memory import RoundSteps
+from fl_epe.silos.memory import RoundSteps, SiloPlan
 from fl_epe.silos.upload import Upload
 
 # Number of steps of plain SGD whose canaries join together.
@@ -46,11 +46,8 @@ class LocalRound:
     Args:
         optimizer: the optimizer of the round.
         seen: the results of checks of earlier steps.
-        rate: sampling rate of a step.
-        records: number of records of each canary, which are sampled independently.
+        plan: the settings of the audit.
         rng: the generator that samples the canaries.
-        canaries: all canaries.
-        count: number of canaries that may take part.
         stand_back: called with an error of the audit, after which the round goes on without it.
 
     Attributes:
@@ -63,20 +60,17 @@ class LocalRound:
         self,
         optimizer: Steps,
         seen: SeenSteps,
-        rate: float,
-        records: int,
+        plan: SiloPlan,
         rng: np.random.Generator,
-        canaries: CanarySet,
-        count: int,
         stand_back: Callable[[Exception], None],
     ) -> None:
         self._optimizer = optimizer
         self.seen = seen
-        self._rate = rate
-        self._records = records
+        self._plan = plan
         self._rng = rng
-        self._canaries = canaries
-        self._count = count
+        self._canaries = CanarySet(
+            plan.dim, plan.num_canaries + plan.unobserved, plan.seed
+        )
         self._stand_back = stand_back
         self.steps = 0
         self.reason = ""
@@ -84,9 +78,9 @@ class LocalRound:
         self._hooks = contextlib.ExitStack()
         self._facts: list[StepFacts] = []
         # The amount of each canary that was sampled and has not joined a step yet, (count,).
-        self._pending: Floats = np.zeros(count)
+        self._pending: Floats = np.zeros(plan.num_canaries)
         # The amount of each canary in the model, (count,).
-        self._canary_response = Response(np.zeros(count))
+        self._canary_response = Response(np.zeros(plan.num_canaries))
         # The factor of the initial model, which weight decay reduces.
         self._start_response = Response(np.ones(1))
         # How far a unit vector in the clipped sum of each step has moved the model, (S,).
@@ -202,11 +196,12 @@ class LocalRound:
             self._record_responses, optimizer.parameters, strict=True
         ):
             response.step(linear_step, p.summed_grad, scale)
-        chance = min(1.0, facts.batches * self._rate)
-        drawn = (
-            self._rng.binomial(self._records, chance, self._count)
-            * facts.clip_norm
-        )
+        plan = self._plan
+        # With 0 records a canary is never sampled.
+        records = 0 if plan.too_small else plan.records
+        chance = min(1.0, facts.batches * plan.rate)
+        times = self._rng.binomial(records, chance, plan.num_canaries)
+        drawn = times * facts.clip_norm
         self._start_response.step(linear_step, np.zeros(1))
         self._step_response.append_zero()
         impulse = np.zeros(len(self._step_response.position))
@@ -230,7 +225,7 @@ class LocalRound:
         batches = max(facts.batches for facts in self._facts)
         return RoundSteps(
             count=len(self._facts),
-            sampling_rate=min(1.0, batches * self._rate),
+            sampling_rate=min(1.0, batches * self._plan.rate),
             noise_multiplier=min(
                 facts.noise_multiplier for facts in self._facts
             ),
@@ -239,7 +234,7 @@ class LocalRound:
     def _take_pending(self) -> Floats:
         """Return the amounts of the pending canaries, which are pending no longer."""
         amounts = self._pending
-        self._pending = np.zeros(self._count)
+        self._pending = np.zeros_like(amounts)
         self._canary_response.position = (
             self._canary_response.position + amounts
         )
