@@ -298,8 +298,8 @@ def _tested(
         measured = f"told apart in every run: {rates}"
         return Check(name, "failed", claim, measured, why, "critical")
     # The violated pair of the claim's profile may have another δ than the claimed one.
-    epsilon = max(target.claimed, epsilon)
-    ratio = min(target.claimed / epsilon, _MAX_RATIO_OF_VIOLATION)
+    epsilon = max(target.claimed_epsilon, epsilon)
+    ratio = min(target.claimed_epsilon / epsilon, _MAX_RATIO_OF_VIOLATION)
     measured = f"ε ≥ {epsilon:.2f} proved: {rates}"
     return Check(name, "failed", claim, measured, why, severity_of(ratio))
 
@@ -335,12 +335,13 @@ def _likely_mistake(
     size = float(np.linalg.norm(shift, target.order, axis=1).max())
     error = _STANDARD_ERRORS * float(np.linalg.norm(std, axis=1).max())
     error /= len(absent) ** 0.5
-    if statistic != DIGITS and size - error > target.allowed:
+    sensitivity = target.claimed_sensitivity
+    if statistic != DIGITS and size - error > sensitivity:
         return (
-            f"the canary moves the release by {size:.3g}, the claim is of {target.allowed:.3g}:"
+            f"the canary moves the release by {size:.3g}, the claim is of {sensitivity:.3g}:"
             " clipping does not bound it, or weights or sensitivity are others"
         )
-    needed = target.noise_std(target.allowed)
+    needed = target.noise_std(sensitivity)
     spread = float(std.min())
     if needed is not None and spread < _MIN_NOISE_SHARE * needed:
         return f"noise has a standard deviation of {spread:.3g}, and the claim needs {needed:.3g}"

@@ -365,7 +365,7 @@ def _check_of_change(
         seed: the seed of the random numbers.
         neighbours: the number of neighbouring data sets from one input to the other.
     """
-    allowed = neighbours * target.allowed
+    allowed = neighbours * target.claimed_sensitivity
     claim = f"a change of at most {allowed:.4g} ({target.norm})"
     measured = f"{size:.4g}"
     with_noise = f"{measured}, noise included" if slack else measured
@@ -405,9 +405,9 @@ def _ratio_in_noise(
     significant. If no noise is claimed, the noise is assumed not to be scaled, and both bounds are
     the ratio itself; they are NaN if no sensitivity is claimed either.
     """
-    needed = target.noise_std(target.allowed)
+    needed = target.noise_std(target.claimed_sensitivity)
     if target.multiplier is not None:
-        needed = target.multiplier * target.allowed
+        needed = target.multiplier * target.claimed_sensitivity
     runs = min(max(_RUNS, target.trials), _MAX_RUNS)
     releases = np.array(
         [_release(target, pair[1], seed, i) for i in range(runs)]
@@ -417,7 +417,7 @@ def _ratio_in_noise(
     if needed is None:
         if target.sensitivity is None:
             return math.nan, math.nan
-        ratio = float(norm(changes)) / target.allowed
+        ratio = float(norm(changes)) / target.claimed_sensitivity
         return ratio, ratio
     error = _STANDARD_ERRORS / math.sqrt(2 * runs)
     noise = releases.std(axis=0)
@@ -430,7 +430,10 @@ def _ratio_in_noise(
         lowest = min(lowest, whitened * (1 - error))
         if whitened * (1 + error) < highest:
             highest = lowest
-    return lowest / target.allowed, highest / target.allowed
+    return (
+        lowest / target.claimed_sensitivity,
+        highest / target.claimed_sensitivity,
+    )
 
 
 def _whitened(changes: Floats, releases: Floats) -> float:
@@ -480,7 +483,7 @@ def sensitivity(
             worst = pair
     name = "sensitivity"
     if worst is None:
-        claim = f"{target.allowed:.4g} at most"
+        claim = f"{target.claimed_sensitivity:.4g} at most"
         return 0.0, Check(name, "unknown", claim, "nothing", reason)
     failure = _without_noise(name, target, worst, profile, seed, level)
     if failure is not None:
@@ -522,9 +525,11 @@ def changed_at_random(
     shifts = changes @ direction / (np.linalg.norm(direction) * std)
     mean = float(shifts[:half].mean())
     # The position at which the log-likelihood ratio for the mean shift is the claimed ε.
-    cut = target.claimed / mean + mean / 2
+    cut = target.claimed_epsilon / mean + mean / 2
     beyond_cut = scipy.special.ndtr(shifts[half:] - cut)
-    allowed = target.delta + math.exp(target.claimed) * scipy.special.ndtr(-cut)
+    allowed = target.delta + math.exp(
+        target.claimed_epsilon
+    ) * scipy.special.ndtr(-cut)
     log_martingale = float(np.log1p(_BET * (beyond_cut / allowed - 1)).sum())
     epsilon = unknown_expected_score_epsilon(shifts.clip(0), target.delta)
     name = "records rounded at random"
@@ -535,7 +540,7 @@ def changed_at_random(
         "what is rounded at random before noise is added may be longer than the clip norm: the"
         " noise is for a smaller sensitivity than there is"
     )
-    severity = severity_of(target.claimed / epsilon)
+    severity = severity_of(target.claimed_epsilon / epsilon)
     return Check(name, "failed", target.claim_text, measured, why, severity)
 
 

@@ -120,7 +120,7 @@ def conform(
     ]
     return ConformanceResult(
         target=target.where,
-        claimed=target.claimed,
+        claimed=target.claimed_epsilon,
         delta=target.delta,
         checks=checks,
         detectable_epsilon=detectable(
@@ -221,7 +221,7 @@ def _noise_checks(
     effect = probes.effect_of_updates(target, seed)
     fresh = _fresh_check(target, rows, effect)
     yield fresh
-    largest_change = target.allowed
+    largest_change = target.claimed_sensitivity
     if target.sensitivity is None and change > 0:
         largest_change = min(change, largest_change)
     std = target.noise_std(largest_change)
