@@ -52,7 +52,7 @@ def final_answer(
         rounds = sum(average.share > 0 for average in memory.history.averages)
         facts = FederationFacts(
             rounds=rounds,
-            taken=tuple(range(1, rounds + 1)),
+            upload_rounds=tuple(range(1, rounds + 1)),
             silos=memory.plan.silos,
             momentum=server.momentum,
             learning_rate=server.learning_rate,

@@ -347,13 +347,15 @@ class _Results:
         if silos < 2:
             raise NotMeasured("there is no other silo")
         doubts = []
-        if facts is not None and facts.others:
+        if facts is not None and facts.remaining_energies:
             # There is one fraction for each average that has an upload of this silo;
             # `_rounds_of_averages` refuses another number of uploads.
             remaining = np.ones(len(self.shares))
             indices = np.flatnonzero(self.shares)
             remaining[indices] = 0.0
-            for i, fraction in zip(indices, facts.others, strict=False):
+            for i, fraction in zip(
+                indices, facts.remaining_energies, strict=False
+            ):
                 remaining[i] = fraction
         elif allies >= silos - 1:
             remaining = np.zeros(len(self.shares))
@@ -476,12 +478,12 @@ class _Results:
         if facts is None:
             return rounds
         indices = np.flatnonzero(self.shares)
-        if len(indices) != len(facts.taken):
+        if len(indices) != len(facts.upload_rounds):
             raise NotMeasured(
-                f"{counted(len(facts.taken), 'upload')} arrived, and the silo sees "
+                f"{counted(len(facts.upload_rounds), 'upload')} arrived, and the silo sees "
                 f"{len(indices)} of them in averages"
             )
-        rounds[indices] = np.diff([*facts.taken, facts.rounds + 1])
+        rounds[indices] = np.diff([*facts.upload_rounds, facts.rounds + 1])
         return rounds
 
     def _law(self, uploads: Sequence[UploadFacts | None]) -> ParticipationLaw:

@@ -192,13 +192,13 @@ class FederationFacts:
 
     Attributes:
         rounds: number of the federation's rounds that released a model.
-        taken: the numbers, from 1, of the rounds among these in which the silo's upload
+        upload_rounds: the numbers, from 1, of the rounds among these in which the silo's upload
             arrived.
         silos: the number of silos that took part; ``None`` if it is not known.
-        others: for each round of ``taken`` the share of the energy of the other silos' weighted
-            uploads that remains without those of a partner and its allies, in [0, 1]; empty if
-            nobody can see uploads. A partner is then measured only if the silo was configured
-            for silos that are all alike.
+        remaining_energies: for each of ``upload_rounds`` the share of the energy of the other
+            silos' weighted uploads that remains without those of a partner and its allies, in
+            [0, 1]; empty if nobody can see uploads. A partner is then measured only if the silo
+            was configured for silos that are all alike.
         allies: number of silos that collude, a partner included.
         server: "sgd" if the average moves the model, with ``momentum``; else the name of the
             server's optimizer.
@@ -207,9 +207,9 @@ class FederationFacts:
     """
 
     rounds: int
-    taken: tuple[int, ...]
+    upload_rounds: tuple[int, ...]
     silos: int | None
-    others: tuple[float, ...] = ()
+    remaining_energies: tuple[float, ...] = ()
     allies: int = 1
     server: str = "sgd"
     momentum: float = 0.0
@@ -229,6 +229,7 @@ class FederationFacts:
         with _reading("facts of a federation", text):
             values = json.loads(text)
             values |= {
-                name: tuple(values[name]) for name in ("taken", "others")
+                name: tuple(values[name])
+                for name in ("upload_rounds", "remaining_energies")
             }
             return cls(**values)
