@@ -161,9 +161,7 @@ class Profile:
         return max(epsilon, gaussian_epsilon(1 / mu, self.delta))
 
 
-def detectable(
-    target: Target, profile: Profile, count: int, level: float
-) -> float:
+def detectable(target: Target, count: int, level: float) -> float:
     """The smallest ε, among a few, that a game detects in 4 of 5 runs; infinite if there is none.
 
     It is the ε of a mechanism with less than the claimed noise, of the law `Target.law`. The game
@@ -171,10 +169,10 @@ def detectable(
 
     Args:
         target: the target with its claim.
-        profile: the profile of that claim.
         count: number of trials of each world that are used for the proof.
         level: probability of a false alarm of the game.
     """
+    profile = Profile.of(target)
     target = dataclasses.replace(target, noise=target.law, norm="l1")
     fpr = np.geomspace(0.1 / count, 0.5, 60)
     false_alarms = scipy.stats.binom.ppf(_POWER_PER_RATE, count, fpr)

@@ -48,6 +48,9 @@ _MAX_CATEGORIES = 100
 _MIN_FREQUENCY = 1e-4
 # A statistic is selected at this share of the level at which the claim is tested.
 _SELECTION_LEVEL = 0.2
+# Index of the random stream of the canaries.
+_CANARY_STREAM = 1
+
 _MAX_CHARACTERS = 120  # of the text of an error
 
 
@@ -104,7 +107,9 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
         seed: the seed of the random canaries.
     """
     rows = target.rows
-    drawn = generator(seed, 1).standard_normal((target.steps + 2, target.dim))
+    drawn = generator(seed, _CANARY_STREAM).standard_normal(
+        (target.steps + 2, target.dim)
+    )
     if target.nonnegative:
         drawn = np.abs(drawn)
     candidates = [
@@ -113,8 +118,8 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
     ]
     if target.canary_steps > 1:
         changing = np.array([_scaled(target, vector) for vector in drawn[2:]])
-        first = _scaled(target, np.eye(target.dim)[0])
-        once = np.where(np.arange(target.steps)[:, None] == 0, first, 0.0)
+        once = np.zeros((target.steps, target.dim))
+        once[0] = _scaled(target, np.eye(target.dim)[0])
         candidates += [
             Game("another in each step", _in_steps(target, changing), rows),
             Game("in one step", once, rows),
@@ -131,20 +136,20 @@ def _games_of_canaries(
 ) -> Iterator[Game]:
     """Games of canaries beside the target's other updates."""
     dim = target.dim
-    vectors = {
-        "no longer than the clip norm": _scaled(target, drawn[0], _SHORT)
-    }
+    unit_vectors = np.eye(dim)
+    short = _scaled(target, drawn[0], _SHORT)
+    canaries = {"no longer than the clip norm": short}
     # With clipped inputs, a random canary would be no longer than the first one.
     if not target.has_clipped_inputs:
-        vectors["random"] = _scaled(target, drawn[1])
-    vectors["all entries"] = _scaled(target, np.ones(dim))
-    vectors["one entry"] = _scaled(target, np.eye(dim)[0])
-    vectors["least noised array"] = _scaled(target, np.eye(dim)[quiet_entry])
+        canaries["random"] = _scaled(target, drawn[1])
+    canaries["all entries"] = _scaled(target, np.ones(dim))
+    canaries["one entry"] = _scaled(target, unit_vectors[0])
+    canaries["least noised array"] = _scaled(target, unit_vectors[quiet_entry])
     if target.categories:
         half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
-        vectors["half of all entries"] = _scaled(target, half)
-    for name, vector in vectors.items():
-        yield Game(name, _in_steps(target, vector), target.rows)
+        canaries["half of all entries"] = _scaled(target, half)
+    for name, canary in canaries.items():
+        yield Game(name, _in_steps(target, canary), target.rows)
 
 
 def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
@@ -230,11 +235,7 @@ def releases(
 
 
 def judge_game(
-    target: Target,
-    game: Game,
-    profile: Profile,
-    level: float,
-    rng: np.random.Generator,
+    target: Target, game: Game, level: float, rng: np.random.Generator
 ) -> Check:
     """Play one game and test the claim at ``level``."""
     name = f"game: {game.name}"
@@ -251,14 +252,13 @@ def judge_game(
             "what is not a number may tell who took part, and ends the training"
         )
         return Check(name, "failed", claim, measured, why, "theoretical")
-    return _tested(name, target, game, profile, level, present, absent)
+    return _tested(name, target, game, level, present, absent)
 
 
 def _tested(
     name: str,
     target: Target,
     game: Game,
-    profile: Profile,
     level: float,
     present: Floats,
     absent: Floats,
@@ -269,12 +269,12 @@ def _tested(
         name: the name of the check.
         target: the target and its claim.
         game: the game.
-        profile: the claimed privacy profile.
         level: the probability of a false alarm.
         present: releases with the canary, shape (m, s, d), finite.
         absent: releases without it, shape (m, s, d), finite.
     """
     claim = target.claim_text
+    profile = Profile.of(target)
     choice = _selected(target, game, profile, level, present, absent)
     count = proving_trials(target.trials)
     misses = int((choice.score(present[-count:]) < choice.threshold).sum())

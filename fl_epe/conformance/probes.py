@@ -22,6 +22,10 @@ from fl_epe.conformance.target import Pair, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
+# Indices of random streams.
+_RUN_STREAM = 3
+_INPUT_STREAM = 4
+_UPDATE_STREAM = 9
 # Number of streams of random numbers on which a change must not depend.
 _STREAMS = 20
 # Number of runs of a world that seems to have no noise.
@@ -93,7 +97,7 @@ def _run(
     target: Target, updates: list[Any], seed: int, stream: int
 ) -> list[Floats]:
     """The release of each step of a run with this stream of random numbers."""
-    rng = generator(seed, 3, stream)
+    rng = generator(seed, _RUN_STREAM, stream)
     target.restart()
     with np.errstate(all="ignore"):
         return [target(step_updates.copy(), rng) for step_updates in updates]
@@ -142,7 +146,10 @@ def effect_of_updates(target: Target, seed: int) -> EffectOfUpdates:
     zeros = target.zeros
     if target.others is None:
         zeros = np.repeat(zeros, _REPETITIONS, axis=0)
-    drawn = np.abs(generator(seed, 9).standard_normal(target.dim)) + _UNEVEN
+    drawn = (
+        np.abs(generator(seed, _UPDATE_STREAM).standard_normal(target.dim))
+        + _UNEVEN
+    )
     larger = drawn * (
         _UNEVEN * target.clip_norm / np.linalg.norm(drawn, target.order)
     )
@@ -214,7 +221,6 @@ def _without_noise(
     name: str,
     target: Target,
     pair: Pair,
-    profile: Profile,
     seed: int,
     level: float,
 ) -> Check | None:
@@ -226,7 +232,6 @@ def _without_noise(
         name: the name of the check.
         target: the target under test.
         pair: the updates of both worlds.
-        profile: the claimed privacy profile.
         seed: the seed of the random numbers.
         level: the probability of a false alarm.
     """
@@ -242,7 +247,8 @@ def _without_noise(
         if any(differs(world, release)):
             continue
         count = sum(differs(neighbour, release))
-        if profile.excess(*limits(0, _RUNS - count, _RUNS, level / 2)) > 0:
+        rates = limits(0, _RUNS - count, _RUNS, level / 2)
+        if Profile.of(target).excess(*rates) > 0:
             return Check(
                 name,
                 "failed",
@@ -256,14 +262,13 @@ def _without_noise(
 
 
 def probes(
-    target: Target, spread: float, profile: Profile, level: float, seed: int
+    target: Target, spread: float, level: float, seed: int
 ) -> Iterator[Check]:
     """A check of each odd input that suits the target.
 
     Args:
         target: the target under test.
         spread: the largest standard deviation of an entry of its releases of zeros.
-        profile: the claimed privacy profile.
         level: the probability of a false alarm of all checks together.
         seed: the seed of the random numbers.
     """
@@ -290,9 +295,7 @@ def probes(
             why = "what is released shows for certain who took part"
             yield Check(name, "failed", claim, measured, why, "critical")
             continue
-        failure = _without_noise(
-            name, target, pair, profile, seed, level / len(pairs)
-        )
+        failure = _without_noise(name, target, pair, seed, level / len(pairs))
         if failure is not None:
             yield failure
         elif target.categories:
@@ -312,7 +315,7 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
     """The pairs of inputs, by the name of the odd input."""
     rows = target.rows
     dim = target.dim
-    drawn = np.abs(generator(seed, 4).standard_normal((1, dim)))
+    drawn = np.abs(generator(seed, _INPUT_STREAM).standard_normal((1, dim)))
     unit = drawn / np.linalg.norm(drawn, target.order) * target.clip_norm
 
     def worlds_of(update: Floats, other_updates: Any = rows) -> Pair:
@@ -459,7 +462,7 @@ def _whitened(changes: Floats, releases: Floats) -> float:
 
 
 def sensitivity(
-    target: Target, games: list[Game], profile: Profile, level: float, seed: int
+    target: Target, games: list[Game], level: float, seed: int
 ) -> tuple[float, Check]:
     """The largest change over the games with as many other updates as usual, and its check.
 
@@ -485,7 +488,7 @@ def sensitivity(
     if worst is None:
         claim = f"{target.claimed_sensitivity:.4g} at most"
         return 0.0, Check(name, "unknown", claim, "nothing", reason)
-    failure = _without_noise(name, target, worst, profile, seed, level)
+    failure = _without_noise(name, target, worst, seed, level)
     if failure is not None:
         return largest, failure
     check = _check_of_change(name, target, worst, largest, 0.0, seed)

@@ -9,7 +9,7 @@ import scipy
 
 from fl_epe.checks import Floats, check_probability
 from fl_epe.conformance import probes
-from fl_epe.conformance.claim import Profile, detectable
+from fl_epe.conformance.claim import detectable
 from fl_epe.conformance.game_checks import (
     NO_NOISE,
     Game,
@@ -30,6 +30,12 @@ _CLIP_RULE = 0.05
 _PROBES = 0.03
 _SENSITIVITY = 0.01
 _RANDOM_ROUNDING = 0.01
+
+# Indices of random streams.
+_GAME_STREAM = 2
+_NOISE_STREAM = 6
+_CLIP_STREAM = 7
+_TRIAL_STREAM = 8
 
 # Number of runs that release noise alone.
 _MAX_NOISE_RUNS = 16_000
@@ -82,7 +88,6 @@ def conform(
         target = dataclasses.replace(target, trials=trials)
     check_probability("level", level)
     _check_target(target, seed)
-    profile = Profile.of(target)
     checks = []
     if target.theory is not None and target.epsilon is not None:
         checks.append(_accountant(target, target.theory, target.epsilon))
@@ -98,16 +103,16 @@ def conform(
         game_share = _GAMES
     games = games_of(target, quiet_entry, seed)
     if noise is not None:
-        checks += _checks_of_numbers(target, noise, games, profile, level, seed)
-    checks += probes.probes(target, spread, profile, _PROBES * level, seed)
+        checks += _checks_of_numbers(target, noise, games, level, seed)
+    checks += probes.probes(target, spread, _PROBES * level, seed)
     if target.clip_rule is not None:
         checks.append(
             _clip_rule(target, *target.clip_rule, _CLIP_RULE * level, seed)
         )
     game_level = game_share * level / len(games)
     for i, game in enumerate(games):
-        rng = generator(seed, 2, i)
-        checks.append(judge_game(target, game, profile, game_level, rng))
+        rng = generator(seed, _GAME_STREAM, i)
+        checks.append(judge_game(target, game, game_level, rng))
     command = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"
@@ -124,7 +129,7 @@ def conform(
         delta=target.delta,
         checks=checks,
         detectable_epsilon=detectable(
-            target, profile, proving_trials(target.trials), game_level
+            target, proving_trials(target.trials), game_level
         ),
         trials=target.trials,
         noise=target.law.capitalize(),
@@ -136,7 +141,6 @@ def _checks_of_numbers(
     target: Target,
     noise: Floats,
     games: list[Game],
-    profile: Profile,
     level: float,
     seed: int,
 ) -> Iterator[Check]:
@@ -146,12 +150,11 @@ def _checks_of_numbers(
         target: the target and its claim.
         noise: the target's releases of zeros, shape (m, s, d).
         games: the games of the target, whose canaries are used.
-        profile: the claimed privacy profile.
         level: the probability of a false alarm of the whole suite.
         seed: the seed of the random numbers.
     """
     change, sensitivity_check = probes.sensitivity(
-        target, games, profile, _SENSITIVITY * level, seed
+        target, games, _SENSITIVITY * level, seed
     )
     yield from _noise_checks(target, noise, change, seed, _NOISE * level)
     yield sensitivity_check
@@ -171,7 +174,7 @@ def _check_target(target: Target, seed: int) -> None:
     ):
         try:
             target.restart()
-            released = target(updates.copy(), generator(seed, 8))
+            released = target(updates.copy(), generator(seed, _TRIAL_STREAM))
         except Exception as error:
             wanted = f"Expected a target that releases something of {updates.shape} {name}"
             raise ValueError(f"{wanted}, got {describe(error)}.") from error
@@ -195,7 +198,7 @@ def _accountant(target: Target, theory: float, epsilon: float) -> Check:
 
 def _noise_alone(target: Target, seed: int) -> Floats:
     """The releases of runs with zeros as updates, shape (m, s, d)."""
-    rng = generator(seed, 6)
+    rng = generator(seed, _NOISE_STREAM)
     runs = []
     for _ in range(min(_MAX_NOISE_RUNS, _NOISE_RUNS_PER_TRIAL * target.trials)):
         target.restart()
@@ -314,7 +317,7 @@ def _clip_rule(
     seed: int,
 ) -> Check:
     """Check that the clip norm approaches its quantile in at least half of the runs."""
-    rng = generator(seed, 7)
+    rng = generator(seed, _CLIP_STREAM)
     norms = np.linalg.norm(target.rows, axis=1)
     log_goal = np.log(np.quantile(norms, quantile))
     diverged = 0

@@ -61,7 +61,7 @@ class NoiseHealth:
 
     Args:
         arrays: sizes or shapes of the arrays by name, so that `add` can split a flat array into
-            them; by default the arrays of the first round.
+            them; by default the arrays of the first round. Some may be empty, but not all.
         std: claimed standard deviation in every round for which ``add`` gets none.
         distribution: claimed distribution.
         level: largest probability that correct noise fails a check.
@@ -112,6 +112,9 @@ class NoiseHealth:
         sizes = {
             name: vector.size for name, vector in vectors.items() if vector.size
         }
+        if self._summary is None and not sizes:
+            self.skip("it has no entries")
+            return
         summary = self._summary or self._begin(sizes)
         names = summary.layout.names
         is_flat = len(vectors) == 1 and len(names) > 1
@@ -129,7 +132,7 @@ class NoiseHealth:
         is_claimed = all(
             claim is not None and 0 < claim < np.inf for claim in claims
         )
-        if not names or not is_claimed:
+        if not is_claimed:
             self.skip("no standard deviation above 0 is claimed for it")
             return
         parts = [vectors[name] for name in names]

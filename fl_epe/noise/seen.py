@@ -37,7 +37,8 @@ class SketchLayout:
     Entries are numbered through all arrays, in their order.
 
     Args:
-        sizes: numbers of entries of the arrays by name; empty arrays are left out.
+        sizes: numbers of entries of the arrays by name; empty arrays are left out, but not all may
+            be empty.
         sketch_size: approximate number of entries in the sketch.
 
     Attributes:
@@ -60,18 +61,19 @@ class SketchLayout:
         self.compared = np.sort(
             np.argsort(-self.sizes, kind="stable")[:_MAX_COMPARED_ARRAYS]
         )
-        equal_share = sketch_size // max(len(self.names), 1)
+        equal_share = max(sketch_size // len(self.names), 1)
         counts = np.maximum(
-            sketch_size * self.sizes // max(self.sizes.sum(), 1),
-            min(_MIN_PER_ARRAY, max(equal_share, 1)),
+            sketch_size * self.sizes // self.sizes.sum(),
+            min(_MIN_PER_ARRAY, equal_share),
         )
-        chosen = [np.empty(0, np.int64)]
-        for start, size, count in zip(
-            self.starts, self.sizes, counts, strict=True
-        ):
-            chosen.append(start + _spread(size, count))
+        chosen = [
+            start + _spread(size, count)
+            for start, size, count in zip(
+                self.starts, self.sizes, counts, strict=True
+            )
+        ]
         self.chosen = np.concatenate(chosen)
-        lengths = [len(entries) for entries in chosen[1:]]
+        lengths = [len(entries) for entries in chosen]
         self.groups = np.repeat(np.arange(len(self.names)), lengths)
 
 
@@ -88,7 +90,7 @@ class LeastLikelyScale(NamedTuple):
         p_value: the probability of a scale that is at most as large.
         round: index of the round, from 0.
         array: index of the array; the number of arrays stands for all of them together.
-        scale: the estimated standard deviation over the claimed one.
+        scale: the estimated standard deviation divided by the claimed one.
     """
 
     p_value: float
@@ -104,16 +106,17 @@ class NoiseSummary:
         rounds: number of rounds so far.
         amounts: sum of `Law.moment_terms` of each array in all rounds, ``(A,)``.
         largest: largest absolute value of each array, ``(A,)``.
-        worst: the least likely small scale of an array in a round.
+        worst: the array and round whose scale is the least likely to be as small as it is.
         still: numbers of the entries without any noise so far.
-        agree: sums of products of the signs of two arrays' first values, ``(B, B)``.
-        apart: largest difference of the absolute values of two arrays' first values, ``(B,
-            B)``.
+        agree: for each two arrays the sum of the products of the signs of their first values,
+            ``(B, B)``.
+        apart: for each two arrays the largest difference between the absolute values of their first
+            values, ``(B, B)``.
 
     `rows` returns three kinds of values by round. The "sketch" has the chosen entries of the
-    first rounds, ``(rounds, K)``. "marks" has some of these entries in all rounds, ``(rounds, ≤
-    16)``. "heads" has the first values of each array and of all arrays concatenated, in the
-    first rounds, ``(rounds, B + 1, 8)``, padded with NaN.
+    first 512 rounds, ``(rounds, K)``. "marks" has at most 16 of these entries in all rounds,
+    ``(rounds, ≤ 16)``. "heads" has the first values of each array and of all arrays concatenated,
+    in the first 4 rounds, ``(rounds, B + 1, 8)``, padded with NaN.
     """
 
     def __init__(self, layout: SketchLayout, law: Law) -> None:

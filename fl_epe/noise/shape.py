@@ -73,7 +73,7 @@ class Grid:
 def grid_of(noise: NoiseSummary) -> Grid:
     """The grid on which the values of the sketch lie."""
     rows = noise.rows("sketch")
-    rows = rows[: max(_MAX_VALUES_ON_GRID // max(rows.shape[1], 1), 1)]
+    rows = rows[: max(_MAX_VALUES_ON_GRID // rows.shape[1], 1)]
     count = 0
     pairs = 0.0
     expected_on_steps = 0.0
@@ -92,14 +92,11 @@ def grid_of(noise: NoiseSummary) -> Grid:
             pairs += pairs_of_block
             expected_on_steps += pairs_of_block * _MAX_TIES_PER_STEP * step
     largest_step = 0.0
-    if (
-        min(steps, default=0.0) > 0
-        and count < _MAX_RATIO_OF_TIES * expected_on_steps
-    ):
+    if min(steps) > 0 and count < _MAX_RATIO_OF_TIES * expected_on_steps:
         largest_step = max(steps)
     mass = max(
         _FINEST_PROBABILITY,
-        _MAX_MASS_PER_TIE * count / max(pairs, 1.0),
+        _MAX_MASS_PER_TIE * count / pairs,
         2 * _MAX_TIES_PER_STEP * largest_step,
     )
     largest_mass = min(mass, _LARGEST_MASS)
@@ -164,9 +161,9 @@ def distribution(noise: NoiseSummary, level: float) -> Check:
     measured = f"the distribution function of {count:,} values is up to {difference:.2g} off"
     beyond = int(np.sum(np.abs(values) > _TAIL))
     share = float(law.tail_probability(np.array(_TAIL + step / 2 + ROUNDING)))
-    log_chance_of_tail = float(scipy.stats.binom.logcdf(beyond, count, share))
-    if log_chance_of_tail < log_p_value:
-        log_p_value = log_chance_of_tail
+    log_p_value_of_tail = float(scipy.stats.binom.logcdf(beyond, count, share))
+    if log_p_value_of_tail < log_p_value:
+        log_p_value = log_p_value_of_tail
         measured = (
             f"{beyond:,} of {count:,} values, not {count * share:,.0f}, are beyond {_TAIL:g}"
             " standard deviations"

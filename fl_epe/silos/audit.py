@@ -142,7 +142,7 @@ class SiloAudit:
         self._steps: Steps | None = None
         # The model at the end of the round.
         self._trained: Vector | None = None
-        # It is that of the memory, if there is one. Without a memory, no canary could join a round.
+        # The history of the memory, once there is one; without a memory no canary could join.
         self._history = SiloHistory()
         # Whether the stored state could be read.
         self._is_loaded = False

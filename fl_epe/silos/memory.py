@@ -249,7 +249,14 @@ class SiloMemory:
             )
         else:
             mean = np.asarray(difference / rate)
-        share = self._share_of_upload(mean)
+        # An upload is detected in an average by its noise.
+        entries = mean[self._compared]
+        if _significant_slope(
+            entries, vectors["hidden before"], _STANDARD_ERRORS_OF_EARLIER
+        ):
+            history.momentum = True
+        slope = _significant_slope(entries, vectors["hidden"], _STANDARD_ERRORS)
+        share = max(slope, 0.0)
         removed: Vector = np.float32(share) * vectors["real"]
         facts = RoundFacts((), 0.0)
         if share:
@@ -262,22 +269,6 @@ class SiloMemory:
             removed = removed + momentum * vectors["removed velocity"]
             vectors["removed velocity"] = removed
         vectors["removed"] = vectors["removed"] + rate * removed
-
-    def _share_of_upload(self, mean: Vector) -> float:
-        """The share of the last upload in an average, by regression on the upload's noise.
-
-        If the upload before it is in the average, too, the server has momentum, which is noted.
-        """
-        entries = mean[self._compared]
-        earlier_share, earlier_error = _slope(
-            entries, self._vectors["hidden before"]
-        )
-        if abs(earlier_share) > _STANDARD_ERRORS_OF_EARLIER * earlier_error:
-            self.history.momentum = True
-        share, error = _slope(entries, self._vectors["hidden"])
-        if share > _STANDARD_ERRORS * error:
-            return share
-        return 0.0
 
     @property
     def last(self) -> Vector:
@@ -416,14 +407,19 @@ def _auditor(
     return auditor
 
 
-def _slope(values: Floats, regressor: Floats) -> tuple[float, float]:
-    """Slope of a regression through the origin, and its standard error.
+def _significant_slope(
+    values: Floats, regressor: Floats, standard_errors: float
+) -> float:
+    """Slope of a regression through the origin; 0 within this number of standard errors of 0.
 
-    Without a regressor the slope is 0, and its error is infinite.
+    It is also 0 if the regressor is 0, or empty.
     """
-    square = float(np.dot(regressor, regressor)) if len(regressor) else 0.0
+    square = float(np.dot(regressor, regressor))
     if not square > 0:
-        return 0.0, math.inf
+        return 0.0
     slope = float(np.dot(values, regressor)) / square
     residual = norm(values - np.float32(slope) * regressor)
-    return slope, residual / math.sqrt(len(regressor) * square)
+    error = residual / math.sqrt(len(regressor) * square)
+    if abs(slope) > standard_errors * error:
+        return slope
+    return 0.0

@@ -135,6 +135,6 @@ def test_of_batches_that_are_not_sampled_no_more_is_proved_than_they_leak():
 
 def test_what_is_detectable_is_found():
     target = SOUND["gaussian-sum"]
-    least = detectable(target, Profile.of(target), 500, 1e-3)
+    least = detectable(target, 500, 1e-3)
     assert gaussian_epsilon(1.0, 1e-5) < least < 12
-    assert detectable(target, Profile.of(target), 5000, 1e-3) < least
+    assert detectable(target, 5000, 1e-3) < least
