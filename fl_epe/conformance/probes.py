@@ -28,7 +28,7 @@ _INPUT_STREAM = 4
 _UPDATE_STREAM = 9
 # Number of streams of random numbers on which a change must not depend.
 _STREAMS = 20
-# Number of runs of a world that seems to have no noise.
+# Number of runs of a world that seems to have no noise; at least as many measure noise.
 _RUNS = 400
 # Largest number of runs of a world whose noise is measured.
 _MAX_RUNS = 4000
@@ -291,8 +291,8 @@ def probes(
             )
             continue
         if np.isinf(size):
-            measured = "an array more, less or longer was released"
-            why = "what is released shows for certain who took part"
+            measured = "the two releases have different shapes"
+            why = "the shape of a release shows for certain who took part"
             yield Check(name, "failed", claim, measured, why, "critical")
             continue
         failure = _without_noise(name, target, pair, seed, level / len(pairs))
@@ -411,17 +411,18 @@ def _ratio_in_noise(
     needed = target.noise_std(target.claimed_sensitivity)
     if target.multiplier is not None:
         needed = target.multiplier * target.claimed_sensitivity
+    if needed is None and target.sensitivity is None:
+        return math.nan, math.nan
+    norm = functools.partial(np.linalg.norm, ord=target.order)
+    odd, ordinary = (_release(target, updates, seed, 0) for updates in pair)
+    changes = odd - ordinary
+    if needed is None:
+        ratio = float(norm(changes)) / target.claimed_sensitivity
+        return ratio, ratio
     runs = min(max(_RUNS, target.trials), _MAX_RUNS)
     releases = np.array(
         [_release(target, pair[1], seed, i) for i in range(runs)]
     )
-    changes = _release(target, pair[0], seed, 0) - releases[0]
-    norm = functools.partial(np.linalg.norm, ord=target.order)
-    if needed is None:
-        if target.sensitivity is None:
-            return math.nan, math.nan
-        ratio = float(norm(changes)) / target.claimed_sensitivity
-        return ratio, ratio
     error = _STANDARD_ERRORS / math.sqrt(2 * runs)
     noise = releases.std(axis=0)
     in_noise = changes * needed / np.maximum(noise * (1 + error), needed)

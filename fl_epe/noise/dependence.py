@@ -19,6 +19,10 @@ from fl_epe.noise.laws import PREFIX, known_first_values
 from fl_epe.noise.seen import EQUAL_LENGTH, HEAD_LENGTH, NoiseSummary
 from fl_epe.noise.shape import grid_of, log_count_tail
 
+# The largest probability that two absolute values are this close, divided by their distance: of
+# two random values, and of a random one and a known one, whose density is at most √2.
+_CLOSE_PAIR = math.sqrt(2)
+_CLOSE_TO_KNOWN = 2 * math.sqrt(2)
 # Equal values may differ by this much, as they are rounded, in standard deviations.
 _ROUNDING_OF_EQUAL = 0.01
 # The largest difference between values that are tested as equal, in standard deviations.
@@ -66,7 +70,7 @@ def between_arrays(noise: NoiseSummary, level: float) -> Check:
     log_equal = _log_near(
         np.maximum(differences, grid_of(noise).step),
         np.minimum(common, EQUAL_LENGTH) * noise.rounds,
-        math.sqrt(2),
+        _CLOSE_PAIR,
     )
     counts = np.minimum(common, HEAD_LENGTH) * noise.rounds
     log_p_values = np.minimum(log_equal, _log_agreeing(noise.agree, counts))
@@ -126,7 +130,7 @@ def between_rounds(noise: NoiseSummary, level: float) -> Check:
     )
 
 
-def seed(noise: NoiseSummary, level: float) -> Check:
+def known_seed(noise: NoiseSummary, level: float) -> Check:
     """Compares first values of arrays with those of generators with small or popular seeds."""
     texts, tree = known_first_values(noise.law, "torch" in sys.modules)
     heads = np.abs(noise.rows("heads").reshape(-1, PREFIX))
@@ -139,9 +143,9 @@ def seed(noise: NoiseSummary, level: float) -> Check:
             heads, p=np.inf, distance_upper_bound=_MAX_DIFFERENCE
         )
         distance = max(distances.min(), grid_of(noise).step)
-        log_p_value = float(_log_near(distance, PREFIX, 2 * math.sqrt(2)))
+        log_p_value = float(_log_near(distance, PREFIX, _CLOSE_TO_KNOWN))
         number = int(nearest[distances.argmin()])
-        # The tree returns the number of texts where no prefix is near.
+        # The tree returns the number of texts if no prefix is near.
         if number < len(texts):
             reproduce = texts[number]
             measured = f"first values of an array are those of {reproduce}"
@@ -157,7 +161,7 @@ def seed(noise: NoiseSummary, level: float) -> Check:
     )
 
 
-def copies(noise: NoiseSummary, level: float) -> Check:
+def used_again(noise: NoiseSummary, level: float) -> Check:
     """Looks for absolute values that repeat, at any places and with any signs.
 
     For both distributions, the probability that an absolute value is within a relative distance
@@ -169,19 +173,19 @@ def copies(noise: NoiseSummary, level: float) -> Check:
     if grid_of(noise).repeats:
         measured = "not tested, as values on a grid repeat"
         return Check(name, "passed", claim, measured)
-    sizes = np.sort(np.abs(noise.rows("sketch")), axis=None)
-    sizes = sizes[sizes > 0]
-    copied = int(np.sum(np.diff(sizes) <= _FLOAT32_ROUNDING * sizes[1:]))
-    expected = _FLOAT32_ROUNDING * len(sizes) ** 2 / 2
+    values = np.sort(np.abs(noise.rows("sketch")), axis=None)
+    values = values[values > 0]
+    repeated = int(np.sum(np.diff(values) <= _FLOAT32_ROUNDING * values[1:]))
+    expected = _FLOAT32_ROUNDING * len(values) ** 2 / 2
     return check_of_p_value(
         name,
         claim=claim,
         measured=(
-            f"{copied:,} of {len(sizes):,} absolute values are used again; at most"
+            f"{repeated:,} of {len(values):,} absolute values are used again; at most"
             f" {expected:,.0f} are expected"
         ),
         why="An adversary can match values that are used twice, and subtract them",
-        log_p_value=log_count_tail(copied, expected),
+        log_p_value=log_count_tail(repeated, expected),
         level=level,
         fraction=0.0,
     )
@@ -199,7 +203,7 @@ def _log_near(distances: Any, counts: Any, factor: float) -> Floats:
     Args:
         distances: the largest distance of a pair.
         counts: the number of pairs.
-        factor: the largest density of the difference of two values.
+        factor: the largest probability that a pair is this close, divided by its distance.
     """
     distances = np.maximum(distances, _ROUNDING_OF_EQUAL)
     probabilities = np.minimum(factor * distances, 1.0)
@@ -213,9 +217,9 @@ def _log_agreeing(sums: Any, counts: Any) -> Floats:
     )
 
 
-def _correlation(share: float) -> float:
+def _correlation(sign_correlation: float) -> float:
     """The correlation of Gaussian noise, from the correlation of its signs."""
-    return math.sin(math.pi / 2 * share)
+    return math.sin(math.pi / 2 * sign_correlation)
 
 
 def _fraction_in_difference(correlation: float) -> float:
@@ -241,7 +245,7 @@ def _equal_rounds(marks: Floats, step: float) -> _Dependence:
     equal = {first, *nearest[first].tolist()}
     pair = sorted(rounds[list(equal)])[:2]
     log_p_value = float(
-        _log_near(max(distance, step), marks.shape[1], math.sqrt(2))
+        _log_near(max(distance, step), marks.shape[1], _CLOSE_PAIR)
     )
     text = f"rounds {pair[0] + 1} and {pair[1] + 1} have the same noise"
     return _Dependence(log_p_value, 1.0, text)

@@ -207,15 +207,15 @@ class _Averages:
             remaining: the fraction of their energy that remains in each average, ``(T,)``.
         """
         norms = np.sqrt(self.silo_norms**2 + remaining * self.other_energies)
-        # The other silos' updates shrink to this fraction of their length.
+        # The other silos' updates shrink to this fraction f of their length. What the adversary
+        # sees is silo + f·others = (1 − f)·silo + f·average.
         factors = np.sqrt(remaining)
 
         def cosines(canaries: CanaryCosines) -> Floats:
-            silo_dots = self.silo_dots[:, canaries.ids]
-            subtracted = (1 - factors)[:, None] * silo_dots
+            silo_dots = (1 - factors)[:, None] * self.silo_dots[:, canaries.ids]
             scales = factors * self.record.norms.means
-            dots = subtracted + scales[:, None] * canaries.means
-            return quotients(dots, norms[:, None])
+            average_dots = scales[:, None] * canaries.means
+            return quotients(silo_dots + average_dots, norms[:, None])
 
         values: dict[str, Any] = {
             "running.scores": None,
