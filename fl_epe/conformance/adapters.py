@@ -52,15 +52,18 @@ def of_flower_strategy(
     def release(updates: Any, rng: np.random.Generator) -> Floats:
         from flwr.app import ArrayRecord, ConfigRecord
 
+        # A probe has arrays with a number of examples; a game has rows of one example each.
         replies = [
             update if isinstance(update, tuple) else (_named(update), 1)
             for update in updates
         ]
         first_reply, _ = replies[0]
+        # The initial model is 0, also in the 0-d arrays that a probe may have.
         model = _named(np.zeros(_DIM))
         for name, array in first_reply.items():
             if array.ndim == 0:
                 model[name] = np.zeros_like(array)
+        # The part of Flower's `Grid` that strategies use.
         grid = types.SimpleNamespace(
             get_node_ids=lambda: list(range(1, nodes + 1)),
             create_message=lambda *_, **__: None,
@@ -209,12 +212,12 @@ def _flat(arrays: Any) -> Floats:
 
 
 def _named(row: Floats) -> Arrays:
-    """The two arrays of the model, from a vector of their entries."""
+    """The two arrays of the model, a matrix and a vector, from a vector of their entries."""
     return {"weight": row[:_HALF].reshape(3, 2), "bias": row[_HALF:]}
 
 
 def _packed(arrays: Arrays) -> dict[str, Any]:
-    """Arrays as Flower's."""
+    """NumPy arrays as Flower's arrays."""
     from flwr.app import Array
 
     return {name: Array(array) for name, array in arrays.items()}
