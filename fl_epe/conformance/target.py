@@ -44,7 +44,8 @@ _NORMS = {"gaussian": ("l1", "l2"), "laplace": ("l1",)}
 _NOISE_TOLERANCE = 1e-5
 
 
-# The other records by default: their number, and their lengths in clip norms.
+# The other records by default: their seed, their number, and their lengths in clip norms.
+_OTHERS_SEED = 2022
 _NUM_OTHERS = 9
 _LENGTH = 3
 _CLIPPED_LENGTH = 0.9
@@ -272,6 +273,7 @@ class Target:
                     return None
                 return self.multiplier * sensitivity
             case "laplace":
+                # How much Laplace noise a sampled claim needs is not known.
                 if self.epsilon and self.sampling_rate == 1:
                     return (
                         math.sqrt(2)
@@ -295,7 +297,7 @@ class Target:
         """The updates of the other records, shape (n, d)."""
         if self.others is not None:
             return np.array(self.others, np.float64).reshape(-1, self.dim)
-        rows = np.random.default_rng(2022).standard_normal(
+        rows = np.random.default_rng(_OTHERS_SEED).standard_normal(
             (_NUM_OTHERS, self.dim)
         )
         if self.nonnegative:
@@ -324,6 +326,7 @@ class Target:
         except (TypeError, ValueError, IndexError):
             # It has one argument, or is a compiled function without a signature.
             return True
+        # A second argument with a default is an option, unless its name is "rng".
         return second.name != "rng" and second.default is not second.empty
 
     def restart(self) -> None:
