@@ -109,11 +109,13 @@ class Profile:
         delta = None
         if target.multiplier is None:
             epsilon = epsilon / noise_ratio
+            # The curve of Laplace noise is known for a single step without sampling.
             if target.noise == "laplace" and steps == 1 and rate == 1:
                 epsilons = _GRID[epsilon > _GRID]
                 deltas = -np.expm1((epsilons - epsilon) / 2)
         else:
             z = noise_ratio * target.multiplier
+            # A claimed ε may be larger than that of the noise multiplier.
             if noise_ratio < 1:
                 epsilon = poisson_epsilon(z, rate, steps, target.delta)
             if rate == 1:
@@ -122,6 +124,7 @@ class Profile:
                     0.0, 1.0, math.sqrt(steps) / z, 1.0, _GRID
                 )
                 delta = target.delta
+            # dp_accounting has no sampling with "substitute".
             elif target.adjacency != "substitute":
                 interval = _COARSE_INTERVAL
                 if noise_ratio == 1:

@@ -173,6 +173,7 @@ def play_game(
     takes_part = order < observations
     scores = np.empty(takes_part.size)
     for i, is_present in enumerate(takes_part):
+        # With two runs, a run begins with the first observation of a world.
         if not two_runs or i in (0, observations):
             mechanism.reset()
         pairs = [step(bool(is_present), i * steps + s) for s in range(steps)]
@@ -260,6 +261,7 @@ def world(
 
 
 def _at_step(values: ByStep, step: int) -> ArrayLike:
+    """The values of a step, counted through all observations."""
     return values(step) if callable(values) else values
 
 

@@ -85,8 +85,9 @@ def fitted(
 
 def _share_of_many_digits(x: Floats) -> Floats:
     """The share of entries that have more binary digits than the numbers of a coarse grid."""
-    digits = np.frexp(x)[0] * 2.0**_GRID_DIGITS
-    return np.asarray((digits != np.rint(digits)).mean(axis=(1, 2)))
+    mantissas, _ = np.frexp(x)
+    scaled = mantissas * 2.0**_GRID_DIGITS
+    return np.asarray((scaled != np.rint(scaled)).mean(axis=(1, 2)))
 
 
 def _flat(x: Floats) -> Floats:

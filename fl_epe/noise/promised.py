@@ -139,9 +139,9 @@ class _Node:
     """The replies of one node, and the tests that they failed.
 
     Attributes:
-        squares: sums of squares of each array and of all, over σ², ``(A + 1,)``.
+        squares: sums of squares of each array and of all arrays, divided by σ², ``(A + 1,)``.
         replies: number of replies that were tested.
-        signal: largest possible sum of the updates' squared norms, over σ².
+        signal: largest possible sum of the updates' squared norms, divided by σ².
         failures: number of replies that failed a test, by the kind of test.
         texts: description of the last of these failures, by the kind of test.
     """
