@@ -124,7 +124,7 @@ class Profile:
                     0.0, 1.0, math.sqrt(steps) / z, 1.0, _GRID
                 )
                 delta = target.delta
-            # dp_accounting has no sampling with "substitute".
+            # The curve of a sampled mechanism does not hold for "substitute".
             elif target.adjacency != "substitute":
                 interval = _COARSE_INTERVAL
                 if noise_ratio == 1:
