@@ -74,7 +74,7 @@ def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
         [_release(target, updates, seed, stream) for updates in pair]
         for stream in range(_STREAMS)
     ]
-    shapes = {release.shape for both in releases for release in both}
+    shapes = {release.shape for pairs in releases for release in pairs}
     if len(shapes) > 1:
         return np.inf, True
     changes = np.array([first - second for first, second in releases])
@@ -579,7 +579,7 @@ def _has_few_changes(runs: Floats) -> bool:
         return False
     distinct_changes = np.unique(changes).size / changes.size
     distinct_releases = np.unique(releases).size / releases.size
-    return (
+    return bool(
         distinct_changes < _MAX_DISTINCT_CHANGES
         and distinct_releases > _MIN_DISTINCT_RELEASES
     )

@@ -261,7 +261,7 @@ class _Results:
         if not rounds or history.stood_back:
             return None
         law = ParticipationLaw.of_records(
-            [np.ones(steps.count) for steps in rounds],
+            [np.ones(steps.num_steps) for steps in rounds],
             [steps.sampling_rate for steps in rounds],
             self.plan.records,
         )

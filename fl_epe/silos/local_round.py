@@ -224,7 +224,7 @@ class LocalRound:
             return RoundSteps(0, 0.0, math.inf)
         batches = max(facts.batches for facts in self._facts)
         return RoundSteps(
-            count=len(self._facts),
+            num_steps=len(self._facts),
             sampling_rate=min(1.0, batches * self._plan.rate),
             noise_multiplier=min(
                 facts.noise_multiplier for facts in self._facts

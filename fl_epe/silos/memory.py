@@ -62,12 +62,12 @@ class RoundSteps(NamedTuple):
     """The steps of DP-SGD of a round.
 
     Attributes:
-        count: number of steps.
+        num_steps: number of steps.
         sampling_rate: their largest sampling rate.
         noise_multiplier: their smallest noise multiplier.
     """
 
-    count: int
+    num_steps: int
     sampling_rate: float
     noise_multiplier: float
 
@@ -139,12 +139,12 @@ class SiloHistory:
     @property
     def rounds_with_steps(self) -> list[RoundSteps]:
         """``trained``, without rounds that had no step."""
-        return [steps for steps in self.trained if steps.count]
+        return [steps for steps in self.trained if steps.num_steps]
 
     @property
     def num_steps(self) -> int:
         """Number of steps of DP-SGD in all rounds."""
-        return sum(steps.count for steps in self.trained)
+        return sum(steps.num_steps for steps in self.trained)
 
     @property
     def noise_multiplier(self) -> float:
