@@ -33,8 +33,8 @@ Arrays = dict[str, np.ndarray]
 _DIM = 12  # parameters of the model
 _HALF = 6  # parameters of each of its two arrays
 _CLAIM = {"adjacency": "zero-out", "arrays": (_HALF, _HALF)}
-_ZERO = 1e-9  # norm of a zero update, as Flower's clipping divides by the norm
-_FLOWER = {**_CLAIM, "zero_update_norm": _ZERO, "trials": 400}
+_ZERO_NORM = 1e-9  # replaces the norm of a zero update, by which Flower's clipping divides
+_FLOWER = {**_CLAIM, "zero_update_norm": _ZERO_NORM, "trials": 400}
 _LOCAL = {**_CLAIM, "inputs": "finite", "trials": 2000}
 
 
@@ -52,15 +52,18 @@ def of_flower_strategy(
     def release(updates: Any, rng: np.random.Generator) -> Floats:
         from flwr.app import ArrayRecord, ConfigRecord
 
+        # A probe has arrays with a number of examples; a game has rows of one example each.
         replies = [
             update if isinstance(update, tuple) else (_named(update), 1)
             for update in updates
         ]
         first_reply, _ = replies[0]
+        # The initial model is 0, also in the 0-d arrays that a probe may have.
         model = _named(np.zeros(_DIM))
         for name, array in first_reply.items():
             if array.ndim == 0:
                 model[name] = np.zeros_like(array)
+        # The part of Flower's `Grid` that strategies use.
         grid = types.SimpleNamespace(
             get_node_ids=lambda: list(range(1, nodes + 1)),
             create_message=lambda *_, **__: None,
@@ -79,9 +82,9 @@ def of_flower_strategy(
         return _flat(released)
 
     other_updates = np.random.default_rng(1).normal(0, 1, (nodes - 1, _DIM))
-    unit = np.full(_DIM, claim.get("clip_norm", 1.0) / np.sqrt(_DIM))
-    update = _named(unit)
-    zero_update = _named(_ZERO * unit)
+    vector = np.full(_DIM, claim.get("clip_norm", 1.0) / np.sqrt(_DIM))
+    update = _named(vector)
+    zero_update = _named(_ZERO_NORM * vector)
 
     def pair(
         odd: Arrays,
@@ -89,14 +92,14 @@ def of_flower_strategy(
         examples: int = 1,
         **extra: Any,
     ) -> Any:
-        """Replies whose last one is odd, and replies with an ordinary one in its place."""
+        """Replies of which the last is odd, and the same replies with an ordinary last one."""
         replies = [(_named(row) | extra, 1) for row in other_updates]
         return [*replies, (odd, examples)], [*replies, (ordinary | extra, 1)]
 
     probes = {
         "1,000 times the examples": pair(update, examples=1000),
         "arrays renamed": pair(
-            {f"new.{name}": a for name, a in update.items()}
+            {f"new.{name}": array for name, array in update.items()}
         ),
         "an extra array": pair(update | {"extra": np.ones(3)}),
         "arrays in another order": pair(dict(reversed(update.items())), update),
@@ -209,12 +212,12 @@ def _flat(arrays: Any) -> Floats:
 
 
 def _named(row: Floats) -> Arrays:
-    """The two arrays of the model, from a vector of their entries."""
+    """The two arrays of the model, a matrix and a vector, from a vector of their entries."""
     return {"weight": row[:_HALF].reshape(3, 2), "bias": row[_HALF:]}
 
 
 def _packed(arrays: Arrays) -> dict[str, Any]:
-    """Arrays as Flower's."""
+    """NumPy arrays as Flower's arrays."""
     from flwr.app import Array
 
     return {name: Array(array) for name, array in arrays.items()}

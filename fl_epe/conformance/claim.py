@@ -6,8 +6,10 @@ multiplier, or of the noise multiplier that the claimed ε needs. A few trials c
 ε = 4 at δ = 1e-5.
 
 Examples:
+    With the canary, 600 of 1,000 runs have some property, and 5 of 1,000 without it:
+
     >>> claim = Profile(np.array([1.0]), np.array([0.0]), None)
-    >>> float(claim.excess(*limits(5, 400, 1000, 0.01))) > 0  # P(S) is 0.6 and 0.005
+    >>> float(claim.excess(*limits(5, 400, 1000, 0.01))) > 0
     True
 """
 
@@ -33,31 +35,37 @@ from fl_epe.conformance.target import Target
 # The values of ε in a profile.
 _GRID = np.linspace(0.0, 12.0, 61)
 
-# The detectable ε is searched over shares of the claimed noise, which are powers of
-# `_NOISE_SHARE`.
-_NOISE_SHARE = 0.9
-_NOISE_SHARES = 40
+# The detectable ε is searched over fractions of the claimed noise: powers of the first number.
+_NOISE_RATIO = 0.9
+_MAX_POWER = 40
+
+# Widths of the intervals by which a privacy loss is rounded: of the claim, and of weaker noise.
+_FINE_INTERVAL = 1e-3
+_COARSE_INTERVAL = 1e-2
+
+# The largest exponent of a float.
+_MAX_EXPONENT = 700.0
 
 # Each of the two error rates is low enough with this probability, so both are in 4 of 5 runs.
 _POWER_PER_RATE = math.sqrt(0.8)
 
 
 def limits(
-    false: ArrayLike, missed: ArrayLike, count: int, level: float
+    false_alarms: ArrayLike, misses: ArrayLike, count: int, level: float
 ) -> tuple[Floats, Floats]:
     """Upper limits of FPR and FNR, which hold together.
 
     Args:
-        false: number of runs without the canary that were classified as with it.
-        missed: number of runs with the canary that were classified as without it.
+        false_alarms: number of runs without the canary that were classified as with it.
+        misses: number of runs with the canary that were classified as without it.
         count: number of trials of each world.
         level: largest probability that one of the rates is above its limit.
     """
     fpr = error_rates.clopper_pearson_upper(
-        np.asarray(false, np.float64), count, level / 2
+        np.asarray(false_alarms, np.float64), count, level / 2
     )
     fnr = error_rates.clopper_pearson_upper(
-        np.asarray(missed, np.float64), count, level / 2
+        np.asarray(misses, np.float64), count, level / 2
     )
     return fpr, fnr
 
@@ -91,22 +99,24 @@ class Profile:
     delta: float | None
 
     @classmethod
-    def of(cls, target: Target, noise_share: float = 1.0) -> Profile:
-        """The profile of a target's claim, or of a claim with this share of the claimed noise."""
+    def of(cls, target: Target, noise_ratio: float = 1.0) -> Profile:
+        """The profile of a target's claim, or of a claim with a fraction of the claimed noise."""
         rate = target.sampling_rate
         steps = target.canary_steps
-        epsilon = target.claimed
+        epsilon = target.claimed_epsilon
         epsilons: ArrayLike = ()
         deltas: ArrayLike = ()
         delta = None
         if target.multiplier is None:
-            epsilon = epsilon / noise_share
+            epsilon = epsilon / noise_ratio
+            # The curve of Laplace noise is known for a single step without sampling.
             if target.noise == "laplace" and steps == 1 and rate == 1:
                 epsilons = _GRID[epsilon > _GRID]
                 deltas = -np.expm1((epsilons - epsilon) / 2)
         else:
-            z = noise_share * target.multiplier
-            if noise_share < 1:
+            z = noise_ratio * target.multiplier
+            # A claimed ε may be larger than that of the noise multiplier.
+            if noise_ratio < 1:
                 epsilon = poisson_epsilon(z, rate, steps, target.delta)
             if rate == 1:
                 epsilons = _GRID
@@ -114,8 +124,11 @@ class Profile:
                     0.0, 1.0, math.sqrt(steps) / z, 1.0, _GRID
                 )
                 delta = target.delta
+            # The curve of a sampled mechanism does not hold for "substitute".
             elif target.adjacency != "substitute":
-                interval = 1e-3 if noise_share == 1 else 1e-2
+                interval = _COARSE_INTERVAL
+                if noise_ratio == 1:
+                    interval = _FINE_INTERVAL
                 epsilons = _GRID
                 deltas = _sampled_deltas(z, rate, steps, interval)
         return cls(
@@ -123,7 +136,7 @@ class Profile:
         )
 
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
-        """The excess of error rates over the claim at its weakest pair, in nats.
+        """The excess of the ε of error rates over the claimed ε, at the pair that is violated most.
 
         It is negative for error rates that the claim allows.
         """
@@ -134,7 +147,7 @@ class Profile:
 
     def fnr(self, fpr: Floats) -> Floats:
         """The lowest possible FNR at each FPR (Kairouz et al. 2015)."""
-        ratios = np.exp(np.minimum(self.epsilons, 700.0))
+        ratios = np.exp(np.minimum(self.epsilons, _MAX_EXPONENT))
         by_members = 1 - self.deltas - ratios * fpr[:, None]
         by_nonmembers = (1 - self.deltas - fpr[:, None]) / ratios
         lowest = np.maximum(by_members, by_nonmembers).max(axis=1)
@@ -151,26 +164,25 @@ class Profile:
         return max(epsilon, gaussian_epsilon(1 / mu, self.delta))
 
 
-def detectable(
-    target: Target, profile: Profile, count: int, level: float
-) -> float:
+def detectable(target: Target, count: int, level: float) -> float:
     """The smallest ε, among a few, that a game detects in 4 of 5 runs; infinite if there is none.
 
-    The mechanisms have less than the claimed noise, of the law `Target.law`, and the game uses
-    the best statistic against them.
+    It is the ε of a mechanism with less than the claimed noise, of the law `Target.law`. The game
+    is assumed to use the best statistic against it.
 
     Args:
         target: the target with its claim.
-        profile: the profile of that claim.
         count: number of trials of each world that are used for the proof.
         level: probability of a false alarm of the game.
     """
+    profile = Profile.of(target)
     target = dataclasses.replace(target, noise=target.law, norm="l1")
     fpr = np.geomspace(0.1 / count, 0.5, 60)
-    for power in range(1, _NOISE_SHARES):
-        weaker = Profile.of(target, _NOISE_SHARE**power)
-        false = scipy.stats.binom.ppf(_POWER_PER_RATE, count, fpr)
-        missed = scipy.stats.binom.ppf(_POWER_PER_RATE, count, weaker.fnr(fpr))
-        if (profile.excess(*limits(false, missed, count, level)) > 0).any():
+    false_alarms = scipy.stats.binom.ppf(_POWER_PER_RATE, count, fpr)
+    for power in range(1, _MAX_POWER):
+        weaker = Profile.of(target, _NOISE_RATIO**power)
+        misses = scipy.stats.binom.ppf(_POWER_PER_RATE, count, weaker.fnr(fpr))
+        upper = limits(false_alarms, misses, count, level)
+        if (profile.excess(*upper) > 0).any():
             return float(weaker.epsilons[-1])
     return math.inf

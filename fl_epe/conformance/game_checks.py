@@ -2,15 +2,15 @@
 
 A quarter of the runs of a game fits the statistics, a second quarter selects one statistic and
 its threshold, and the other half bounds the error rates at that threshold. The level is split
-equally over the canaries.
+equally over the games.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from fl_epe.archive import error_text
+from fl_epe.archive import error_text, one_line
 from fl_epe.checks import Floats
 from fl_epe.conformance import games
 from fl_epe.conformance.claim import Profile, limits
@@ -26,7 +26,6 @@ from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
-ORDINARY = "no longer than the clip norm"
 NO_NOISE = "no noise is added, or the same in each run: ε is infinite"
 
 # Lengths of updates in clip norms.
@@ -35,16 +34,24 @@ _SHORT = 0.999
 _MODERATE = 3.0
 _LONG = 100.0
 
+# Largest number of thresholds that are tried for a statistic.
 _MAX_THRESHOLDS = 120
-# The largest ratio of the claimed to the true ε that is reported for a claim that is violated.
-_NOT_NEGLIGIBLE = 0.98
-# If the measured noise has at least this share of the claimed one, the noise is not the cause.
-_TOO_LITTLE_NOISE = 0.9
+# A claim that is violated with certainty is off by at least this ratio of the claimed to the true
+# ε, so that the violation does not count as negligible.
+_MAX_RATIO_OF_VIOLATION = 0.98
+# With a larger share of the claimed noise, too little noise is not the cause of a violation.
+_MIN_NOISE_SHARE = 0.9
 _STANDARD_ERRORS = 4.0
-# A release with at most so many distinct values counts as a category.
+# A release with at most this number of distinct values counts as a category.
 _MAX_CATEGORIES = 100
+# Added to the frequencies of categories, some of which are 0.
+_MIN_FREQUENCY = 1e-4
 # A statistic is selected at this share of the level at which the claim is tested.
-_STRICTER = 0.2
+_SELECTION_LEVEL = 0.2
+# Index of the random stream of the canaries.
+_CANARY_STREAM = 1
+
+_MAX_CHARACTERS = 120  # of the text of an error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,9 +73,16 @@ class Game:
         update = self.canary[step]
         if not update.any():
             return self.other_updates, self.other_updates
-        parts = target.adjacency, update, self.other_updates, target.zero_update
-        present = games.world(True, *parts)
-        absent = games.world(False, *parts)
+        present, absent = (
+            games.world(
+                is_present,
+                target.adjacency,
+                update,
+                self.other_updates,
+                target.zero_update,
+            )
+            for is_present in (True, False)
+        )
         if target.adjacency == "substitute" and target.nonnegative:
             absent[-1] = _nonnegative_substitute(target, update)
         return present, absent
@@ -85,7 +99,7 @@ def _nonnegative_substitute(target: Target, update: Floats) -> Floats:
 
 
 def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
-    """The games that suit a target.
+    """The games that suit a target; the first has an ordinary update as canary.
 
     Args:
         target: the target under test.
@@ -93,7 +107,9 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
         seed: the seed of the random canaries.
     """
     rows = target.rows
-    drawn = generator(seed, 1).standard_normal((target.steps + 2, target.dim))
+    drawn = generator(seed, _CANARY_STREAM).standard_normal(
+        (target.steps + 2, target.dim)
+    )
     if target.nonnegative:
         drawn = np.abs(drawn)
     candidates = [
@@ -102,13 +118,13 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
     ]
     if target.canary_steps > 1:
         changing = np.array([_scaled(target, vector) for vector in drawn[2:]])
-        first = _scaled(target, np.eye(target.dim)[0])
-        once = np.where(np.arange(target.steps)[:, None] == 0, first, 0.0)
+        once = np.zeros((target.steps, target.dim))
+        once[0] = _scaled(target, np.eye(target.dim)[0])
         candidates += [
-            Game("another in each step", _repeated(target, changing), rows),
+            Game("another in each step", _in_steps(target, changing), rows),
             Game("in one step", once, rows),
         ]
-    # Of equal games the last is kept, under the name of the first.
+    # Of equal games the last is used, so that it has the place of the first among the others.
     unique: dict[bytes, Game] = {}
     for game in reversed(candidates):
         unique[game.canary.tobytes() + game.other_updates.tobytes()] = game
@@ -120,18 +136,20 @@ def _games_of_canaries(
 ) -> Iterator[Game]:
     """Games of canaries beside the target's other updates."""
     dim = target.dim
-    vectors = {ORDINARY: _scaled(target, drawn[0], _SHORT)}
+    unit_vectors = np.eye(dim)
+    short = _scaled(target, drawn[0], _SHORT)
+    canaries = {"no longer than the clip norm": short}
     # With clipped inputs, a random canary would be no longer than the first one.
     if not target.has_clipped_inputs:
-        vectors["random"] = _scaled(target, drawn[1])
-    vectors["all entries"] = _scaled(target, np.ones(dim))
-    vectors["one entry"] = _scaled(target, np.eye(dim)[0])
-    vectors["least noised array"] = _scaled(target, np.eye(dim)[quiet_entry])
+        canaries["random"] = _scaled(target, drawn[1])
+    canaries["all entries"] = _scaled(target, np.ones(dim))
+    canaries["one entry"] = _scaled(target, unit_vectors[0])
+    canaries["least noised array"] = _scaled(target, unit_vectors[quiet_entry])
     if target.categories:
         half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
-        vectors["half of all entries"] = _scaled(target, half)
-    for name, vector in vectors.items():
-        yield Game(name, _repeated(target, vector), target.rows)
+        canaries["half of all entries"] = _scaled(target, half)
+    for name, canary in canaries.items():
+        yield Game(name, _in_steps(target, canary), target.rows)
 
 
 def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
@@ -145,7 +163,7 @@ def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
     opposite = -direction
     if target.nonnegative:
         opposite = ones - first if target.dim > 1 else ones
-    canary = _repeated(target, _scaled(target, direction))
+    canary = _in_steps(target, _scaled(target, direction))
     if len(rows):
         opposed = _scaled(target, opposite, _MODERATE)[None]
         yield Game("opposed", canary, np.vstack([rows[:-1], opposed]))
@@ -154,14 +172,16 @@ def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
     if target.others is not None or target.categories:
         yield Game("alone", canary, rows[:0])
         return
+    # More than half of the other updates are small, and the rest are longer than the clip norm,
+    # unless inputs are clipped.
     is_small = np.arange(len(rows)) <= len(rows) // 2
     lengths = np.where(is_small, _SMALL, _MODERATE)[:, None]
     longest = _norm(target, _MODERATE) / target.clip_norm
     two_lengths = np.minimum(lengths, longest) * _scaled(target, drawn[1], 1.0)
-    canary = _repeated(target, _scaled(target, first))
+    canary = _in_steps(target, _scaled(target, first))
     yield Game("others of two lengths", canary, two_lengths)
     zeros = np.repeat(target.zero_update, len(rows), axis=0)
-    canary = _repeated(target, _scaled(target, drawn[1], _SHORT))
+    canary = _in_steps(target, _scaled(target, drawn[1], _SHORT))
     yield Game("others of zeros", canary, zeros)
 
 
@@ -173,14 +193,20 @@ def _norm(target: Target, clip_norms: float) -> float:
 def _scaled(
     target: Target, vector: Floats, clip_norms: float = _LONG
 ) -> Floats:
+    """A vector in this direction, whose length is given by `_norm`."""
     norm = _norm(target, clip_norms)
     return np.asarray(vector * (norm / np.linalg.norm(vector, target.order)))
 
 
-def _repeated(target: Target, vector: Floats) -> Floats:
-    """A canary's update in each step: ``vector`` where it takes part, and else zero."""
+def _in_steps(target: Target, vectors: Floats) -> Floats:
+    """A canary's update in each step, shape (s, d), zero where it takes no part.
+
+    Args:
+        target: the target under test.
+        vectors: the update in all steps, shape (d,), or in each, shape (s, d).
+    """
     steps = np.arange(target.steps)[:, None]
-    return np.where(steps < target.canary_steps, vector, 0.0)
+    return np.where(steps < target.canary_steps, vectors, 0.0)
 
 
 def releases(
@@ -195,28 +221,25 @@ def releases(
     suite_samples = not target.draws_batches and target.sampling_rate < 1
     runs: tuple[list[Floats], list[Floats]] = ([], [])
     # Index 0 is the world with the canary, and 1 the one without it.
-    for side in rng.permutation(np.repeat([0, 1], target.trials)):
+    for world in rng.permutation(np.repeat([0, 1], target.trials)):
         target.restart()
         rows = []
-        for pair in worlds:
-            updates = pair[side]
+        for updates_of_worlds in worlds:
+            updates = updates_of_worlds[world]
             if suite_samples and rng.random() >= target.sampling_rate:
                 updates = game.other_updates
             rows.append(target(updates.copy(), rng))
-        runs[side].append(target.observed_steps(np.array(rows)))
-    return np.array(runs[0]), np.array(runs[1])
+        runs[world].append(target.observed_steps(np.array(rows)))
+    present, absent = runs
+    return np.array(present), np.array(absent)
 
 
 def judge_game(
-    target: Target,
-    game: Game,
-    profile: Profile,
-    level: float,
-    rng: np.random.Generator,
+    target: Target, game: Game, level: float, rng: np.random.Generator
 ) -> Check:
     """Play one game and test the claim at ``level``."""
     name = f"game: {game.name}"
-    claim = f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
+    claim = target.claim_text
     try:
         with np.errstate(all="ignore"):
             present, absent = releases(target, game, rng)
@@ -229,37 +252,40 @@ def judge_game(
             "what is not a number may tell who took part, and ends the training"
         )
         return Check(name, "failed", claim, measured, why, "theoretical")
-    cuts = quarters(target.trials)
-    present_to_fit, present_to_select, present_to_test = np.split(present, cuts)
-    absent_to_fit, absent_to_select, absent_to_test = np.split(absent, cuts)
-    choices = [
-        _choice(
-            statistic,
-            score,
-            present_to_select,
-            absent_to_select,
-            profile,
-            level,
-        )
-        for statistic, score in fitted(
-            present_to_fit,
-            absent_to_fit,
-            target.observed_steps(game.canary),
-            target.arrays,
-            categories=target.categories,
-        )
-    ]
-    chosen = max(choices, key=lambda choice: choice.excess)
-    count = len(present_to_test)
-    misses = int((chosen.score(present_to_test) < chosen.threshold).sum())
-    false_alarms = int((chosen.score(absent_to_test) >= chosen.threshold).sum())
-    fpr, fnr = (
-        float(limit) for limit in limits(false_alarms, misses, count, level)
+    return _tested(name, target, game, level, present, absent)
+
+
+def _tested(
+    name: str,
+    target: Target,
+    game: Game,
+    level: float,
+    present: Floats,
+    absent: Floats,
+) -> Check:
+    """Select a statistic, and test the claim with it.
+
+    Args:
+        name: the name of the check.
+        target: the target and its claim.
+        game: the game.
+        level: the probability of a false alarm.
+        present: releases with the canary, shape (m, s, d), finite.
+        absent: releases without it, shape (m, s, d), finite.
+    """
+    claim = target.claim_text
+    profile = Profile.of(target)
+    choice = _selected(target, game, profile, level, present, absent)
+    count = proving_trials(target.trials)
+    misses = int((choice.score(present[-count:]) < choice.threshold).sum())
+    false_alarms = int(
+        (choice.score(absent[-count:]) >= choice.threshold).sum()
     )
-    epsilon = profile.epsilon(fpr, fnr, target.delta)
+    fpr, fnr = limits(false_alarms, misses, count, level)
+    epsilon = profile.epsilon(float(fpr), float(fnr), target.delta)
     rates = (
         f"{count - misses} and {false_alarms} of {count} runs with and without it, by"
-        f" {chosen.statistic}"
+        f" {choice.statistic}"
     )
     if not profile.excess(fpr, fnr) > 0:
         measured = f"ε ≥ {epsilon:.2f} proved: {rates}"
@@ -267,17 +293,28 @@ def judge_game(
             return Check(name, "passed", claim, measured)
         why = "so few trials contradict no such claim, even if every run were told apart"
         return Check(name, "unknown", claim, measured, why)
-    why = cause(target, chosen.statistic, present, absent)
+    why = _likely_mistake(target, choice.statistic, present, absent)
     if false_alarms == misses == 0:
         measured = f"told apart in every run: {rates}"
-        return Check(name, "failed", claim, measured, why, severity_of(0.0))
-    epsilon = max(target.claimed, epsilon)
-    severity = severity_of(min(target.claimed / epsilon, _NOT_NEGLIGIBLE))
+        return Check(name, "failed", claim, measured, why, "critical")
+    # The violated pair of the claim's profile may have another δ than the claimed one.
+    epsilon = max(target.claimed_epsilon, epsilon)
+    ratio = min(target.claimed_epsilon / epsilon, _MAX_RATIO_OF_VIOLATION)
     measured = f"ε ≥ {epsilon:.2f} proved: {rates}"
-    return Check(name, "failed", claim, measured, why, severity)
+    return Check(name, "failed", claim, measured, why, severity_of(ratio))
 
 
-def cause(
+def proving_trials(trials: int) -> int:
+    """The number of trials of each world that test the claim."""
+    return trials - trials // 2
+
+
+def describe(error: Exception) -> str:
+    """The text of an error in one line."""
+    return one_line(error_text(error), _MAX_CHARACTERS)
+
+
+def _likely_mistake(
     target: Target, statistic: str, present: Floats, absent: Floats
 ) -> str:
     """The likely mistake of a mechanism that violates its claim, as far as its releases show.
@@ -290,33 +327,23 @@ def cause(
     """
     if not (np.ptp(present, axis=0).any() or np.ptp(absent, axis=0).any()):
         return NO_NOISE
-    rows = np.concatenate([present, absent]).reshape(2 * len(present), -1)
-    values, indices = np.unique(rows, axis=0, return_inverse=True)
-    if len(values) <= _MAX_CATEGORIES:
-        shares = [
-            np.bincount(side, minlength=len(values)) / len(side)
-            for side in np.split(indices.ravel(), 2)
-        ]
-        ratios = np.log((shares[0] + 1e-4) / (shares[1] + 1e-4))
-        worst = int(np.abs(ratios).argmax())
-        return (
-            f"{values[worst]} has probability {shares[0][worst]:.3g} with the canary and"
-            f" {shares[1][worst]:.3g} without it, which are more than e^ε apart: probabilities are"
-            " not those of this ε, sensitivity, number of categories"
-        )
+    category = _most_revealing_category(present, absent)
+    if category:
+        return category
     std = absent.std(axis=0)
     shift = present.mean(axis=0) - absent.mean(axis=0)
     size = float(np.linalg.norm(shift, target.order, axis=1).max())
     error = _STANDARD_ERRORS * float(np.linalg.norm(std, axis=1).max())
     error /= len(absent) ** 0.5
-    if statistic != DIGITS and size - error > target.allowed:
+    sensitivity = target.claimed_sensitivity
+    if statistic != DIGITS and size - error > sensitivity:
         return (
-            f"the canary moves the release by {size:.3g}, the claim is of {target.allowed:.3g}:"
+            f"the canary moves the release by {size:.3g}, the claim is of {sensitivity:.3g}:"
             " clipping does not bound it, or weights or sensitivity are others"
         )
-    needed = target.noise_std(target.allowed)
+    needed = target.noise_std(sensitivity)
     spread = float(std.min())
-    if needed is not None and spread < _TOO_LITTLE_NOISE * needed:
+    if needed is not None and spread < _MIN_NOISE_SHARE * needed:
         return f"noise has a standard deviation of {spread:.3g}, and the claim needs {needed:.3g}"
     if statistic.startswith(DIGITS):
         return "noise is on a coarse grid, and what it is added to is not: the last digits tell"
@@ -334,14 +361,26 @@ def cause(
     return "how much the release varies depends on the canary"
 
 
-def quarters(trials: int) -> list[int]:
-    """The indices of the first trial that selects a statistic and the first that tests it."""
-    return [trials // 4, trials // 2]
-
-
-def describe(error: Exception) -> str:
-    """The text of an error in one line."""
-    return " ".join(error_text(error).split())[:120]
+def _most_revealing_category(present: Floats, absent: Floats) -> str:
+    """The category whose frequencies differ most; empty if releases have too many values."""
+    rows = np.concatenate([present, absent]).reshape(2 * len(present), -1)
+    values, indices = np.unique(rows, axis=0, return_inverse=True)
+    if len(values) > _MAX_CATEGORIES:
+        return ""
+    present_frequencies, absent_frequencies = (
+        np.bincount(in_world, minlength=len(values)) / len(in_world)
+        for in_world in np.split(indices.ravel(), 2)
+    )
+    log_ratios = np.log(
+        (present_frequencies + _MIN_FREQUENCY)
+        / (absent_frequencies + _MIN_FREQUENCY)
+    )
+    worst = int(np.abs(log_ratios).argmax())
+    return (
+        f"{values[worst]} has probability {present_frequencies[worst]:.3g} with the canary and"
+        f" {absent_frequencies[worst]:.3g} without it, which are more than e^ε apart:"
+        " probabilities are not those of this ε, sensitivity, number of categories"
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -356,12 +395,44 @@ class _Choice:
     """
 
     statistic: str
-    score: Callable[[Floats], Floats]
+    score: Score
     threshold: float
     excess: float
 
 
-def _choice(
+def _selected(
+    target: Target,
+    game: Game,
+    profile: Profile,
+    level: float,
+    present: Floats,
+    absent: Floats,
+) -> _Choice:
+    """The statistic that violates the claim most, fitted and selected on half of the runs."""
+    quarter = target.trials // 4
+    half = target.trials // 2
+    statistics = fitted(
+        present[:quarter],
+        absent[:quarter],
+        target.observed_steps(game.canary),
+        target.arrays,
+        categories=target.categories,
+    )
+    choices = [
+        _best_threshold(
+            statistic,
+            score,
+            present[quarter:half],
+            absent[quarter:half],
+            profile,
+            level,
+        )
+        for statistic, score in statistics
+    ]
+    return max(choices, key=lambda choice: choice.excess)
+
+
+def _best_threshold(
     statistic: str,
     score: Score,
     present: Floats,
@@ -383,7 +454,7 @@ def _choice(
     misses = np.searchsorted(members, thresholds)
     # The runs that test the claim are twice as many.
     upper = limits(
-        2 * false_alarms, 2 * misses, 2 * len(members), _STRICTER * level
+        2 * false_alarms, 2 * misses, 2 * len(members), _SELECTION_LEVEL * level
     )
     excess = profile.excess(*upper)
     best = int(np.argmax(excess))

@@ -152,28 +152,20 @@ def play_game(
     check_rate("sampling_rate", sampling_rate)
     noise = generator(seed, _NOISE)
     sampling = generator(seed, _SAMPLING)
-    fixed_canary: Floats | None = None
-    if not callable(canary):
-        fixed_canary = _vector("canary", canary)
-        if not fixed_canary.any():
-            wanted = "> 0, with some entry of the canary that is not 0"
-            raise_invalid("norm", 0.0, wanted)
+    if not callable(canary) and not np.any(canary):
+        wanted = "> 0, with some entry of the canary that is not 0"
+        raise_invalid("norm", 0.0, wanted)
 
     def step(is_present: bool, number: int) -> tuple[Floats, Floats]:
         """The release of one step of one world, and the canary's update in this step."""
-        if fixed_canary is None:
-            update = _vector("canary", canary(number))  # type: ignore[operator]
-        else:
-            update = fixed_canary
-        rows = _rows(
-            others(number) if callable(others) else others, update.size
-        )
+        update = _vector("canary", _at_step(canary, number))
+        rows = _rows(_at_step(others, number), update.size)
         if sampling_rate == 1 or sampling.random() < sampling_rate:
             rows = world(is_present, adjacency, update, rows)
         released = _vector(
             "released", mechanism.release(rows, noise), update.size
         )
-        return released, update.copy()
+        return released, update
 
     order = np.arange(2 * observations)
     if not two_runs:
@@ -181,6 +173,7 @@ def play_game(
     takes_part = order < observations
     scores = np.empty(takes_part.size)
     for i, is_present in enumerate(takes_part):
+        # With two runs, a run begins with the first observation of a world.
         if not two_runs or i in (0, observations):
             mechanism.reset()
         pairs = [step(bool(is_present), i * steps + s) for s in range(steps)]
@@ -265,6 +258,11 @@ def world(
         case _:
             assert_never(checked)
     return np.vstack([others, *last_rows])
+
+
+def _at_step(values: ByStep, step: int) -> ArrayLike:
+    """The values of a step, counted through all observations."""
+    return values(step) if callable(values) else values
 
 
 def _vector(name: str, values: ArrayLike, size: int | None = None) -> Floats:

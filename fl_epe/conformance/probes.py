@@ -22,35 +22,40 @@ from fl_epe.conformance.target import Pair, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
-# The number of streams of random numbers on which a change must not depend.
+# Indices of random streams.
+_RUN_STREAM = 3
+_INPUT_STREAM = 4
+_UPDATE_STREAM = 9
+# Number of streams of random numbers on which a change must not depend.
 _STREAMS = 20
-# The number of runs of a world that seems to have no noise.
+# Number of runs of a world that seems to have no noise; at least as many measure noise.
 _RUNS = 400
-# The number of runs of a world whose noise is measured, at most.
+# Largest number of runs of a world whose noise is measured.
 _MAX_RUNS = 4000
-# The updates are repeated so often, so that their sum is large relative to its noise.
+# Number of copies of each update whose sum is compared with its noise, which is then small.
 _REPETITIONS = 20
 # The relative error of a release that is rounded to float32, and the factor by which the error
 # of a sum of many updates is larger.
 _ROUNDING = 1e-6
 _SUM_ROUNDING = 100
-# A change must exceed so many standard deviations of the noise of each entry.
+# If noise does not cancel, a change must exceed this number of standard deviations of the noise
+# of each entry.
 _NOISE_STDS = 15.0
-# Lengths of updates in clip norms. The uneven one makes no sum a multiple of a grid's step.
+# Lengths of updates in clip norms. With the uneven one, no sum is a multiple of a grid's step.
 _LONG = 100.0
 _SHORT = 0.999
 _UNEVEN = 0.7236
 _STANDARD_ERRORS = 6.0
 # The number of runs for each entry that an estimate of the noise's covariance needs.
 _RUNS_PER_ENTRY = 10
-# The step of a grid is larger than so many rounding errors.
+# The step of a grid is larger than this number of rounding errors.
 _GRID_ROUNDINGS = 10.0
 # The share of the martingale's capital that is bet on each change.
 _BET = 0.3
-# Shares of distinct values. Records are rounded at random if changes have fewer and releases
-# more.
-_FEW_VALUES = 0.1
-_MANY_VALUES = 0.5
+# Records are rounded at random if fewer than the first share of the changes are distinct, and
+# more than the second share of the releases.
+_MAX_DISTINCT_CHANGES = 0.1
+_MIN_DISTINCT_RELEASES = 0.5
 _HUGE = 1e30
 _TINY = 1e-300
 
@@ -65,31 +70,34 @@ def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
     The distance is in the claim's norm. It is NaN if a release has entries that are not finite,
     and infinite if the releases have different shapes.
     """
-    sides = [
-        [_release(target, updates, seed, i) for updates in pair]
-        for i in range(_STREAMS)
+    releases = [
+        [_release(target, updates, seed, stream) for updates in pair]
+        for stream in range(_STREAMS)
     ]
-    if len({release.shape for side in sides for release in side}) > 1:
+    shapes = {release.shape for pairs in releases for release in pairs}
+    if len(shapes) > 1:
         return np.inf, True
-    changes = np.array([first - second for first, second in sides])
+    changes = np.array([first - second for first, second in releases])
     if not np.isfinite(changes).all():
         return np.nan, True
     sizes = np.linalg.norm(changes, target.order, axis=1)
-    if np.abs(changes - changes[0]).max() <= _ROUNDING * np.abs(sides).max():
+    rounding = _ROUNDING * np.abs(releases).max()
+    if np.abs(changes - changes[0]).max() <= rounding:
         return float(sizes[0]), True
     return float(sizes.min()), False
 
 
 def _release(target: Target, updates: Any, seed: int, stream: int) -> Floats:
     """The release of a first step with this stream of random numbers."""
-    return _run(target, [updates], seed, stream)[0]
+    (release,) = _run(target, [updates], seed, stream)
+    return release
 
 
 def _run(
     target: Target, updates: list[Any], seed: int, stream: int
 ) -> list[Floats]:
     """The release of each step of a run with this stream of random numbers."""
-    rng = generator(seed, 3, stream)
+    rng = generator(seed, _RUN_STREAM, stream)
     target.restart()
     with np.errstate(all="ignore"):
         return [target(step_updates.copy(), rng) for step_updates in updates]
@@ -118,27 +126,30 @@ def _paired_runs(
 
 
 @dataclasses.dataclass(frozen=True)
-class Added:
+class EffectOfUpdates:
     """The effect of larger updates in a first step on the releases of a run.
 
     Attributes:
-        to_noise: whether the updates are added to noise that stays the same, so that a release
-            of zeros is the noise. It is false if they change no release, or later steps as
-            well; if a sum and its noise are clamped, rounded or multiplied, also by a matrix;
+        leaves_noise: whether the updates are added to noise that stays the same, so that a
+            release of zeros is the noise. It is false if they change no release, or later steps
+            as well; if a sum and its noise are clamped, rounded or multiplied, also by a matrix;
             or if the target draws its own noise.
-        moves: whether the updates change any release.
+        changes_release: whether the updates change any release.
     """
 
-    to_noise: bool
-    moves: bool
+    leaves_noise: bool
+    changes_release: bool
 
 
-def added(target: Target, seed: int) -> Added:
+def effect_of_updates(target: Target, seed: int) -> EffectOfUpdates:
     """Compare runs with zeros and with equal updates, with the same random numbers."""
     zeros = target.zeros
     if target.others is None:
         zeros = np.repeat(zeros, _REPETITIONS, axis=0)
-    drawn = np.abs(generator(seed, 9).standard_normal(target.dim)) + _UNEVEN
+    drawn = (
+        np.abs(generator(seed, _UPDATE_STREAM).standard_normal(target.dim))
+        + _UNEVEN
+    )
     larger = drawn * (
         _UNEVEN * target.clip_norm / np.linalg.norm(drawn, target.order)
     )
@@ -148,32 +159,49 @@ def added(target: Target, seed: int) -> Added:
         target, ([updates, *later], [zeros, *later]), seed, _STREAMS
     )
     if runs is None:
-        return Added(to_noise=False, moves=True)
+        return EffectOfUpdates(leaves_noise=False, changes_release=True)
     rounding = _ROUNDING * np.abs(runs).max()
     changes = runs[:, 0, 0] - runs[:, 1, 0]
-    moves = bool(np.abs(changes).max() > rounding)
+    changes_release = bool(np.abs(changes).max() > rounding)
     later_changes = runs[:, 0, 1:] - runs[:, 1, 1:]
     changes_later_steps = np.abs(later_changes).max(initial=0.0) > rounding
-    if not moves or changes_later_steps or _on_a_grid(runs, rounding):
-        return Added(to_noise=False, moves=moves)
-    is_same = np.ptp(changes, axis=0).max() <= rounding
-    if changes.shape[1] == target.dim > 1:
-        # If entries are mixed or added up along an array, their noise is correlated. With
-        # sampling, each array moves by a multiple of the updates: the number of updates in the
-        # batch.
-        cuts = np.cumsum(target.arrays)[:-1]
-        residuals = [
-            part - np.outer(part @ row / (row @ row), row)
-            for part, row in zip(
-                np.split(changes, cuts, axis=1),
-                np.split(larger, cuts),
-                strict=True,
-            )
-        ]
-        largest = max(np.abs(residual).max() for residual in residuals)
-        is_multiple = largest <= _SUM_ROUNDING * rounding
-        is_same = is_multiple and (is_same or target.sampling_rate < 1)
-    return Added(bool(is_same), moves)
+    leaves_noise = (
+        changes_release
+        and not changes_later_steps
+        and not _on_a_grid(runs, rounding)
+        and _is_addition(target, changes, larger, rounding)
+    )
+    return EffectOfUpdates(leaves_noise, changes_release)
+
+
+def _is_addition(
+    target: Target, changes: Floats, update: Floats, rounding: float
+) -> bool:
+    """Whether changes of releases are due to the addition of updates to the same noise.
+
+    Args:
+        target: the target under test.
+        changes: the change with each stream of random numbers, shape (m, d).
+        update: each of the updates, shape (d',).
+        rounding: the rounding error of a release.
+    """
+    is_same = bool(np.ptp(changes, axis=0).max() <= rounding)
+    if not changes.shape[1] == target.dim > 1:
+        return is_same
+    # If entries are mixed or added up along an array, their noise is correlated. With sampling,
+    # each array moves by a multiple of the updates: the number of updates in the batch.
+    cuts = np.cumsum(target.arrays)[:-1]
+    residuals = [
+        part - np.outer(part @ row / (row @ row), row)
+        for part, row in zip(
+            np.split(changes, cuts, axis=1),
+            np.split(update, cuts),
+            strict=True,
+        )
+    ]
+    largest = max(np.abs(residual).max() for residual in residuals)
+    is_multiple = bool(largest <= _SUM_ROUNDING * rounding)
+    return is_multiple and (is_same or target.sampling_rate < 1)
 
 
 def _on_a_grid(values: Floats, rounding: float) -> bool:
@@ -193,31 +221,34 @@ def _without_noise(
     name: str,
     target: Target,
     pair: Pair,
-    profile: Profile,
     seed: int,
     level: float,
 ) -> Check | None:
-    """A failed check, if a world without noise differs from the other one more than claimed.
+    """A failed check, if a world without noise differs from the other more often than claimed.
+
+    ``None`` if both worlds have noise, or differ less often.
 
     Args:
         name: the name of the check.
         target: the target under test.
         pair: the updates of both worlds.
-        profile: the claimed privacy profile.
         seed: the seed of the random numbers.
         level: the probability of a false alarm.
     """
 
-    def differing(updates: Any, first: Floats) -> Iterator[bool]:
-        for i in range(1, 1 + _RUNS):
-            yield bool(np.any(_release(target, updates, seed, i) != first))
+    def differs(updates: Any, release: Floats) -> Iterator[bool]:
+        """Whether each of some runs releases something else."""
+        for stream in range(1, 1 + _RUNS):
+            other_release = _release(target, updates, seed, stream)
+            yield bool(np.any(other_release != release))
 
     for world, neighbour in (pair, pair[::-1]):
-        first = _release(target, world, seed, 0)
-        if any(differing(world, first)):
+        release = _release(target, world, seed, 0)
+        if any(differs(world, release)):
             continue
-        count = sum(differing(neighbour, first))
-        if profile.excess(*limits(0, _RUNS - count, _RUNS, level / 2)) > 0:
+        count = sum(differs(neighbour, release))
+        rates = limits(0, _RUNS - count, _RUNS, level / 2)
+        if Profile.of(target).excess(*rates) > 0:
             return Check(
                 name,
                 "failed",
@@ -231,14 +262,13 @@ def _without_noise(
 
 
 def probes(
-    target: Target, spread: float, profile: Profile, level: float, seed: int
+    target: Target, spread: float, level: float, seed: int
 ) -> Iterator[Check]:
     """A check of each odd input that suits the target.
 
     Args:
         target: the target under test.
-        spread: the standard deviation of its releases of zeros.
-        profile: the claimed privacy profile.
+        spread: the largest standard deviation of an entry of its releases of zeros.
         level: the probability of a false alarm of all checks together.
         seed: the seed of the random numbers.
     """
@@ -247,7 +277,7 @@ def probes(
         name = f"input: {input_name}"
         claim = "refused, or within the sensitivity"
         try:
-            size, exact = change(target, pair, seed)
+            size, is_exact = change(target, pair, seed)
         except Exception as error:  # noqa: BLE001 (whatever the target raises)
             yield Check(name, "passed", claim, f"refused: {describe(error)}")
             continue
@@ -261,37 +291,38 @@ def probes(
             )
             continue
         if np.isinf(size):
-            measured = "an array more, less or longer was released"
-            why = "what is released shows for certain who took part"
+            measured = "the two releases have different shapes"
+            why = "the shape of a release shows for certain who took part"
             yield Check(name, "failed", claim, measured, why, "critical")
             continue
-        failure = _without_noise(
-            name, target, pair, profile, seed, level / len(pairs)
-        )
+        failure = _without_noise(name, target, pair, seed, level / len(pairs))
         if failure is not None:
             yield failure
         elif target.categories:
             yield Check(name, "passed", claim, "a category was released")
         else:
-            slack = 0.0 if exact else _NOISE_STDS * spread * target.dim
+            slack = 0.0 if is_exact else _NOISE_STDS * spread * target.dim
             neighbours = 1
             is_zero_update = input_name == _ZERO_UPDATE
             if is_zero_update and target.adjacency == "add-or-remove":
                 neighbours = 2
-            yield _judged(name, target, pair, size, slack, seed, neighbours)
+            yield _check_of_change(
+                name, target, pair, size, slack, seed, neighbours
+            )
 
 
 def _inputs(target: Target, seed: int) -> dict[str, Pair]:
     """The pairs of inputs, by the name of the odd input."""
     rows = target.rows
     dim = target.dim
-    drawn = np.abs(generator(seed, 4).standard_normal((1, dim)))
+    drawn = np.abs(generator(seed, _INPUT_STREAM).standard_normal((1, dim)))
     unit = drawn / np.linalg.norm(drawn, target.order) * target.clip_norm
 
     def worlds_of(update: Floats, other_updates: Any = rows) -> Pair:
         return Game("", update, other_updates).worlds(target)
 
     pairs = {
+        # Their squares are rounded to 0.
         "tiny entries": worlds_of(unit * _TINY),
         "half of the others missing": worlds_of(unit, rows[: len(rows) // 2]),
         "no other record": worlds_of(unit, rows[:0]),
@@ -300,14 +331,14 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
         "the same record twice": worlds_of(unit, np.vstack([rows, unit])),
     }
     if not target.has_clipped_inputs:
+        # They are longer than the clip norm, so that they are clipped.
         present, absent = worlds_of(np.ceil(3 * unit), np.rint(3 * rows))
         pairs["integers"] = present.astype(np.int64), absent.astype(np.int64)
         pairs["huge entries"] = worlds_of(unit * _HUGE)
         for number, end in enumerate(np.cumsum(target.arrays), 1):
-            update = np.where(
-                np.arange(dim) == end - 1, _LONG * target.clip_norm, 0.0
-            )
-            pairs[f"array {number} alone"] = worlds_of(update[None])
+            update = np.zeros((1, dim))
+            update[0, end - 1] = _LONG * target.clip_norm
+            pairs[f"array {number} alone"] = worlds_of(update)
     if target.inputs == "any":
         for name, value in (("NaN", np.nan), ("infinity", np.inf)):
             pairs[name] = worlds_of(np.where(np.arange(dim) == 0, value, unit))
@@ -317,7 +348,7 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
     return pairs
 
 
-def _judged(
+def _check_of_change(
     name: str,
     target: Target,
     pair: Pair,
@@ -326,7 +357,7 @@ def _judged(
     seed: int,
     neighbours: int = 1,
 ) -> Check:
-    """Whether a change is within the claim, or the noise is larger in the same proportion.
+    """Check that a change is within the claim, or that the noise is larger in proportion.
 
     Args:
         name: the name of the check.
@@ -337,17 +368,17 @@ def _judged(
         seed: the seed of the random numbers.
         neighbours: the number of neighbouring data sets from one input to the other.
     """
-    allowed = neighbours * target.allowed
+    allowed = neighbours * target.claimed_sensitivity
     claim = f"a change of at most {allowed:.4g} ({target.norm})"
     measured = f"{size:.4g}"
     with_noise = f"{measured}, noise included" if slack else measured
     if size <= allowed * (1 + _ROUNDING) + slack:
         return Check(name, "passed", claim, with_noise)
-    if slack:
-        lowest = size / allowed
-        highest = lowest
-    else:
-        bounds = _over_noise(target, pair, seed)
+    # The ratio of the change to the claim is within these bounds.
+    lowest = size / allowed
+    highest = lowest
+    if not slack:
+        bounds = _ratio_in_noise(target, pair, seed)
         lowest, highest = (bound / neighbours for bound in bounds)
     if np.isnan(highest):
         why = "no law of the noise and no sensitivity is claimed: games are played instead"
@@ -366,28 +397,32 @@ def _judged(
     return Check(name, "unknown", claim, measured, why)
 
 
-def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
+def _ratio_in_noise(
+    target: Target, pair: Pair, seed: int
+) -> tuple[float, float]:
     """Bounds on the ratio of a change to the claimed sensitivity, in units of the noise.
 
     A release that is scaled after noise was added has larger changes and larger noise in the
     same proportion. The lower bound assumes the largest noise that is consistent with the
     releases. The upper bound assumes more noise than is claimed only where the excess is
-    significant. Both are NaN if neither noise nor sensitivity is claimed.
+    significant. If no noise is claimed, the noise is assumed not to be scaled, and both bounds are
+    the ratio itself; they are NaN if no sensitivity is claimed either.
     """
-    needed = target.noise_std(target.allowed)
+    needed = target.noise_std(target.claimed_sensitivity)
     if target.multiplier is not None:
-        needed = target.multiplier * target.allowed
+        needed = target.multiplier * target.claimed_sensitivity
+    if needed is None and target.sensitivity is None:
+        return math.nan, math.nan
+    norm = functools.partial(np.linalg.norm, ord=target.order)
+    odd, ordinary = (_release(target, updates, seed, 0) for updates in pair)
+    changes = odd - ordinary
+    if needed is None:
+        ratio = float(norm(changes)) / target.claimed_sensitivity
+        return ratio, ratio
     runs = min(max(_RUNS, target.trials), _MAX_RUNS)
     releases = np.array(
         [_release(target, pair[1], seed, i) for i in range(runs)]
     )
-    changes = _release(target, pair[0], seed, 0) - releases[0]
-    norm = functools.partial(np.linalg.norm, ord=target.order)
-    if needed is None:
-        if target.sensitivity is None:
-            return math.nan, math.nan
-        ratio = float(norm(changes)) / target.allowed
-        return ratio, ratio
     error = _STANDARD_ERRORS / math.sqrt(2 * runs)
     noise = releases.std(axis=0)
     in_noise = changes * needed / np.maximum(noise * (1 + error), needed)
@@ -395,11 +430,14 @@ def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
     lowest = float(norm(in_noise))
     highest = float(norm(np.where(is_larger, in_noise, changes)))
     if target.norm == "l2":
-        mixed = _whitened(changes, releases) * needed
-        lowest = min(lowest, mixed * (1 - error))
-        if mixed * (1 + error) < highest:
+        whitened = _whitened(changes, releases) * needed
+        lowest = min(lowest, whitened * (1 - error))
+        if whitened * (1 + error) < highest:
             highest = lowest
-    return lowest / target.allowed, highest / target.allowed
+    return (
+        lowest / target.claimed_sensitivity,
+        highest / target.claimed_sensitivity,
+    )
 
 
 def _whitened(changes: Floats, releases: Floats) -> float:
@@ -425,9 +463,9 @@ def _whitened(changes: Floats, releases: Floats) -> float:
 
 
 def sensitivity(
-    target: Target, games: list[Game], profile: Profile, level: float, seed: int
+    target: Target, games: list[Game], level: float, seed: int
 ) -> tuple[float, Check]:
-    """The largest change over the games with all other updates, and its check.
+    """The largest change over the games with as many other updates as usual, and its check.
 
     The change is 0 if noise does not cancel.
     """
@@ -440,25 +478,28 @@ def sensitivity(
         step = int(np.abs(game.canary).sum(axis=1).argmax())
         pair = game.worlds(target, step)
         try:
-            size, exact = change(target, pair, seed)
+            size, is_exact = change(target, pair, seed)
         except Exception as error:  # noqa: BLE001 (whatever the target raises)
             reason = f"refused: {describe(error)}"
             continue
-        if exact and size > largest:
+        if is_exact and size > largest:
             largest = size
             worst = pair
     name = "sensitivity"
     if worst is None:
-        claim = f"{target.allowed:.4g} at most"
+        claim = f"{target.claimed_sensitivity:.4g} at most"
         return 0.0, Check(name, "unknown", claim, "nothing", reason)
-    failure = _without_noise(name, target, worst, profile, seed, level)
-    return largest, failure or _judged(name, target, worst, largest, 0.0, seed)
+    failure = _without_noise(name, target, worst, seed, level)
+    if failure is not None:
+        return largest, failure
+    check = _check_of_change(name, target, worst, largest, 0.0, seed)
+    return largest, check
 
 
 def changed_at_random(
     target: Target, noise: Floats, level: float, seed: int
-) -> Iterator[Check]:
-    """Whether a record that is rounded at random, to a few values, stays within a Gaussian claim.
+) -> Check | None:
+    """Check that a record that is rounded at random, to a few values, is within a Gaussian claim.
 
     With the same random numbers the noise cancels, and a release changes by the rounded record.
     Along a direction the release is then a mixture of Gaussians with these changes as means,
@@ -471,52 +512,62 @@ def changed_at_random(
         noise: the target's releases of zeros, shape (m, s, d).
         level: the probability of a false alarm.
         seed: the seed of the random numbers.
+
+    Returns:
+        The check; ``None`` for a target without a Gaussian claim, or that does not round at random.
     """
+    changes = _random_changes(target, seed)
+    if changes is None:
+        return None
+    # The first half of the runs selects the direction, and the second half tests.
+    half = len(changes) // 2
+    direction = changes[:half].mean(axis=0)
+    if not direction.any():
+        return None
+    error = _STANDARD_ERRORS / math.sqrt(2 * noise.size)
+    std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + error)
+    shifts = changes @ direction / (np.linalg.norm(direction) * std)
+    mean = float(shifts[:half].mean())
+    # The position at which the log-likelihood ratio for the mean shift is the claimed ε.
+    cut = target.claimed_epsilon / mean + mean / 2
+    beyond_cut = scipy.special.ndtr(shifts[half:] - cut)
+    allowed = target.delta + math.exp(
+        target.claimed_epsilon
+    ) * scipy.special.ndtr(-cut)
+    log_martingale = float(np.log1p(_BET * (beyond_cut / allowed - 1)).sum())
+    epsilon = unknown_expected_score_epsilon(shifts.clip(0), target.delta)
+    name = "records rounded at random"
+    measured = f"ε of about {epsilon:.2f} with {_MAX_RUNS:,} changes between two records"
+    if log_martingale <= -math.log(level):
+        return Check(name, "passed", target.claim_text, measured)
+    why = (
+        "what is rounded at random before noise is added may be longer than the clip norm: the"
+        " noise is for a smaller sensitivity than there is"
+    )
+    severity = severity_of(target.claimed_epsilon / epsilon)
+    return Check(name, "failed", target.claim_text, measured, why, severity)
+
+
+def _random_changes(target: Target, seed: int) -> Floats | None:
+    """The changes of releases by a record that is rounded at random, shape (m, d)."""
     is_gaussian = target.noise == "gaussian" and target.multiplier is not None
     if (
         not is_gaussian
         or target.adjacency != "zero-out"
         or target.sampling_rate < 1
     ):
-        return
-    dim = target.dim
-    canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / target.order))
-    present, absent = Game("", canary[None], target.zeros[1:]).worlds(target)
-    worlds = [present], [absent]
-    runs = _paired_runs(target, worlds, seed, _STREAMS)
-    if runs is None or not _has_few_changes(runs):
-        return
-    runs = _paired_runs(target, worlds, seed, _MAX_RUNS)
-    if runs is None or not _has_few_changes(runs):
-        return
-    changes = runs[:, 0, 0] - runs[:, 1, 0]
-    # The first half of the runs selects the direction, and the second half tests.
-    half = _MAX_RUNS // 2
-    direction = changes[:half].mean(axis=0)
-    if not direction.any():
-        return
-    error = _STANDARD_ERRORS / math.sqrt(2 * noise.size)
-    std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + error)
-    shifts = changes @ direction / (np.linalg.norm(direction) * std)
-    mean = float(shifts[:half].mean())
-    # The position at which the log-likelihood ratio for the mean shift is the claimed ε.
-    cut = target.claimed / mean + mean / 2
-    beyond_cut = scipy.special.ndtr(shifts[half:] - cut)
-    allowed = target.delta + math.exp(target.claimed) * scipy.special.ndtr(-cut)
-    log_martingale = float(np.log1p(_BET * (beyond_cut / allowed - 1)).sum())
-    epsilon = unknown_expected_score_epsilon(shifts.clip(0), target.delta)
-    name = "records rounded at random"
-    claim = f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
-    measured = f"ε of about {epsilon:.2f} with {_MAX_RUNS:,} changes between two records"
-    if log_martingale <= -math.log(level):
-        yield Check(name, "passed", claim, measured)
-        return
-    why = (
-        "what is rounded at random before noise is added may be longer than the clip norm: the"
-        " noise is for a smaller sensitivity than there is"
-    )
-    severity = severity_of(target.claimed / epsilon)
-    yield Check(name, "failed", claim, measured, why, severity)
+        return None
+    length = _SHORT * target.clip_norm
+    canary = np.full((1, target.dim), length / target.dim ** (1 / target.order))
+    present, absent = Game("", canary, target.zeros[1:]).worlds(target)
+    changes = None
+    # A few runs are enough for most targets, which do not round at random.
+    for count in (_STREAMS, _MAX_RUNS):
+        runs = _paired_runs(target, ([present], [absent]), seed, count)
+        if runs is None or not _has_few_changes(runs):
+            return None
+        changes = runs[:, 0, 0] - runs[:, 1, 0]
+    return changes
 
 
 def _has_few_changes(runs: Floats) -> bool:
@@ -526,7 +577,9 @@ def _has_few_changes(runs: Floats) -> bool:
     releases = np.rint(runs[:, 1] / unit)
     if not np.ptp(changes, axis=0).any():
         return False
+    distinct_changes = np.unique(changes).size / changes.size
+    distinct_releases = np.unique(releases).size / releases.size
     return bool(
-        np.unique(changes).size / changes.size < _FEW_VALUES
-        and np.unique(releases).size / releases.size > _MANY_VALUES
+        distinct_changes < _MAX_DISTINCT_CHANGES
+        and distinct_releases > _MIN_DISTINCT_RELEASES
     )

@@ -66,7 +66,7 @@ class ConformanceResult:
             return f"{counts['failed']} of {total} failed (worst: {worst}); {power}."
         summary = f"Nothing found in {total}"
         if counts["unknown"]:
-            summary += f", of which {counts['unknown']} could not tell"
+            summary += f", of which {counts['unknown']} were undecided"
         if counts["not handled"]:
             summary += f", of which {counts['not handled']} found inputs that are not handled"
         return f"{summary}; {power}."

@@ -4,6 +4,8 @@ A statistic maps the releases of m runs, shape (m, s, d), to m numbers that are 
 canary. It is fitted on runs that are used neither to select it nor to test the claim.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -18,9 +20,13 @@ RATIO = "likelihood ratio"
 ALONG = "along the canary"
 
 _MAX_FEATURES = 160  # the largest number of features of a likelihood ratio
-_RIDGE = 1e-12  # the ridge, as a share of the mean square
-_ROUNDING = 1e-9  # the difference below which values count as the same
+_RIDGE = 1e-12  # the ridge of a covariance, as a fraction of the mean square
+_MIN_RIDGE = 1e-300  # for releases without any spread
+_ROUNDING = 1e-9  # the relative difference below which values count as the same
 _GRID_DIGITS = 14  # the number of binary digits of a coarse grid
+_INITIAL_COUNT = (
+    0.5  # so that the ratio is finite if one world never has a value
+)
 
 
 def fitted(
@@ -40,13 +46,14 @@ def fitted(
         arrays: the number of entries of each array of an update.
         categories: whether categories are released.
     """
-    yield VALUES, _counts(present, absent, _flat)
+    yield VALUES, _log_ratio_of_counts(present, absent, _flat)
     if categories:
         return
-    yield DIGITS, _many_digits
-    base = absent.mean(axis=0)
-    yield "largest entry", lambda x: np.abs(x - base).max(axis=(1, 2))
-    yield "norm", lambda x: np.linalg.norm(_flat(x - base), axis=1)
+    yield DIGITS, _share_of_many_digits
+    mean = absent.mean(axis=0)
+    yield "largest entry", lambda x: np.abs(x - mean).max(axis=(1, 2))
+    yield "norm", lambda x: np.linalg.norm(_flat(x - mean), axis=1)
+    # A release may have other entries than an update.
     if present.shape[2] == canary.shape[1]:
         norms = np.linalg.norm(canary, axis=1, keepdims=True)
         units = canary / np.where(norms > 0, norms, 1.0)
@@ -60,30 +67,40 @@ def fitted(
             return x[:, step, entry, None]
 
         yield ALONG, lambda x: (x * units).sum(axis=(1, 2))
-        yield f"{VALUES} of one entry", _counts(present, absent, one_entry)
+        yield (
+            f"{VALUES} of one entry",
+            _log_ratio_of_counts(present, absent, one_entry),
+        )
         if len(canary) * len(arrays) > 1:
             yield (
                 f"{RATIO} of arrays and steps",
-                _ratio(present, absent, by_array),
+                _likelihood_ratio(present, absent, by_array),
             )
     if 1 < present[0].size <= min(_MAX_FEATURES, len(present)):
-        yield f"{RATIO} of all entries", _ratio(present, absent, _flat)
+        yield (
+            f"{RATIO} of all entries",
+            _likelihood_ratio(present, absent, _flat),
+        )
 
 
-def _many_digits(x: Floats) -> Floats:
+def _share_of_many_digits(x: Floats) -> Floats:
     """The share of entries that have more binary digits than the numbers of a coarse grid."""
-    digits = np.frexp(x)[0] * 2.0**_GRID_DIGITS
-    return np.asarray((digits != np.rint(digits)).mean(axis=(1, 2)))
+    mantissas, _ = np.frexp(x)
+    scaled = mantissas * 2.0**_GRID_DIGITS
+    return np.asarray((scaled != np.rint(scaled)).mean(axis=(1, 2)))
 
 
 def _flat(x: Floats) -> Floats:
     return x.reshape(len(x), -1)
 
 
-def _ratio(present: Floats, absent: Floats, features: Score) -> Score:
+def _likelihood_ratio(
+    present: Floats, absent: Floats, features: Score
+) -> Score:
     """The likelihood ratio of two Gaussians with the same covariance (Fisher 1936).
 
-    It detects combinations of features in which the noise cancels.
+    It detects combinations of features in which the noise cancels. ``features`` maps releases of
+    m runs to an array of shape (m, k).
     """
     present = features(present)
     absent = features(absent)
@@ -92,12 +109,14 @@ def _ratio(present: Floats, absent: Floats, features: Score) -> Score:
         [present - present.mean(axis=0), absent - absent.mean(axis=0)]
     )
     values, vectors = np.linalg.eigh(within.T @ within / len(within))
-    ridge = _RIDGE * float(np.mean(values) + np.mean(shift**2)) + 1e-300
+    ridge = _RIDGE * float(np.mean(values) + np.mean(shift**2)) + _MIN_RIDGE
     weights = vectors @ ((vectors.T @ shift) / (np.maximum(values, 0) + ridge))
     return lambda x: np.asarray(features(x) @ weights)
 
 
-def _counts(present: Floats, absent: Floats, features: Score) -> Score:
+def _log_ratio_of_counts(
+    present: Floats, absent: Floats, features: Score
+) -> Score:
     """The log ratio of a value's counts in both worlds: large if only one has the value."""
     unit = _ROUNDING * (float(np.abs(absent).max()) or 1.0)
 
@@ -105,10 +124,13 @@ def _counts(present: Floats, absent: Floats, features: Score) -> Score:
         # Adding 0 turns −0 into 0, as they would differ as bytes.
         return [row.tobytes() for row in np.rint(features(x) / unit) + 0.0]
 
-    # Counts start at 0.5, so that the ratio is finite if one world never has the value.
-    counts: dict[bytes, list[float]] = {}
-    for world, runs in enumerate((present, absent)):
-        for key in keys(runs):
-            counts.setdefault(key, [0.5, 0.5])[world] += 1
-    ratios = {key: float(np.log(n[0] / n[1])) for key, n in counts.items()}
-    return lambda x: np.array([ratios.get(key, 0.0) for key in keys(x)])
+    present_counts = Counter(keys(present))
+    absent_counts = Counter(keys(absent))
+
+    def log_ratio(key: bytes) -> float:
+        return math.log(
+            (present_counts[key] + _INITIAL_COUNT)
+            / (absent_counts[key] + _INITIAL_COUNT)
+        )
+
+    return lambda x: np.array([log_ratio(key) for key in keys(x)])

@@ -9,13 +9,14 @@ import scipy
 
 from fl_epe.checks import Floats, check_probability
 from fl_epe.conformance import probes
-from fl_epe.conformance.claim import Profile, detectable
+from fl_epe.conformance.claim import detectable
 from fl_epe.conformance.game_checks import (
     NO_NOISE,
+    Game,
     describe,
     games_of,
     judge_game,
-    quarters,
+    proving_trials,
 )
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
@@ -30,15 +31,24 @@ _PROBES = 0.03
 _SENSITIVITY = 0.01
 _RANDOM_ROUNDING = 0.01
 
-# The number of runs that release noise alone.
+# Indices of random streams.
+_GAME_STREAM = 2
+_NOISE_STREAM = 6
+_CLIP_STREAM = 7
+_TRIAL_STREAM = 8
+
+# Number of runs that release noise alone.
 _MAX_NOISE_RUNS = 16_000
 _NOISE_RUNS_PER_TRIAL = 4
-# The number of calls whose noise is compared with that of every other call.
-_COMPARED_CALLS = 4000
+# Largest number of calls whose noise is compared with that of every other call.
+_MAX_COMPARED_CALLS = 4000
 # If the noise of two entries differs by more than this ratio, entries have different scales.
-_UNEVEN_NOISE = 1.1
+_MAX_SCALE_RATIO = 1.1
+# The theoretical ε may exceed the claimed one by this factor, which is rounding.
+_ROUNDING_OF_CLAIM = 1.001
 
-# The checks of noise that use all calls together.
+# The checks of noise whose result is used if all calls are one release. Of the other checks, the
+# result is used if each call is a release.
 _OF_ALL_CALLS = (
     "scale",
     "scale by array",
@@ -47,6 +57,7 @@ _OF_ALL_CALLS = (
     "grid",
     "values used once",
 )
+# Number of runs, and of their steps, in which the clip norm should approach its quantile.
 _CLIP_RUNS = 20
 _CLIP_STEPS = 20
 
@@ -60,8 +71,8 @@ def conform(
 ) -> ConformanceResult:
     """Check whether a mechanism does what its claim says.
 
-    A correct mechanism fails any check of the suite with probability ``level`` at most. Each
-    random measurement has a share of the level; exact measurements need none.
+    The probability that a correct mechanism fails any check is at most ``level``. Each random
+    measurement has a share of the level; exact measurements need none.
 
     Args:
         target: the mechanism and its claim.
@@ -76,52 +87,49 @@ def conform(
     if trials is not None:
         target = dataclasses.replace(target, trials=trials)
     check_probability("level", level)
-    _try(target, seed)
-    profile = Profile.of(target)
-    checks = list(_accounted(target))
-    if target.categories:
-        spread = 0.0
-        games = games_of(target, 0, seed)
-        game_level = (_GAMES + _NOISE) * level / len(games)
-    else:
+    _check_target(target, seed)
+    checks = []
+    if target.theory is not None and target.epsilon is not None:
+        checks.append(_accountant(target, target.theory, target.epsilon))
+    quiet_entry = 0
+    spread = 0.0
+    noise = None
+    game_share = _GAMES + _NOISE
+    if not target.categories:
         noise = _noise_alone(target, seed)
         stds = noise.std(axis=(0, 1))
+        quiet_entry = _quiet_entry(target, stds)
         spread = float(stds.max())
-        games = games_of(target, _quiet_entry(target, stds), seed)
-        game_level = _GAMES * level / len(games)
-        change, sensitivity_check = probes.sensitivity(
-            target, games, profile, _SENSITIVITY * level, seed
-        )
-        checks += _noise_checks(target, noise, change, seed, _NOISE * level)
-        checks.append(sensitivity_check)
-        checks += probes.changed_at_random(
-            target, noise, _RANDOM_ROUNDING * level, seed
-        )
-    checks += probes.probes(target, spread, profile, _PROBES * level, seed)
+        game_share = _GAMES
+    games = games_of(target, quiet_entry, seed)
+    if noise is not None:
+        checks += _checks_of_numbers(target, noise, games, level, seed)
+    checks += probes.probes(target, spread, _PROBES * level, seed)
     if target.clip_rule is not None:
         checks.append(
             _clip_rule(target, *target.clip_rule, _CLIP_RULE * level, seed)
         )
+    game_level = game_share * level / len(games)
     for i, game in enumerate(games):
-        rng = generator(seed, 2, i)
-        checks.append(judge_game(target, game, profile, game_level, rng))
+        rng = generator(seed, _GAME_STREAM, i)
+        checks.append(judge_game(target, game, game_level, rng))
     command = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         command = f"fl-epe conform {target.where} {options}"
-    proving_trials = target.trials - quarters(target.trials)[1]
+    checks = [
+        dataclasses.replace(
+            check, reproduce=command if check.outcome == "failed" else ""
+        )
+        for check in checks
+    ]
     return ConformanceResult(
         target=target.where,
-        claimed=target.claimed,
+        claimed=target.claimed_epsilon,
         delta=target.delta,
-        checks=[
-            dataclasses.replace(check, reproduce=command)
-            if check.outcome == "failed"
-            else check
-            for check in checks
-        ],
+        checks=checks,
         detectable_epsilon=detectable(
-            target, profile, proving_trials, game_level
+            target, proving_trials(target.trials), game_level
         ),
         trials=target.trials,
         noise=target.law.capitalize(),
@@ -129,7 +137,35 @@ def conform(
     )
 
 
-def _try(target: Target, seed: int) -> None:
+def _checks_of_numbers(
+    target: Target,
+    noise: Floats,
+    games: list[Game],
+    level: float,
+    seed: int,
+) -> Iterator[Check]:
+    """The checks of noise and sensitivity, of a target that releases no category.
+
+    Args:
+        target: the target and its claim.
+        noise: the target's releases of zeros, shape (m, s, d).
+        games: the games of the target, whose canaries are used.
+        level: the probability of a false alarm of the whole suite.
+        seed: the seed of the random numbers.
+    """
+    change, sensitivity_check = probes.sensitivity(
+        target, games, _SENSITIVITY * level, seed
+    )
+    yield from _noise_checks(target, noise, change, seed, _NOISE * level)
+    yield sensitivity_check
+    rounding_check = probes.changed_at_random(
+        target, noise, _RANDOM_ROUNDING * level, seed
+    )
+    if rounding_check is not None:
+        yield rounding_check
+
+
+def _check_target(target: Target, seed: int) -> None:
     """Raise a `ValueError` for a target that cannot be run with ordinary updates or zeros."""
     ordinary, _ = games_of(target, 0, seed)[0].worlds(target)
     for name, updates in (
@@ -138,7 +174,7 @@ def _try(target: Target, seed: int) -> None:
     ):
         try:
             target.restart()
-            released = target(updates.copy(), generator(seed, 8))
+            released = target(updates.copy(), generator(seed, _TRIAL_STREAM))
         except Exception as error:
             wanted = f"Expected a target that releases something of {updates.shape} {name}"
             raise ValueError(f"{wanted}, got {describe(error)}.") from error
@@ -149,23 +185,20 @@ def _try(target: Target, seed: int) -> None:
             )
 
 
-def _accounted(target: Target) -> Iterator[Check]:
+def _accountant(target: Target, theory: float, epsilon: float) -> Check:
     """Compare the claimed ε with the theoretical ε of the claimed noise."""
-    if target.theory is None or target.epsilon is None:
-        return
-    claim = f"ε = {target.epsilon:.4g}"
-    measured = f"{target.theory:.4g} by theory"
-    if target.theory <= 1.001 * target.epsilon:
-        yield Check("accountant", "passed", claim, measured)
-    else:
-        why = f"noise_multiplier={target.noise_multiplier} does not give the claimed ε"
-        severity = severity_of(target.epsilon / target.theory)
-        yield Check("accountant", "failed", claim, measured, why, severity)
+    claim = f"ε = {epsilon:.4g}"
+    measured = f"{theory:.4g} by theory"
+    if theory <= _ROUNDING_OF_CLAIM * epsilon:
+        return Check("accountant", "passed", claim, measured)
+    why = f"noise_multiplier={target.noise_multiplier} does not give the claimed ε"
+    severity = severity_of(epsilon / theory)
+    return Check("accountant", "failed", claim, measured, why, severity)
 
 
 def _noise_alone(target: Target, seed: int) -> Floats:
     """The releases of runs with zeros as updates, shape (m, s, d)."""
-    rng = generator(seed, 6)
+    rng = generator(seed, _NOISE_STREAM)
     runs = []
     for _ in range(min(_MAX_NOISE_RUNS, _NOISE_RUNS_PER_TRIAL * target.trials)):
         target.restart()
@@ -178,7 +211,7 @@ def _noise_alone(target: Target, seed: int) -> Floats:
 def _noise_checks(
     target: Target, noise: Floats, change: float, seed: int, level: float
 ) -> Iterator[Check]:
-    """Whether the noise is that of the claim, and fresh in each entry, step and call.
+    """Check that the noise is that of the claim, and fresh in each entry, step and call.
 
     Args:
         target: the target and its claim.
@@ -188,16 +221,16 @@ def _noise_checks(
         level: the probability of a false alarm.
     """
     rows = noise.reshape(-1, noise.shape[2])
-    added = probes.added(target, seed)
-    fresh = _fresh_check(target, rows, added)
+    effect = probes.effect_of_updates(target, seed)
+    fresh = _fresh_check(target, rows, effect)
     yield fresh
-    largest_change = target.allowed
+    largest_change = target.claimed_sensitivity
     if target.sensitivity is None and change > 0:
         largest_change = min(change, largest_change)
     std = target.noise_std(largest_change)
     if fresh.infinite or target.noise is None or std is None:
         return
-    if added.to_noise:
+    if effect.leaves_noise:
         yield from _law_checks(target, rows, std, level)
         return
     claim = f"the noise is {target.noise}"
@@ -209,17 +242,20 @@ def _noise_checks(
     yield Check("noise: law", "unknown", claim, measured, why)
 
 
-def _fresh_check(target: Target, rows: Floats, added: probes.Added) -> Check:
-    """Whether each release of zeros has fresh noise."""
+def _fresh_check(
+    target: Target, rows: Floats, effect: probes.EffectOfUpdates
+) -> Check:
+    """Check that each release of zeros has fresh noise."""
     distinct = len(np.unique(rows, axis=0))
     name = "noise: fresh in each call"
     claim = "no two releases share their noise"
     measured = f"{distinct} different ones of {len(rows)} releases of zeros"
-    if distinct == 1 and added.moves:
+    if distinct == 1 and effect.changes_release:
         return Check(
             name, "failed", claim, measured, NO_NOISE, "critical", infinite=True
         )
-    if target.noise is not None and added.to_noise and distinct < len(rows):
+    is_noise = target.noise is not None and effect.leaves_noise
+    if is_noise and distinct < len(rows):
         why = "the difference of two releases with the same noise has none: ε is infinite"
         return Check(name, "failed", claim, measured, why, "critical")
     return Check(name, "passed", claim, measured)
@@ -228,7 +264,7 @@ def _fresh_check(target: Target, rows: Floats, added: probes.Added) -> Check:
 def _law_checks(
     target: Target, rows: Floats, std: float, level: float
 ) -> Iterator[Check]:
-    """Whether noise has the law of the claim.
+    """Check that noise has the law of the claim.
 
     Args:
         target: the target and its claim.
@@ -237,21 +273,19 @@ def _law_checks(
         level: the probability of a false alarm.
     """
     spread = rows.std(axis=0)
-    if (
-        target.noise_multiplier is None
-        and spread.max() > _UNEVEN_NOISE * spread.min()
-    ):
+    is_uneven = spread.max() > _MAX_SCALE_RATIO * spread.min()
+    if is_uneven and target.noise_multiplier is None:
         # Each entry has noise for the change of this entry: compare shapes, not scales.
         rows = rows[:, spread > 0] / spread[spread > 0]
         std = 1.0
     cuts: Any = []
     if rows.shape[1] == target.dim:
         cuts = np.cumsum(target.arrays)[:-1]
-    by_call = [np.split(row, cuts) for row in rows[:_COMPARED_CALLS]]
+    by_call = [np.split(row, cuts) for row in rows[:_MAX_COMPARED_CALLS]]
     all_calls = [np.ravel(part) for part in np.split(rows, cuts, axis=1)]
     of_calls, of_all_calls = (
-        check_noise(calls, std, distribution=target.law, level=level / 2)
-        for calls in (by_call, [all_calls])
+        check_noise(releases, std, distribution=target.law, level=level / 2)
+        for releases in (by_call, [all_calls])
     )
     checks = [check for check in of_calls if check.name not in _OF_ALL_CALLS]
     checks += [check for check in of_all_calls if check.name in _OF_ALL_CALLS]
@@ -269,7 +303,9 @@ def _quiet_entry(target: Target, stds: Floats) -> int:
     if len(stds) != target.dim:
         return 0
     ends = np.cumsum(target.arrays)
-    means = [part.mean() for part in np.split(stds, ends[:-1])]
+    means = [
+        stds_of_array.mean() for stds_of_array in np.split(stds, ends[:-1])
+    ]
     return int(ends[np.argmin(means)]) - 1
 
 
@@ -280,8 +316,8 @@ def _clip_rule(
     level: float,
     seed: int,
 ) -> Check:
-    """Whether the clip norm approaches its quantile in at least half of the runs."""
-    rng = generator(seed, 7)
+    """Check that the clip norm approaches its quantile in at least half of the runs."""
+    rng = generator(seed, _CLIP_STREAM)
     norms = np.linalg.norm(target.rows, axis=1)
     log_goal = np.log(np.quantile(norms, quantile))
     diverged = 0

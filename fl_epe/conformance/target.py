@@ -6,7 +6,7 @@ Examples:
     ...     total = (updates / np.maximum(norms, 1.0)).sum(axis=0)
     ...     return total + rng.normal(0, 1.0, total.size)
     >>> target = Target(noisy_sum, noise_multiplier=1.0, delta=1e-5, noise="gaussian")
-    >>> round(target.claimed, 2), target.noise_std(target.allowed)
+    >>> round(target.claimed_epsilon, 2), target.noise_std(target.claimed_sensitivity)
     (4.38, 1.0)
 """
 
@@ -25,6 +25,7 @@ from fl_epe.accounting import noise_at, poisson_epsilon
 from fl_epe.checks import (
     Floats,
     check_count,
+    check_positive,
     check_probability,
     check_rate,
     checked_type,
@@ -39,8 +40,17 @@ Pair = tuple[Any, Any]
 # The norms in which the scale of a law's noise follows from the sensitivity.
 _NORMS = {"gaussian": ("l1", "l2"), "laplace": ("l1",)}
 
-# The needed noise multiplier is reduced by this share, so that rounding does not fail a claim.
+# The needed noise multiplier is reduced by this fraction, so that rounding does not fail a claim.
 _NOISE_TOLERANCE = 1e-5
+
+
+# The other records by default: their seed, their number, and their lengths in clip norms.
+_OTHERS_SEED = 2022
+_NUM_OTHERS = 9
+_LENGTH = 3
+_CLIPPED_LENGTH = 0.9
+
+_MIN_TRIALS = 40
 
 
 @functools.lru_cache(maxsize=64)
@@ -64,7 +74,7 @@ class Target:
         release: a function from the updates of one step, shape (n, d), to a release: numbers,
             shape (d,), or with ``categories`` a whole number. If it takes a second argument, it
             gets a `numpy.random.Generator` for all its noise; else it draws its own noise.
-        epsilon: the claimed ε of all steps together (default: the ε of the noise multiplier).
+        epsilon: the claimed ε of all steps together; by default the ε of the noise multiplier.
         delta: the claimed δ, in [0, 1).
         clip_norm: the norm to which updates are clipped.
         norm: the norm of updates and of releases: "l1", "l2" or "linf".
@@ -75,20 +85,20 @@ class Target:
         zero_update_norm: the norm, in clip norms, of the update of an absent record in
             "zero-out"; above 0 for a mechanism that fails with zeros.
         arrays: the number of entries of each array of an update; they add up to d.
-        others: the updates of the other records, shape (n, d) (default: nine random updates).
+        others: the updates of the other records, shape (n, d); by default nine random updates.
         categories: whether a category is released.
         noise: the law of the noise in each entry, independent between entries and steps;
-            left out for another law, or if no release consists of noise alone. The scale
-            follows from the claim: Gaussian noise hides a change in L2 (norms "l1" and "l2"),
-            and Laplace noise a change in L1.
+            ``None`` for another law, or if no release consists of noise alone. The scale
+            follows from the claim: Gaussian noise is for a change in L2 (norms "l1" and "l2"),
+            and Laplace noise for a change in L1.
         noise_multiplier: the claimed noise multiplier z of Gaussian mechanisms, sampled or not.
-        sensitivity: the claimed change of a step's release between neighbours, in the same norm
-            as updates (default: the clip norm, and twice that for "substitute").
+        sensitivity: the largest claimed change of a step's release between neighbours, in the
+            norm of updates; by default the clip norm, or twice that for "substitute".
         steps: the number of steps of a run; ε is for all steps together.
-        participations: the number of these steps in which a record may be (default: all).
+        participations: the number of these steps in which a record may be; by default all.
         sampling_rate: the probability that a record is in a step.
-        draws_batches: whether the mechanism samples the updates itself. If not, the suite samples
-            them instead of its caller. It must be set if the sampling rate is below 1.
+        draws_batches: whether the mechanism samples the updates itself. If its caller does, the
+            suite samples them. It must be set if the sampling rate is below 1.
         adversary: the releases that the adversary sees: of "every" step, or only of the "last".
         reset: a function that is called before each run, for a mechanism with a state.
         probes: further odd inputs by name: the odd input of `release`, and the input that it is
@@ -133,23 +143,20 @@ class Target:
             check_probability("delta", self.delta)
         z = self.noise_multiplier
         if self.epsilon is None and z is None:
-            raise_invalid(
-                "epsilon",
-                None,
-                "to be claimed, or a noise multiplier with δ > 0",
-            )
+            wanted = "to be claimed, or a noise multiplier with delta > 0"
+            raise_invalid("epsilon", None, wanted)
         if z is not None and not (z > 0 and self.delta):
             raise_invalid("noise_multiplier", z, "> 0, with delta > 0")
-        has_arrays = bool(self.arrays) and min(self.arrays) >= 1
-        if not (self.clip_norm > 0 and has_arrays and self.trials >= 40):
-            raise_invalid(
-                "clip_norm", self.clip_norm, "> 0, arrays >= 1 and trials >= 40"
-            )
+        check_positive("clip_norm", self.clip_norm)
+        if not self.arrays or min(self.arrays) < 1:
+            raise_invalid("arrays", self.arrays, "to have sizes >= 1")
+        if self.trials < _MIN_TRIALS:
+            raise_invalid("trials", self.trials, f">= {_MIN_TRIALS}")
         check_count("steps", self.steps)
         check_rate("sampling_rate", self.sampling_rate)
         if self.sampling_rate < 1 and self.draws_batches is None:
             wanted = (
-                "to be said with sampling_rate < 1: true if the target samples its updates, false"
+                "to be set with sampling_rate < 1: true if the target samples its updates, false"
                 " if its caller does"
             )
             raise_invalid("draws_batches", None, wanted)
@@ -180,7 +187,7 @@ class Target:
 
     @property
     def has_clipped_inputs(self) -> bool:
-        """Whether no update is longer than the clip norm."""
+        """Whether the caller clips updates, so that none is longer than the clip norm."""
         match self.inputs:
             case "any" | "finite":
                 return False
@@ -219,15 +226,18 @@ class Target:
         """The claimed z, or the z of Gaussian noise with the claimed ε; else ``None``."""
         if self.noise_multiplier is not None or self.noise != "gaussian":
             return self.noise_multiplier
-        if not self.delta or not 0 < self.claimed < math.inf:
+        if not self.delta or not 0 < self.claimed_epsilon < math.inf:
             return None
         return _needed_multiplier(
-            self.claimed, self.delta, self.sampling_rate, self.canary_steps
+            self.claimed_epsilon,
+            self.delta,
+            self.sampling_rate,
+            self.canary_steps,
         )
 
     @property
     def law(self) -> Literal["gaussian", "laplace"]:
-        """The law of the noise. Without a claim, it is Gaussian with δ > 0, and else Laplace."""
+        """The law of the noise. Without a claim, it is Gaussian if δ > 0, and else Laplace."""
         if self.noise is not None:
             return self.noise
         if self.delta:
@@ -235,12 +245,17 @@ class Target:
         return "laplace"
 
     @property
-    def claimed(self) -> float:
+    def claimed_epsilon(self) -> float:
         """The claimed ε of all steps."""
         return float(self.theory if self.epsilon is None else self.epsilon)  # type: ignore[arg-type]
 
     @property
-    def allowed(self) -> float:
+    def claim_text(self) -> str:
+        """The claimed ε and δ, for reports."""
+        return f"ε ≤ {self.claimed_epsilon:.3g} at δ = {self.delta:.3g}"
+
+    @property
+    def claimed_sensitivity(self) -> float:
         """The claimed sensitivity of a step's release, in ``norm``."""
         if self.sensitivity is not None:
             return self.sensitivity
@@ -258,6 +273,7 @@ class Target:
                     return None
                 return self.multiplier * sensitivity
             case "laplace":
+                # How much Laplace noise a sampled claim needs is not known.
                 if self.epsilon and self.sampling_rate == 1:
                     return (
                         math.sqrt(2)
@@ -281,26 +297,27 @@ class Target:
         """The updates of the other records, shape (n, d)."""
         if self.others is not None:
             return np.array(self.others, np.float64).reshape(-1, self.dim)
-        # Nine random updates: just below the clip norm if inputs are clipped, and else above
-        # it.
-        rows = np.random.default_rng(2022).standard_normal((9, self.dim))
+        rows = np.random.default_rng(_OTHERS_SEED).standard_normal(
+            (_NUM_OTHERS, self.dim)
+        )
         if self.nonnegative:
             rows = np.abs(rows)
         norms = np.linalg.norm(rows, self.order, axis=1, keepdims=True)
-        scale = self.clip_norm * (0.9 if self.has_clipped_inputs else 3)
-        return np.asarray(rows / norms * scale)
+        clip_norms = _CLIPPED_LENGTH if self.has_clipped_inputs else _LENGTH
+        return np.asarray(rows / norms * (self.clip_norm * clip_norms))
 
     @functools.cached_property
     def zeros(self) -> Floats:
         """Updates of which the release is noise alone, shape (n, d)."""
         count = len(self.rows)
+        # An absent canary has a row of its own.
         if self.adjacency != "add-or-remove":
             count += 1
         return np.repeat(self.zero_update, max(count, 1), axis=0)
 
     @functools.cached_property
-    def draws_its_own(self) -> bool:
-        """Whether `release` takes no generator."""
+    def has_own_randomness(self) -> bool:
+        """Whether `release` takes no generator, and so draws its own noise."""
         try:
             parameters = list(
                 inspect.signature(self.release).parameters.values()
@@ -309,6 +326,7 @@ class Target:
         except (TypeError, ValueError, IndexError):
             # It has one argument, or is a compiled function without a signature.
             return True
+        # A second argument with a default is an option, unless its name is "rng".
         return second.name != "rng" and second.default is not second.empty
 
     def restart(self) -> None:
@@ -318,5 +336,5 @@ class Target:
 
     def __call__(self, updates: Any, rng: np.random.Generator) -> Floats:
         """The release of one step, shape (d,) or (1,), given updates that it may overwrite."""
-        arguments = (updates,) if self.draws_its_own else (updates, rng)
+        arguments = (updates,) if self.has_own_randomness else (updates, rng)
         return np.asarray(self.release(*arguments), np.float64).reshape(-1)

@@ -106,7 +106,9 @@ class SeenSteps:
             f"tensor {i}": size
             for i, size in enumerate(tensor_sizes.tolist(), 1)
         }
-        self._noise = NoiseHealth(sizes, level=RUN_LEVEL, kept=coordinates)
+        self._noise = NoiseHealth(
+            sizes, level=RUN_LEVEL, coordinates=coordinates
+        )
 
     def clip(
         self, steps: Steps, clip: Callable[[], None], *, look: bool = True

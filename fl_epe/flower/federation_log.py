@@ -5,7 +5,7 @@ Texts from silos are not trusted: `read_answer` validates them.
 Examples:
     >>> energies = {"north": 4.0, "south": 3.0, "west": 1.0}
     >>> FederationLog(rounds=[FederationRound(energies, "a")]).facts("north", allies=1)
-    FederationFacts(rounds=1, taken=(1,), silos=3, others=(0.25,), allies=1, server='sgd', momentum=0.0, learning_rate=1.0)
+    FederationFacts(rounds=1, upload_rounds=(1,), silos=3, remaining_energies=(0.25,), allies=1, server='sgd', momentum=0.0, learning_rate=1.0)
 """  # noqa: E501 - a result
 
 from __future__ import annotations
@@ -255,9 +255,11 @@ class FederationLog:
             shares = []
         return FederationFacts(
             rounds=len(released),
-            taken=tuple(numbers),
+            upload_rounds=tuple(numbers),
             silos=len(self.silos),
-            others=tuple(min(visible) if s is None else s for s in shares),
+            remaining_energies=tuple(
+                min(visible) if s is None else s for s in shares
+            ),
             allies=allies,
             **server,
         )

@@ -1,9 +1,10 @@
 """Noise health: is the noise that a mechanism added the noise that it claims?
 
-A canary shows what noise lets through, and misses noise that is wrong but hides it. `check_noise`
-asks of noise at hand, `NoiseHealth` of that of a run: is there enough of it everywhere, is it
-fresh, can nobody guess it, and has it its law. `PromisedNoise` asks it of noise that clients say
-they add, from their replies alone. `Check` is one such question with its answer.
+Scores of canaries do not detect noise that is wrong but hides the canaries, such as noise from a
+seed that can be guessed. `check_noise` checks the noise itself, and `NoiseHealth` that of a run:
+its amount in each array, round and coordinate, its independence, its distribution, and whether its
+seed can be guessed. `PromisedNoise` tests noise that clients promise to add, from their replies
+alone. A `Check` is the result of one check.
 
 Examples:
     >>> import numpy as np

@@ -18,13 +18,18 @@ contradicts no claim on proper inputs.
 Severity = Literal["critical", "theoretical", "negligible"]
 """The severity of a failed check.
 
-"critical": ε is infinite, or at least twice the claim, to a percent. "theoretical": the claim
-is wrong by less, or by an amount that was not measured. "negligible": the claim is wrong by
-less than rounding or a percent.
+"critical": ε is infinite, or at least twice the claim, within one percent. "theoretical": the
+claim is wrong by less, or by an amount that was not measured. "negligible": the claim is wrong by
+at most one percent, which may be an error of the estimate.
 """
 
-_CRITICAL_PART = 0.505  # half of the noise, to a percent
-_NEGLIGIBLE_PART = 0.99  # all of the noise, to a percent
+SCALE = "scale"
+"""Name of the check of the amount of all noise."""
+GRID = "grid"
+"""Name of the check that the values of noise are not on a coarse grid."""
+
+_MAX_CRITICAL_FRACTION = 0.505  # half of the noise, plus one percent
+_MIN_NEGLIGIBLE_FRACTION = 0.99  # all of the noise, less one percent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,33 +58,33 @@ class Check:
 
     @property
     def text(self) -> str:
-        """What was measured, and what a failure means, as a clause without its full stop."""
+        """What was measured, and `why`, without the last full stop."""
         return f"{self.measured}. {self.why}".rstrip(". ")
 
 
-def severity_of(part: float) -> Severity:
-    """The severity of a failure, to a percent.
+def severity_of(fraction: float) -> Severity:
+    """The severity of a failure, within one percent.
 
     Args:
-        part: the smallest part of the claimed noise that was added, or the claimed ε or
-            sensitivity over the true one; NaN if it is not known.
+        fraction: the smallest fraction of the claimed noise that was added, or the claimed ε or
+            sensitivity divided by the true one; NaN if it is not known.
     """
-    if part <= _CRITICAL_PART:
+    if fraction <= _MAX_CRITICAL_FRACTION:
         return "critical"
-    if part >= _NEGLIGIBLE_PART:
+    if fraction >= _MIN_NEGLIGIBLE_FRACTION:
         return "negligible"
     return "theoretical"
 
 
-def judged(
+def check_of_p_value(
     name: str,
     *,
     claim: str,
     measured: str,
     why: str,
-    log_chance: float,
+    log_p_value: float,
     level: float,
-    part: float = math.nan,
+    fraction: float = math.nan,
     reproduce: str = "",
 ) -> Check:
     """A check that fails if its p-value is below a level.
@@ -89,16 +94,21 @@ def judged(
         claim: what should hold.
         measured: what was measured.
         why: what a failure means.
-        log_chance: the logarithm of the p-value.
+        log_p_value: the logarithm of the p-value.
         level: the probability of a false failure.
-        part: the part of the claimed noise that was added, see `severity_of`.
+        fraction: the fraction of the claimed noise that was added, see `severity_of`.
         reproduce: code that reproduces the failure.
     """
-    if log_chance < math.log(level):
-        severity = severity_of(part)
-        infinite = part == 0
+    if log_p_value < math.log(level):
         return Check(
-            name, "failed", claim, measured, why, severity, reproduce, infinite
+            name,
+            "failed",
+            claim,
+            measured,
+            why,
+            severity_of(fraction),
+            reproduce,
+            infinite=fraction == 0,
         )
     return Check(name, "passed", claim, measured)
 
@@ -109,9 +119,10 @@ def told(
     """The common result of several checks of noise; negligible failures do not count."""
     if faults(checks):
         return "not as claimed"
-    unknown = {check.name for check in checks if check.outcome == "unknown"}
-    decided = {check.name for check in checks if check.outcome != "unknown"}
-    if "scale" in decided and "grid" not in unknown:
+    outcomes = {check.name: check.outcome for check in checks}
+    # Without the scale the amount of noise is not known, and an undecided grid may leak all.
+    is_scale_known = outcomes.get(SCALE, "unknown") != "unknown"
+    if is_scale_known and outcomes.get(GRID) != "unknown":
         return "as claimed"
     return "cannot be told"
 
@@ -127,28 +138,26 @@ def faults(checks: Sequence[Check]) -> list[Check]:
 
 
 def fault(checks: Sequence[Check]) -> str:
-    """The worst fault as a clause without its full stop; empty if `faults` has none."""
+    """The worst of `faults`, without its full stop; empty if there is none."""
     failed = faults(checks)
     if not failed:
         return ""
     worst = failed[0]
+    text = f"the noise is not as claimed ({worst.name}): {worst.text}"
     if len(failed) > 1:
-        others_failed = counted(len(failed) - 1, "other check")
-        further_failures = f"; {others_failed} of it failed"
-    else:
-        further_failures = ""
-    return f"the noise is not as claimed ({worst.name}): {worst.text}{further_failures}"
+        text += f"; {counted(len(failed) - 1, 'other check')} failed"
+    return text
 
 
 def sentences(checks: Sequence[Check]) -> tuple[str, ...]:
     """The results of checks of noise: first the common result, then that of each check."""
-    result = told(checks)
-    reason = ""
-    if result == "cannot be told":
-        texts = [check.text for check in checks if check.outcome == "unknown"]
-        reason = f", as {'; '.join(texts)}"
+    result = f"Noise: {told(checks)}."
+    if told(checks) == "cannot be told":
+        for check in checks:
+            if check.outcome == "unknown":
+                result += f" {check.why}."
     details = [
         f"Noise, {check.name}: {check.outcome}; {check.text}."
         for check in checks
     ]
-    return f"Noise: {result}{reason}.", *details
+    return result, *details

@@ -14,32 +14,40 @@ import numpy as np
 import scipy
 
 from fl_epe.checks import Floats, Floats32
-from fl_epe.noise.check import Check, judged
-from fl_epe.noise.laws import PREFIX, seeded
-from fl_epe.noise.seen import EQUAL, HEAD, NoiseSummary
-from fl_epe.noise.shape import more_than, on_a_grid
+from fl_epe.noise.check import Check, check_of_p_value
+from fl_epe.noise.laws import PREFIX, known_first_values
+from fl_epe.noise.seen import EQUAL_LENGTH, HEAD_LENGTH, NoiseSummary
+from fl_epe.noise.shape import grid_of, log_count_tail
 
-# Equal noise may differ by so much where it was rounded to a grid, in standard deviations.
-_SAME = 0.01
-# The largest difference between values that are compared as equal, in standard deviations.
-_NEAR = 0.05
+# The largest probability that two absolute values are this close, divided by their distance: of
+# two random values, and of a random one and a known one, whose density is at most √2.
+_CLOSE_PAIR = math.sqrt(2)
+_CLOSE_TO_KNOWN = 2 * math.sqrt(2)
+# Equal values may differ by this much, as they are rounded, in standard deviations.
+_ROUNDING_OF_EQUAL = 0.01
+# The largest difference between values that are tested as equal, in standard deviations.
+_MAX_DIFFERENCE = 0.05
 # The relative difference of values that are equal up to rounding to float32.
-_ALIKE = 2e-7
+_FLOAT32_ROUNDING = 2e-7
 # Pairs of rounds are tested together for each lag up to this one.
-_LAGS = 16
-_DIFFERENCE = "Whoever subtracts one {} from the other has less noise, or none where it is equal"
+_MAX_LAG = 16
+_DIFFERENCE = (
+    "The difference of the two {}s has less noise, or none if theirs is equal"
+)
 
 
 class _Dependence(NamedTuple):
-    """Rounds whose noise may be dependent; `min` of several is the least likely one.
+    """Rounds whose noise may be dependent.
+
+    The `min` of several is the least likely one, as the p-value is the first field.
 
     Attributes:
-        log_chance: logarithm of the p-value.
+        log_p_value: logarithm of the p-value.
         correlation: the estimated correlation of the noise.
         text: what was measured.
     """
 
-    log_chance: float
+    log_p_value: float
     correlation: float
     text: str
 
@@ -48,7 +56,7 @@ def between_arrays(noise: NoiseSummary, level: float) -> Check:
     """Compares the first values of each pair of arrays, in all rounds together."""
     layout = noise.layout
     name = "independence of arrays"
-    claim = "each array has noise of its own"
+    claim = "the noise of each array is independent"
     sizes = layout.sizes[layout.compared]
     if len(sizes) < 2:
         return Check(name, "passed", claim, "there is one array")
@@ -60,128 +68,126 @@ def between_arrays(noise: NoiseSummary, level: float) -> Check:
     scales = _scales(noise)[layout.compared]
     differences = noise.apart / np.minimum(scales[:, None], scales)
     log_equal = _log_near(
-        np.maximum(differences, on_a_grid(noise).step),
-        np.minimum(common, EQUAL) * noise.rounds,
-        math.sqrt(2),
+        np.maximum(differences, grid_of(noise).step),
+        np.minimum(common, EQUAL_LENGTH) * noise.rounds,
+        _CLOSE_PAIR,
     )
-    counts = np.minimum(common, HEAD) * noise.rounds
-    log_chances = np.minimum(log_equal, _log_agreeing(noise.agree, counts))
-    log_chances = np.where(pairs, log_chances, np.inf)
+    counts = np.minimum(common, HEAD_LENGTH) * noise.rounds
+    log_p_values = np.minimum(log_equal, _log_agreeing(noise.agree, counts))
+    log_p_values = np.where(pairs, log_p_values, np.inf)
     log_tests = math.log(len(sizes) * (len(sizes) - 1))
-    worst = np.unravel_index(int(log_chances.argmin()), log_chances.shape)
+    worst = np.unravel_index(int(log_p_values.argmin()), log_p_values.shape)
     names = " and ".join(layout.names[layout.compared[i]] for i in worst)
-    is_equal = (
-        pairs
-        & (differences <= _NEAR)
-        & (log_equal + log_tests < math.log(level))
-    )
+    is_significant = log_equal + log_tests < math.log(level)
+    is_equal = pairs & (differences <= _MAX_DIFFERENCE) & is_significant
     if is_equal.any():
         correlation = 1.0
         measured = f"equal in {is_equal.sum()} pairs of arrays, such as {names}"
     else:
         correlation = _correlation(noise.agree[worst] / counts[worst])
         measured = f"least likely correlation: {correlation:.2g}, of {names}"
-    return judged(
+    return check_of_p_value(
         name,
         claim=claim,
         measured=measured,
         why=_DIFFERENCE.format("array"),
-        log_chance=float(log_chances.min()) + log_tests,
+        log_p_value=float(log_p_values.min()) + log_tests,
         level=level,
-        part=_part_of_difference(correlation),
+        fraction=_fraction_in_difference(correlation),
     )
 
 
 def between_rounds(noise: NoiseSummary, level: float) -> Check:
     """Compares each pair of rounds, and all pairs with the same lag together."""
     name = "independence of rounds"
-    claim = "each round has noise of its own"
+    claim = "the noise of each round is independent"
     if noise.rounds < 2:
         return Check(name, "passed", claim, "there is one round")
     signs = np.sign(noise.rows("sketch")).astype(np.float32)
     marks = np.abs(noise.rows("marks")) / _scales(noise).min()
     dependences = [
-        _equal_rounds(marks, on_a_grid(noise).step),
+        _equal_rounds(marks, grid_of(noise).step),
         _correlated_pair(signs),
         _correlated_lag(signs, noise),
     ]
-    lags = _LAGS * (len(noise.layout.sizes) + 1)
+    lags = _MAX_LAG * (len(noise.layout.sizes) + 1)
     log_tests = math.log(noise.rounds**2 + len(signs) ** 2 + lags)
     significant = [
         dependence
         for dependence in dependences
-        if dependence.log_chance + log_tests < math.log(level)
+        if dependence.log_p_value + log_tests < math.log(level)
     ]
     # Among dependences that fail, equal rounds are more informative than correlated ones.
     worst = significant[0] if significant else min(dependences)
-    return judged(
+    return check_of_p_value(
         name,
         claim=claim,
         measured=worst.text,
         why=_DIFFERENCE.format("round"),
-        log_chance=worst.log_chance + log_tests,
+        log_p_value=worst.log_p_value + log_tests,
         level=level,
-        part=_part_of_difference(worst.correlation),
+        fraction=_fraction_in_difference(worst.correlation),
     )
 
 
-def seed(noise: NoiseSummary, level: float) -> Check:
+def known_seed(noise: NoiseSummary, level: float) -> Check:
     """Compares first values of arrays with those of generators with small or popular seeds."""
-    texts, tree = seeded(noise.law, "torch" in sys.modules)
+    texts, tree = known_first_values(noise.law, "torch" in sys.modules)
     heads = np.abs(noise.rows("heads").reshape(-1, PREFIX))
     heads = heads[np.isfinite(heads).all(axis=1)]
-    log_chance = 0.0
+    log_p_value = 0.0
     measured = f"none of {len(texts):,}"
     reproduce = ""
     if len(heads):
         distances, nearest = tree.query(
-            heads, p=np.inf, distance_upper_bound=_NEAR
+            heads, p=np.inf, distance_upper_bound=_MAX_DIFFERENCE
         )
-        distance = max(distances.min(), on_a_grid(noise).step)
-        log_chance = float(_log_near(distance, PREFIX, 2 * math.sqrt(2)))
+        distance = max(distances.min(), grid_of(noise).step)
+        log_p_value = float(_log_near(distance, PREFIX, _CLOSE_TO_KNOWN))
         number = int(nearest[distances.argmin()])
-        # The tree returns the number of texts where no prefix is near.
+        # The tree returns the number of texts if no prefix is near.
         if number < len(texts):
             reproduce = texts[number]
             measured = f"first values of an array are those of {reproduce}"
-    return judged(
+    return check_of_p_value(
         "seed",
-        claim="nobody can guess the noise",
+        claim="the noise is from no seed that can be guessed",
         measured=measured,
-        why="Whoever tries seeds finds the noise and subtracts it: ε is infinite",
-        log_chance=log_chance + math.log(max(len(heads), 1) * len(texts)),
+        why="An adversary who tries seeds can subtract the noise: ε is infinite",
+        log_p_value=log_p_value + math.log(max(len(heads), 1) * len(texts)),
         level=level,
-        part=0.0,
+        fraction=0.0,
         reproduce=reproduce,
     )
 
 
-def copies(noise: NoiseSummary, level: float) -> Check:
-    """Looks for absolute values that repeat: reordered, with another sign, or elsewhere.
+def used_again(noise: NoiseSummary, level: float) -> Check:
+    """Looks for absolute values that repeat, at any places and with any signs.
 
     For both distributions, the probability that an absolute value is within a relative distance
-    r of another one is at most r, so that up to r·n²/2 of n values repeat by chance (Chernoff).
+    r of another one is at most r. So at most r·n²/2 of n values are expected to repeat, and their
+    number obeys Chernoff's inequality.
     """
     name = "values used once"
     claim = "no value of the noise is used again"
-    if on_a_grid(noise).repeats:
-        measured = "not looked for, as values on a grid repeat"
+    if grid_of(noise).repeats:
+        measured = "not tested, as values on a grid repeat"
         return Check(name, "passed", claim, measured)
-    sizes = np.sort(np.abs(noise.rows("sketch")), axis=None)
-    sizes = sizes[sizes > 0]
-    copied = int(np.sum(np.diff(sizes) <= _ALIKE * sizes[1:]))
-    expected = _ALIKE * len(sizes) ** 2 / 2
-    return judged(
+    values = np.sort(np.abs(noise.rows("sketch")), axis=None)
+    values = values[values > 0]
+    repeated = int(np.sum(np.diff(values) <= _FLOAT32_ROUNDING * values[1:]))
+    expected = _FLOAT32_ROUNDING * len(values) ** 2 / 2
+    return check_of_p_value(
         name,
         claim=claim,
         measured=(
-            f"{copied:,} of {len(sizes):,} sizes are used again; by chance up to"
-            f" {expected:,.0f}"
+            f"{repeated:,} of {len(values):,} absolute values are used again; at most"
+            f" {expected:,.0f} are expected"
         ),
-        why="Whoever matches values that are used twice subtracts them",
-        log_chance=more_than(copied, expected),
+        why="An adversary can match values that are used twice, and subtract them",
+        log_p_value=log_count_tail(repeated, expected),
         level=level,
-        part=0.0,
+        fraction=0.0,
     )
 
 
@@ -192,37 +198,44 @@ def _scales(noise: NoiseSummary) -> Floats:
 
 
 def _log_near(distances: Any, counts: Any, factor: float) -> Floats:
-    """Logarithm of the probability that this many pairs of values are this close."""
-    chances = np.minimum(factor * np.maximum(distances, _SAME), 1.0)
-    return np.asarray(counts * np.log(chances))
+    """Logarithm of a bound on the probability that this many pairs of values are this close.
+
+    Args:
+        distances: the largest distance of a pair.
+        counts: the number of pairs.
+        factor: the largest probability that a pair is this close, divided by its distance.
+    """
+    distances = np.maximum(distances, _ROUNDING_OF_EQUAL)
+    probabilities = np.minimum(factor * distances, 1.0)
+    return np.asarray(counts * np.log(probabilities))
 
 
 def _log_agreeing(sums: Any, counts: Any) -> Floats:
-    """Logarithm of the two-sided probability of a sum of signs that is at least as large."""
+    """Logarithm of a bound on the probability of sums of signs this far from 0 (Hoeffding)."""
     return np.asarray(
         math.log(2) - np.square(sums) / (2 * np.maximum(counts, 1))
     )
 
 
-def _correlation(share: float) -> float:
+def _correlation(sign_correlation: float) -> float:
     """The correlation of Gaussian noise, from the correlation of its signs."""
-    return math.sin(math.pi / 2 * share)
+    return math.sin(math.pi / 2 * sign_correlation)
 
 
-def _part_of_difference(correlation: float) -> float:
-    """The least part of the noise that remains in the difference of two correlated noises."""
+def _fraction_in_difference(correlation: float) -> float:
+    """The fraction of the noise that remains in the difference of two correlated noises."""
     return math.sqrt(max(1 - abs(correlation), 0.0))
 
 
 def _equal_rounds(marks: Floats, step: float) -> _Dependence:
-    """The two rounds whose marked entries are closest to each other."""
+    """The two rounds whose "marks" are closest to each other."""
     rounds = np.flatnonzero(marks.any(axis=1))
     if len(rounds) < 2:
         return _Dependence(0.0, 0.0, "no two rounds have noise")
     tree = scipy.spatial.KDTree(marks[rounds])
     # The nearest neighbour of a round is the round itself, or one with equal entries.
     distances, nearest = tree.query(
-        marks[rounds], k=2, p=np.inf, distance_upper_bound=_NEAR
+        marks[rounds], k=2, p=np.inf, distance_upper_bound=_MAX_DIFFERENCE
     )
     first = int(distances[:, 1].argmin())
     distance = distances[first, 1]
@@ -231,11 +244,11 @@ def _equal_rounds(marks: Floats, step: float) -> _Dependence:
     # With three or more equal rounds, both nearest neighbours may differ from the round itself.
     equal = {first, *nearest[first].tolist()}
     pair = sorted(rounds[list(equal)])[:2]
-    log_chance = float(
-        _log_near(max(distance, step), marks.shape[1], math.sqrt(2))
+    log_p_value = float(
+        _log_near(max(distance, step), marks.shape[1], _CLOSE_PAIR)
     )
     text = f"rounds {pair[0] + 1} and {pair[1] + 1} have the same noise"
-    return _Dependence(log_chance, 1.0, text)
+    return _Dependence(log_p_value, 1.0, text)
 
 
 def _correlated_pair(signs: Floats32) -> _Dependence:
@@ -257,7 +270,7 @@ def _correlated_lag(signs: Floats32, noise: NoiseSummary) -> _Dependence:
     layout = noise.layout
     arrays = len(layout.sizes)
     dependences = []
-    for lag in range(1, min(len(signs) - 1, _LAGS) + 1):
+    for lag in range(1, min(len(signs) - 1, _MAX_LAG) + 1):
         products = np.einsum("tk,tk->k", signs[:-lag], signs[lag:])
         sums = np.bincount(layout.groups, products, arrays)
         sums = np.append(sums, sums.sum())
@@ -265,12 +278,12 @@ def _correlated_lag(signs: Floats32, noise: NoiseSummary) -> _Dependence:
             len(signs) - lag
         )
         counts = np.append(counts, counts.sum())
-        log_chances = _log_agreeing(sums, counts)
-        worst = int(log_chances.argmin())
+        log_p_values = _log_agreeing(sums, counts)
+        worst = int(log_p_values.argmin())
         correlation = _correlation(sums[worst] / counts[worst])
         where = "" if worst == arrays else f" in {layout.names[worst]}"
         text = f"correlation of rounds {lag} apart{where}: {correlation:.2g}"
         dependences.append(
-            _Dependence(float(log_chances[worst]), correlation, text)
+            _Dependence(float(log_p_values[worst]), correlation, text)
         )
     return min(dependences)

@@ -25,18 +25,19 @@ from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
 from fl_epe.noise.check import Check, fault, sentences
 from fl_epe.noise.laws import LAWS, Distribution
-from fl_epe.noise.seen import SKETCH, NoiseSummary, SketchLayout
+from fl_epe.noise.seen import SKETCH_SIZE, NoiseSummary, SketchLayout
+from fl_epe.wording import counted
 
 Std = float | Mapping[str, float] | None
 """Claimed standard deviation of every coordinate, or by array; ``None`` if it is not known."""
 
 _CHECKS: tuple[Callable[[NoiseSummary, float], Check], ...] = (
     amounts.arrays_without_noise,
-    amounts.still_coordinates,
+    amounts.coordinates_without_noise,
     dependence.between_arrays,
     dependence.between_rounds,
-    dependence.copies,
-    dependence.seed,
+    dependence.used_again,
+    dependence.known_seed,
     amounts.scale,
     amounts.scale_of_arrays,
     amounts.scale_of_rounds,
@@ -45,8 +46,8 @@ _CHECKS: tuple[Callable[[NoiseSummary, float], Check], ...] = (
     shape.grid,
 )
 
-# `check_noise` keeps so many values, all releases together.
-_AT_HAND = 1 << 18
+# Number of values that `check_noise` keeps, all releases together.
+_MAX_VALUES = 1 << 18
 
 RUN_LEVEL = 5e-4
 """Largest probability that correct noise of an audited run fails a check."""
@@ -55,16 +56,16 @@ RUN_LEVEL = 5e-4
 class NoiseHealth:
     """Collects the noise of a run, round by round, and checks it.
 
-    Memory grows with the number of arrays, not with their sizes: sums of each array, some 1,000
-    coordinates (``kept``) of each of the first 500 rounds, and 16 of every round.
+    Memory grows with the number of arrays, not with their sizes: it holds sums of each array, some
+    1,000 coordinates of each of the first 512 rounds, and 16 coordinates of every round.
 
     Args:
-        arrays: sizes or shapes of the arrays by name, into which one flat array is then split;
-            by default the arrays of the first round.
+        arrays: sizes or shapes of the arrays by name, so that `add` can split a flat array into
+            them; by default the arrays of the first round. Some may be empty, but not all.
         std: claimed standard deviation in every round for which ``add`` gets none.
         distribution: claimed distribution.
         level: largest probability that correct noise fails a check.
-        kept: approximate number of coordinates of a round that are kept.
+        coordinates: approximate number of coordinates of a round that are kept.
 
     Raises:
         ValueError: for an unknown distribution, or a level outside (0, 1).
@@ -77,7 +78,7 @@ class NoiseHealth:
         *,
         distribution: Distribution = "gaussian",
         level: float = 0.005,
-        kept: int = SKETCH,
+        coordinates: int = SKETCH_SIZE,
     ) -> None:
         if distribution not in LAWS:
             raise_invalid(
@@ -87,7 +88,8 @@ class NoiseHealth:
         self._law = LAWS[distribution]
         self._level = level
         self._std = std
-        self._kept = kept
+        self._coordinates = coordinates
+        # Number of rounds whose noise is not known, and the reason of the first.
         self._unusable = 0
         self._reason = ""
         self._summary: NoiseSummary | None = None
@@ -106,24 +108,22 @@ class NoiseHealth:
         Raises:
             ValueError: if the arrays differ from those of the first round.
         """
-        parts = self._parts(noise)
-        sizes = {name: part.size for name, part in parts.items() if part.size}
+        vectors = self._vectors(noise)
+        sizes = {
+            name: vector.size for name, vector in vectors.items() if vector.size
+        }
+        if self._summary is None and not sizes:
+            self.skip("it has no entries")
+            return
         summary = self._summary or self._begin(sizes)
-        layout = summary.layout
-        names = layout.names
-        sizes_before = dict(zip(names, layout.sizes.tolist(), strict=True))
-        is_flat = len(parts) == 1 < len(names)
-        if is_flat and sum(sizes.values()) == sum(sizes_before.values()):
-            (flat,) = parts.values()
-            parts = dict(
-                zip(names, np.split(flat, layout.starts[1:]), strict=True)
-            )
-        elif sizes != sizes_before:
-            raise_invalid(
-                "noise",
-                sizes,
-                f"to have the arrays and sizes of before, {names[:5]}…",
-            )
+        names = summary.layout.names
+        is_flat = len(vectors) == 1 and len(names) > 1
+        if is_flat and sum(sizes.values()) == summary.layout.sizes.sum():
+            (flat,) = vectors.values()
+            parts = np.split(flat, summary.layout.starts[1:])
+            vectors = dict(zip(names, parts, strict=True))
+        else:
+            _check_arrays("noise", sizes, summary)
         if std is None:
             std = self._std
         claims = [
@@ -132,12 +132,12 @@ class NoiseHealth:
         is_claimed = all(
             claim is not None and 0 < claim < np.inf for claim in claims
         )
-        if not names or not is_claimed:
-            self.skip("no standard deviation above 0 is claimed for its noise")
+        if not is_claimed:
+            self.skip("no standard deviation above 0 is claimed for it")
             return
-        noises = [parts[name] for name in names]
-        if not summary.add(noises, np.array(claims, np.float64)):
-            self.skip("its noise has NaN or infinite entries")
+        parts = [vectors[name] for name in names]
+        if not summary.add(parts, np.array(claims, np.float64)):
+            self.skip("it has NaN or infinite entries")
 
     def skip(self, reason: str) -> None:
         """Count a round whose noise is not known; only the first reason is kept."""
@@ -145,10 +145,13 @@ class NoiseHealth:
         self._reason = self._reason or reason
 
     def _begin(self, sizes: Mapping[str, int]) -> NoiseSummary:
-        self._summary = NoiseSummary(SketchLayout(sizes, self._kept), self._law)
+        self._summary = NoiseSummary(
+            SketchLayout(sizes, self._coordinates), self._law
+        )
         return self._summary
 
-    def _parts(self, noise: Any) -> dict[str, np.ndarray]:
+    def _vectors(self, noise: Any) -> dict[str, np.ndarray]:
+        """The flat arrays by name; arrays without names get those of the first round."""
         if isinstance(noise, Mapping):
             return {str(name): _flat(array) for name, array in noise.items()}
         arrays = noise if isinstance(noise, list | tuple) else [noise]
@@ -164,11 +167,13 @@ class NoiseHealth:
             level = self._level / len(_CHECKS)
             results = [check(self._summary, level) for check in _CHECKS]
         if self._unusable or not results:
-            claim = "the noise of each round is seen"
-            measured = f"{self._unusable} rounds were not"
-            why = "No round was seen"
+            claim = "the noise of each round is known"
+            measured = (
+                f"the noise of {counted(self._unusable, 'round')} is not known"
+            )
+            why = "No round was observed"
             if self._reason:
-                why = f"Of the first of them, {self._reason}"
+                why = f"The noise of a round is not known: {self._reason}"
             results.append(Check("rounds", "unknown", claim, measured, why))
         return results
 
@@ -201,7 +206,22 @@ class NoiseHealth:
         if "names" in state:
             names = state["names"].tolist()
             sizes = dict(zip(names, state["sizes"].tolist(), strict=True))
-            (self._summary or self._begin(sizes)).restore(state)
+            if self._summary is not None:
+                _check_arrays("state", sizes, self._summary)
+            self._begin(sizes).restore(state)
+
+
+def _check_arrays(
+    name: str, sizes: dict[str, int], summary: NoiseSummary
+) -> None:
+    """Raise an error unless the argument ``name`` has the arrays of the summary."""
+    if sizes != summary.layout.num_entries:
+        names = summary.layout.names[:5]
+        raise_invalid(
+            name,
+            sizes,
+            f"to have the arrays and sizes of the first round, {names}…",
+        )
 
 
 def _flat(array: Any) -> np.ndarray:
@@ -238,9 +258,13 @@ def check_noise(
         releases = list(noise)
     else:
         releases = [noise]
-    kept = max(_AT_HAND // max(len(releases), 1), SKETCH)
+    coordinates = max(_MAX_VALUES // max(len(releases), 1), SKETCH_SIZE)
     health = NoiseHealth(
-        None, std, distribution=distribution, level=level, kept=kept
+        None,
+        std,
+        distribution=distribution,
+        level=level,
+        coordinates=coordinates,
     )
     for release in releases:
         health.add(release)

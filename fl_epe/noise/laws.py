@@ -56,7 +56,7 @@ _SEEDS = (*_SMALL_SEEDS, *_POPULAR_SEEDS, *_LARGE_SEEDS)
 # torch.distributions.Laplace transforms uniform values from this one, just above −1, to 1.
 _LOWEST_UNIFORM = 2**-23 - 1
 
-# torch.randn makes 16 values or more by a vectorized method, whose values differ.
+# torch.randn draws 16 or more values by a vectorized method, with other values.
 _VECTORIZED_SIZE = 32
 
 
@@ -65,9 +65,9 @@ class Law:
     """A law of noise with mean 0 and standard deviation 1.
 
     Attributes:
-        name: as it is printed.
-        uses_squares: whether a scale is the root of a mean of squares, as for Gaussian noise, or a
-            mean of absolute values.
+        name: the name in reports.
+        uses_squares: whether a scale is the root of a mean of squares, as for Gaussian noise; else
+            it is a mean of absolute values.
     """
 
     name: str
@@ -139,7 +139,7 @@ _LEGACY_GENERATOR = np.random.RandomState(0)
 
 
 def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
-    """The first values that generators with a seed give, and how each is made."""
+    """Yields the first values of each generator with this seed, after a text that makes it."""
     _LEGACY_GENERATOR.seed(seed)
     rng: Any
     for maker, rng in (
@@ -171,14 +171,19 @@ def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
 
 
 @functools.cache
-def seeded(
+def known_first_values(
     law: Law, with_torch: bool
 ) -> "tuple[list[str], scipy.spatial.KDTree]":
-    """How the first values from each known seed are made, and a tree of their absolute values.
+    """The first values that are drawn from each known seed.
 
     Args:
-        law: of the values.
-        with_torch: whether torch is loaded, so that its generators are among them.
+        law: the law of the values.
+        with_torch: whether torch is loaded, so that its generators are among those tried. It is an
+            argument so that the result is cached for either case.
+
+    Returns:
+        A text for each seed and generator that says how to make it, and a tree of the absolute
+        values.
     """
     texts = []
     magnitudes = []

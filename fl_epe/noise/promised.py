@@ -2,9 +2,9 @@
 
 A reply is the sum of an update of norm at most C and of Gaussian noise of standard deviation σ.
 Whatever the update is, the reply's squared norm is stochastically at least that of the noise, and
-exceeds it by so little that both sides can be tested. All tests together fail for clients who keep
-their promise with a probability of at most ``level``, over all nodes and rounds and at every time:
-the tests of the n-th reply have ``level / (n·(n + 1))`` together.
+exceeds it by so little that too little and too much noise can be detected. If all clients keep
+their promise, the probability that any test fails in a run of any length is at most ``level``: the
+tests of the n-th reply have ``level / (n·(n + 1))`` together.
 
 The tests do not detect reproducible noise, such as noise from a seed that can be guessed, unless it
 repeats within the last 256 replies, nor a permutation of earlier noise. They do not detect that
@@ -45,14 +45,18 @@ from fl_epe.noise.seen import SketchLayout
 from fl_epe.seeding import generator
 
 PROMISE_LEVEL = 0.01
-"""Probability that clients who keep their promise are accused in a run, at most."""
+"""Largest probability that any client is accused in a run in which all keep their promise."""
 
-_SKETCH_SIZE = 1 << 11  # entries of a reply that are compared
-_COMPARED_REPLIES = 256  # the last ones, with which each reply is compared
-_SEED_STREAM = 4  # of the choice of these entries
+_SKETCH_SIZE = 1 << 11  # number of entries of a reply that are compared
+_SEED_STREAM = 4  # index of the random stream that chooses these entries
+_COMPARED_REPLIES = (
+    256  # number of earlier replies with which each reply is compared
+)
 _MAX_REPORTED_NODES = 10
 _TESTS_PER_REPLY = 4  # too little noise, too much, its distribution, copies
-_MIN_NORM = 1e-30  # of a sketch, by which it is divided
+_MIN_NORM = (
+    1e-30  # replaces the norm of a sketch of zeros, by which it is divided
+)
 _TAIL_PROBABILITY = 0.025  # on either side of an interval
 _LAW = LAWS["gaussian"]
 
@@ -98,7 +102,7 @@ class LocalDp:
         )
 
     def epsilon_of(self, std: float | None = None, replies: int = 1) -> float:
-        """Exact ε at the claimed δ of two opposite updates of norm C.
+        """Exact ε at the claimed δ, for two opposite updates of norm C.
 
         Args:
             std: standard deviation of the noise; by default the promised one.
@@ -109,7 +113,7 @@ class LocalDp:
         return gaussian_epsilon(std / (2 * self.clip_norm), self.delta, replies)
 
     def sentence(self) -> str:
-        """The promised ε, and the exact one that follows from the noise, as a clause."""
+        """The promised ε and the exact ε that follows from the noise, without a full stop."""
         return (
             f"clients promise ε = {self.epsilon:.3g} a reply by noise of standard deviation"
             f" {self.std:.3g}, with which ε of two opposite updates of norm"
@@ -117,9 +121,9 @@ class LocalDp:
         )
 
     def fault(self) -> str:
-        """Describes a sensitivity below 2C for which the exact ε exceeds the claimed one.
+        """The `sentence` if the sensitivity is too low for the claimed ε; else empty.
 
-        Empty if there is none.
+        It is too low if it is below 2C, and the exact ε exceeds the claimed one.
         """
         is_low = (
             self.sensitivity is not None
@@ -135,9 +139,9 @@ class _Node:
     """The replies of one node, and the tests that they failed.
 
     Attributes:
-        squares: sums of squares of each array and of all, over σ², ``(A + 1,)``.
+        squares: sums of squares of each array and of all arrays, divided by σ², ``(A + 1,)``.
         replies: number of replies that were tested.
-        signal: largest possible sum of the updates' squared norms, over σ².
+        signal: largest possible sum of the updates' squared norms, divided by σ².
         failures: number of replies that failed a test, by the kind of test.
         texts: description of the last of these failures, by the kind of test.
     """
@@ -156,7 +160,7 @@ class _Node:
 
 @dataclasses.dataclass(frozen=True)
 class LocalEpsilon:
-    """ε of two opposite updates in all replies of a client, by the noise in these.
+    """ε of two opposite updates in all replies of a client, by the noise in these replies.
 
     Attributes:
         epsilon: the estimate.
@@ -202,13 +206,14 @@ class PromisedNoise:
         self._replies = 0
         self._nodes: dict[int | None, _Node] = {}
         self._directions = np.zeros((_COMPARED_REPLIES, entries), np.float32)
-        self._senders: list[int | None] = []  # the nodes of these rows
+        # The node of each row of these directions.
+        self._senders: list[int | None] = []
 
     def add(self, node: int | None, update: Vector, count: int = 1) -> None:
         """Test a reply, or a sum of replies.
 
         Args:
-            node: the sender; ``None`` for a sum under secure aggregation, which has no one sender.
+            node: the sender; ``None`` for a sum of several nodes' replies (secure aggregation).
             update: the reply less the model that was sent, shape ``(dim,)``; finite.
             count: number of replies in the sum.
         """
@@ -221,13 +226,15 @@ class PromisedNoise:
         history.replies += 1
         history.squares += squares
         history.signal += largest_norm**2
-        looks = self._replies * (self._replies + 1)
-        level = self._level / (looks * _TESTS_PER_REPLY)
+        # The levels of all replies add up to that of the run, as Σ 1/(n·(n + 1)) = 1.
+        num_levels = self._replies * (self._replies + 1)
+        level = self._level / (num_levels * _TESTS_PER_REPLY)
         tests = {
             "little": self._too_little(history, squares, largest_norm, level),
             "much": self._too_much(float(squares[-1]), largest_norm, level),
             "shape": _not_gaussian(sketch, level),
         }
+        # A reply that fails several of these tests is described by the first of them.
         for kind, text in tests.items():
             if text:
                 history.fail(kind, text)
@@ -250,10 +257,10 @@ class PromisedNoise:
         largest_norm: float,
         level: float,
     ) -> str:
-        """Returns a message if there is less noise than promised (χ² test).
+        """Returns a message if there is less noise than promised (χ² test), else "".
 
-        The sums of squares of each array and of all are tested, of this reply and of all replies
-        of the node together. The result is an empty string if all of them pass.
+        The sums of squares of each array, and of all arrays, are tested: those of this reply, and
+        those of all replies of the node together.
         """
         counts_of_reply = np.append(self._arrays.sizes, self._dim)
         counts = np.array([counts_of_reply, counts_of_reply * history.replies])
@@ -275,15 +282,15 @@ class PromisedNoise:
     def _too_much(
         self, squared_norm: float, largest_norm: float, level: float
     ) -> str:
-        """Returns a message if the reply has more noise than promised, or a larger update.
+        """Returns a message if the reply has more noise than promised or a larger update, else "".
 
         Its squared norm is compared with that of the noise and of an update of the largest norm
-        (Birgé 2001, for noncentral χ²). The result is an empty string if the test passes.
+        (Birgé 2001, for noncentral χ²).
         """
         signal = largest_norm**2
         excess = squared_norm / (1 + ROUNDING) ** 2 - self._dim - signal
         spread = self._dim + 2 * signal
-        # √x, where excess = 2√(spread·x) + 2x, which is exceeded with probability at most exp(−x).
+        # The excess is above 2√(spread·x) + 2x with a probability of at most exp(−x). This is √x.
         root = (
             math.sqrt(spread + 2 * max(excess, 0.0)) - math.sqrt(spread)
         ) / 2
@@ -299,19 +306,18 @@ class PromisedNoise:
         largest_norm: float,
         level: float,
     ) -> str:
-        """Returns a message if the reply has the noise of one of the last replies.
+        """Returns a message if the reply has the noise of an earlier reply, else "".
 
-        If its noise is independent of theirs, its component along each of them is N(0, 1), and that
-        of the update is at most the update's norm. The result is an empty string if chance explains
-        the largest component.
+        If the noises are independent, the component of this reply's noise along each earlier reply
+        is N(0, 1), and that of its update is at most the update's norm.
         """
         if not self._senders:
             return ""
         earlier = self._directions[: len(self._senders)]
         components = np.abs(earlier @ sketch) / (1 + ROUNDING)
         most_similar = int(components.argmax())
-        distance = largest_norm - components[most_similar]
-        p_value = 2 * scipy.special.ndtr(distance)
+        noise_component = components[most_similar] - largest_norm
+        p_value = 2 * scipy.special.ndtr(-noise_component)
         if p_value >= level / _COMPARED_REPLIES:
             return ""
         sender = self._senders[most_similar]
@@ -328,7 +334,7 @@ class PromisedNoise:
 
     @property
     def faults(self) -> dict[int | None, str]:
-        """A description of each node that does not keep its promise, by node."""
+        """The failed tests of each node that does not keep its promise, by node."""
         faults = {}
         for node, history in self._nodes.items():
             if not history.failures:
@@ -345,7 +351,7 @@ class PromisedNoise:
         return faults
 
     def epsilon(self) -> LocalEpsilon | None:
-        """ε of the client with the median noise; ``None`` without replies of nodes."""
+        """ε of the client with the median noise; ``None`` without replies of single nodes."""
         clients = [
             history for node, history in self._nodes.items() if node is not None
         ]
@@ -365,29 +371,30 @@ class PromisedNoise:
         )
 
     def _noise_stds(self, client: _Node) -> tuple[float, float, float]:
-        """Lower end, estimate and upper end of the standard deviation of a client's noise."""
+        """The standard deviation of a client's noise: lower limit, estimate and upper limit.
+
+        The upper limit assumes updates of 0 (χ² law), and the lower one updates of the largest norm
+        (Birgé 2001, for noncentral χ²).
+        """
         sum_of_squares = float(client.squares[-1])
         count = self._dim * client.replies
         signal = client.signal
         exponent = -math.log(_TAIL_PROBABILITY)
 
-        def surplus(variance: float) -> float:
+        def excess_of_bound(variance: float) -> float:
             """An upper bound of the sum of squares with this variance, less the measured one."""
             spread = math.sqrt(
                 exponent * variance * (count * variance + 2 * signal)
             )
-            return (
-                variance * (count + 2 * exponent)
-                + signal
-                + 2 * spread
-                - sum_of_squares
-            )
+            bound = variance * (count + 2 * exponent) + signal + 2 * spread
+            return bound - sum_of_squares
 
         quantile = scipy.special.gammaincinv(count / 2, _TAIL_PROBABILITY)
         high = sum_of_squares / (2 * float(quantile))
         low = 0.0
-        if surplus(0.0) < 0:
-            low = float(scipy.optimize.brentq(surplus, 0.0, high))
+        if excess_of_bound(0.0) < 0:
+            low = float(scipy.optimize.brentq(excess_of_bound, 0.0, high))
+        # The estimate assumes updates with half of the largest sum of squares.
         middle = min(max((sum_of_squares - signal / 2) / count, low), high)
         std = self.promise.std
         return (
@@ -401,20 +408,21 @@ class PromisedNoise:
         faults = tuple(self.faults.values())
         if len(faults) > _MAX_REPORTED_NODES:
             more = len(faults) - _MAX_REPORTED_NODES
-            text = f"{more} more nodes do not add the noise that they promise"
+            text = f"further nodes without the promised noise: {more}"
             faults = (*faults[:_MAX_REPORTED_NODES], text)
         outcome = "not as" if faults else "as"
-        sentence = f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
+        sentences = [
+            f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
+        ]
         measured = self.measured()
-        if not measured:
-            return (sentence,), faults
-        return (
-            sentence,
-            f"{measured}. Whether updates are clipped was not tested.",
-        ), faults
+        if measured:
+            sentences.append(
+                f"{measured}. Whether updates are clipped was not tested."
+            )
+        return tuple(sentences), faults
 
     def measured(self) -> str:
-        """`epsilon` as a clause; empty without replies of nodes."""
+        """`epsilon` in a sentence without its full stop; empty without replies of single nodes."""
         client = self.epsilon()
         if client is None:
             return ""
@@ -425,7 +433,7 @@ class PromisedNoise:
         )
 
     def state(self) -> NamedArrays:
-        """Named arrays from which `restore` goes on."""
+        """The tests so far as named arrays, for `restore`."""
         nodes = [
             {"node": node, **dataclasses.asdict(history)}
             for node, history in self._nodes.items()
@@ -441,7 +449,7 @@ class PromisedNoise:
         }
 
     def restore(self, state: NamedArrays) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a `state`."""
         values = json.loads(str(state["kept"]))
         self._replies = values["replies"]
         self._senders = values["senders"]
@@ -454,11 +462,11 @@ class PromisedNoise:
 
 
 def _not_gaussian(sketch: Floats32, level: float) -> str:
-    """Returns a message if the noise is not Gaussian, by its excess of small values (Massart 1990).
+    """Returns a message if small values are too frequent for Gaussian noise, else "".
 
-    An update can only make the magnitude of a Gaussian value stochastically larger, so that small
-    values are at most as frequent as in noise alone. Other noise of the same variance has more of
-    them. The result is an empty string if the test passes.
+    The distribution functions are compared (Massart 1990). An update can only make the magnitude of
+    a Gaussian value stochastically larger, so that small values are at most as frequent as in noise
+    alone. Other noise of the same variance has more of them.
     """
     magnitudes = np.sort(np.abs(sketch))
     count = len(magnitudes)

@@ -5,23 +5,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_epe.checks import Floats, Integers, raise_invalid
+from fl_epe.checks import Floats, Integers
 from fl_epe.noise.laws import PREFIX, ROUNDING, Law
 
-HEAD = 256
+HEAD_LENGTH = 256
 """Number of first values of an array that are compared with those of other arrays."""
-EQUAL = 16
+EQUAL_LENGTH = 16
 """Number of first values that are compared to find equal noise."""
-SKETCH = 1024
+SKETCH_SIZE = 1024
 """Number of coordinates of a round in the sketch of a run."""
 
-_BLOCK = 1 << 15  # entries that are converted to float64 at a time
-_ARRAYS = 256  # largest number of arrays that are compared with each other
-_ROUNDS = 512  # number of first rounds that have a sketch
-_MARKS = 16  # number of coordinates that are kept of every round
-_SEEDED = 4  # number of first rounds whose seeds are searched for
-_STILL = 1 << 18  # largest number of coordinates without noise that are tracked
-_FEWEST = 8  # coordinates of a small array in the sketch, where there is room
+_BLOCK_SIZE = 1 << 15  # entries that are converted to float64 at a time
+_MAX_COMPARED_ARRAYS = 256  # the largest arrays are compared with each other
+_SKETCHED_ROUNDS = 512  # number of first rounds that have a sketch
+_MARKED_COORDINATES = 16  # number of coordinates that are kept of every round
+_ROUNDS_WITH_HEADS = 4  # number of first rounds whose seeds are searched for
+_MAX_STILL = (
+    1 << 18
+)  # largest number of coordinates without noise that are tracked
+_MIN_PER_ARRAY = (
+    8  # coordinates of a small array in the sketch, unless arrays are too many
+)
 
 # Names of the attributes of `NoiseSummary` that are saved in a checkpoint.
 _SUMS = ("amounts", "largest", "worst", "agree", "apart")
@@ -33,10 +37,12 @@ class SketchLayout:
     Entries are numbered through all arrays, in their order.
 
     Args:
-        sizes: numbers of entries of the arrays by name; empty arrays are left out.
-        kept: approximate number of entries of a round that are kept.
+        sizes: numbers of entries of the arrays by name; empty arrays are left out, but not all may
+            be empty.
+        sketch_size: approximate number of entries in the sketch.
 
     Attributes:
+        num_entries: numbers of entries of the arrays by name.
         names: names of the arrays.
         sizes: numbers of entries of the arrays, ``(A,)``.
         starts: number of the first entry of each array, ``(A,)``.
@@ -45,24 +51,29 @@ class SketchLayout:
         groups: index of the array of each entry in the sketch, ``(K,)``.
     """
 
-    def __init__(self, sizes: Mapping[str, int], kept: int = SKETCH) -> None:
-        self.names = [name for name, size in sizes.items() if size]
-        self.sizes = np.array([sizes[name] for name in self.names], np.int64)
+    def __init__(
+        self, sizes: Mapping[str, int], sketch_size: int = SKETCH_SIZE
+    ) -> None:
+        self.num_entries = {name: size for name, size in sizes.items() if size}
+        self.names = list(self.num_entries)
+        self.sizes = np.array(list(self.num_entries.values()), np.int64)
         self.starts = np.cumsum(self.sizes) - self.sizes
         self.compared = np.sort(
-            np.argsort(-self.sizes, kind="stable")[:_ARRAYS]
+            np.argsort(-self.sizes, kind="stable")[:_MAX_COMPARED_ARRAYS]
         )
-        fewest = min(_FEWEST, max(kept // max(len(self.names), 1), 1))
+        equal_share = max(sketch_size // len(self.names), 1)
         counts = np.maximum(
-            kept * self.sizes // max(self.sizes.sum(), 1), fewest
+            sketch_size * self.sizes // self.sizes.sum(),
+            min(_MIN_PER_ARRAY, equal_share),
         )
-        chosen = [np.empty(0, np.int64)]
-        for start, size, count in zip(
-            self.starts, self.sizes, counts, strict=True
-        ):
-            chosen.append(start + _spread(size, count))
+        chosen = [
+            start + _spread(size, count)
+            for start, size, count in zip(
+                self.starts, self.sizes, counts, strict=True
+            )
+        ]
         self.chosen = np.concatenate(chosen)
-        lengths = [len(entries) for entries in chosen[1:]]
+        lengths = [len(entries) for entries in chosen]
         self.groups = np.repeat(np.arange(len(self.names)), lengths)
 
 
@@ -76,13 +87,13 @@ class LeastLikelyScale(NamedTuple):
     """The array and round whose scale is the least likely to be as small as it is.
 
     Attributes:
-        chance: the probability of a scale at most as large.
+        p_value: the probability of a scale that is at most as large.
         round: index of the round, from 0.
         array: index of the array; the number of arrays stands for all of them together.
-        scale: the estimated standard deviation over the claimed one.
+        scale: the estimated standard deviation divided by the claimed one.
     """
 
-    chance: float
+    p_value: float
     round: int
     array: int
     scale: float
@@ -95,16 +106,17 @@ class NoiseSummary:
         rounds: number of rounds so far.
         amounts: sum of `Law.moment_terms` of each array in all rounds, ``(A,)``.
         largest: largest absolute value of each array, ``(A,)``.
-        worst: the least likely small scale of an array in a round.
+        worst: the array and round whose scale is the least likely to be as small as it is.
         still: numbers of the entries without any noise so far.
-        agree: sums of products of the signs of two arrays' first values, ``(B, B)``.
-        apart: largest difference of the absolute values of two arrays' first values, ``(B,
-            B)``.
+        agree: for each two arrays the sum of the products of the signs of their first values,
+            ``(B, B)``.
+        apart: for each two arrays the largest difference between the absolute values of their first
+            values, ``(B, B)``.
 
     `rows` returns three kinds of values by round. The "sketch" has the chosen entries of the
-    first rounds, ``(rounds, K)``. "marks" has some of these entries in all rounds, ``(rounds, ≤
-    16)``. "heads" has the first values of each array and of all arrays concatenated, in the
-    first rounds, ``(rounds, B + 1, 8)``, padded with NaN.
+    first 512 rounds, ``(rounds, K)``. "marks" has at most 16 of these entries in all rounds,
+    ``(rounds, ≤ 16)``. "heads" has the first values of each array and of all arrays concatenated,
+    in the first 4 rounds, ``(rounds, B + 1, 8)``, padded with NaN.
     """
 
     def __init__(self, layout: SketchLayout, law: Law) -> None:
@@ -119,7 +131,7 @@ class NoiseSummary:
         self.still = np.empty(0, np.int64)
         self.agree = np.zeros((compared, compared))
         self.apart = np.zeros((compared, compared))
-        self._marked = _spread(len(layout.chosen), _MARKS)
+        self._marked = _spread(len(layout.chosen), _MARKED_COORDINATES)
         # Shapes of the values of one round.
         self._shapes = {
             "sketch": layout.chosen.shape,
@@ -160,14 +172,14 @@ class NoiseSummary:
         np.maximum(self.largest, largest, out=self.largest)
         counts = np.append(sizes, sizes.sum())
         scales = self.law.scales(np.append(amounts, amounts.sum()), counts)
-        chances = self.law.scale_cdf(counts, scales + ROUNDING)
-        array = int(chances.argmin())
-        if chances[array] < self.worst.chance:
+        p_values = self.law.scale_cdf(counts, scales + ROUNDING)
+        array = int(p_values.argmin())
+        if p_values[array] < self.worst.p_value:
             self.worst = LeastLikelyScale(
-                float(chances[array]), self.rounds, array, float(scales[array])
+                float(p_values[array]), self.rounds, array, float(scales[array])
             )
-        self._follow_still(parts)
-        self._keep(parts, claims)
+        self._update_still(parts)
+        self._add_rows(parts, claims)
         self.rounds += 1
         return True
 
@@ -175,23 +187,24 @@ class NoiseSummary:
         """The amount of an array and its largest absolute value, in claimed units."""
         amount = 0.0
         largest = 0.0
-        for start in range(0, len(part), _BLOCK):
-            block = np.asarray(part[start : start + _BLOCK], np.float64)
+        for start in range(0, len(part), _BLOCK_SIZE):
+            block = np.asarray(part[start : start + _BLOCK_SIZE], np.float64)
             amount += float(self.law.moment_terms(block).sum())
             largest = max(largest, float(block.max()), -float(block.min()))
         unit = claim**2 if self.law.uses_squares else claim
         return amount / unit, largest / claim
 
-    def _follow_still(self, parts: Sequence[np.ndarray]) -> None:
+    def _update_still(self, parts: Sequence[np.ndarray]) -> None:
+        """Find the entries without noise in the first round, and later remove those with noise."""
+        if self.rounds and len(self.still):
+            self.still = self.still[self._entries(parts, self.still) == 0]
         if self.rounds:
-            if len(self.still):
-                self.still = self.still[self._entries(parts, self.still) == 0]
             return
         zeros = [self.still]
         for part, start in zip(parts, self.layout.starts, strict=True):
             if np.count_nonzero(part) < len(part):
                 zeros.append(np.flatnonzero(part == 0) + start)
-        self.still = np.concatenate(zeros)[:_STILL]
+        self.still = np.concatenate(zeros)[:_MAX_STILL]
 
     def _entries(
         self, parts: Sequence[np.ndarray], numbers: Integers
@@ -207,28 +220,31 @@ class NoiseSummary:
         ]
         return np.concatenate(entries)
 
-    def _keep(self, parts: Sequence[np.ndarray], claims: Floats) -> None:
+    def _add_rows(self, parts: Sequence[np.ndarray], claims: Floats) -> None:
+        """Add a round to `rows`, and compare the first values of its arrays."""
         layout = self.layout
         sketch = self._entries(parts, layout.chosen) / claims[layout.groups]
         self._rows["marks"].append(sketch[self._marked])
-        if self.rounds < _ROUNDS:
+        if self.rounds < _SKETCHED_ROUNDS:
             self._rows["sketch"].append(sketch)
-        heads = np.full((len(layout.compared), HEAD), np.nan)
-        for row, number in zip(heads, layout.compared, strict=True):
-            head = parts[number][:HEAD]
-            row[: len(head)] = head / claims[number]
-        if self.rounds < _SEEDED:
+        heads = np.full((len(layout.compared), HEAD_LENGTH), np.nan)
+        for row, array in zip(heads, layout.compared, strict=True):
+            head = parts[array][:HEAD_LENGTH]
+            row[: len(head)] = head / claims[array]
+        if self.rounds < _ROUNDS_WITH_HEADS:
             prefixes = heads[:, :PREFIX]
-            # Where arrays are short, a generator's first values are spread over several.
+            # If arrays are short, a generator's first values are spread over several.
             concatenated = prefixes[np.isfinite(prefixes)][:PREFIX]
-            last = np.full((1, PREFIX), np.nan)
-            last[0, : len(concatenated)] = concatenated
-            self._rows["heads"].append(np.concatenate([prefixes, last]))
+            prefix_of_all = np.full((1, PREFIX), np.nan)
+            prefix_of_all[0, : len(concatenated)] = concatenated
+            self._rows["heads"].append(
+                np.concatenate([prefixes, prefix_of_all])
+            )
         signs = np.sign(np.nan_to_num(heads)).astype(np.float32)
         self.agree += signs @ signs.T
-        sizes = np.abs(heads[:, :EQUAL])
-        differences = np.abs(sizes[:, None] - sizes)
-        # Values that one of the arrays lacks are NaN, which fmax ignores.
+        magnitudes = np.abs(heads[:, :EQUAL_LENGTH])
+        differences = np.abs(magnitudes[:, None] - magnitudes)
+        # A value is NaN if its array is shorter; fmax ignores it.
         np.fmax(self.apart, np.fmax.reduce(differences, axis=2), out=self.apart)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -238,30 +254,11 @@ class NoiseSummary:
         return sums | {name: self.rows(name) for name in self._rows}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from a `state`.
-
-        Raises:
-            ArgumentError: if the state is of other arrays.
-        """
-        for name in _SUMS:
-            _check_shape(name, state[name], np.shape(getattr(self, name)), 0)
-        for name, shape in self._shapes.items():
-            _check_shape(name, state[name], shape, 1)
+        """Continue from a `state` of the same arrays."""
         for name in _SUMS:
             setattr(self, name, state[name].copy())
-        chance, number, array, scale = state["worst"].tolist()
-        self.worst = LeastLikelyScale(chance, int(number), int(array), scale)
+        p_value, index, array, scale = state["worst"].tolist()
+        self.worst = LeastLikelyScale(p_value, int(index), int(array), scale)
         self._rows = {name: list(state[name]) for name in self._rows}
         self.still = state["still"].astype(np.int64)
         self.rounds = int(state["rounds"])
-
-
-def _check_shape(
-    name: str, array: np.ndarray, shape: tuple[int, ...], first_axis: int
-) -> None:
-    if array.shape[first_axis:] != shape or array.dtype.kind != "f":
-        raise_invalid(
-            f"{name}.shape",
-            array.shape[first_axis:],
-            f"to be {shape}, of real numbers",
-        )

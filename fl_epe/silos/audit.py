@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fl_epe.archive import error_text
 from fl_epe.auditing import LEAST_FOR_NULL, RECORDS, SiloAnswer
-from fl_epe.canaries import CanarySet
 from fl_epe.checks import (
     Vector,
     check_count,
@@ -36,14 +34,17 @@ if TYPE_CHECKING:
 # A child of Flower's logger, so that messages appear with those of Flower.
 logger = logging.getLogger("flwr.fl_epe.silos")
 
-# By default canaries are this share of the silo's records, and so of a batch.
+# The default number of canaries is this share of the silo's records, so that they are the same
+# share of a batch. More than the maximum would hardly make ε of uploads more precise; fewer than
+# the minimum do not measure it.
 _CANARY_SHARE = 0.1
-# So many canaries determine ε of uploads to some percent.
 _MAX_CANARIES = 200
 _MIN_CANARIES = 10
-# Index of the random stream that decides which canaries join a step.
+# The number of a plan without canaries: a `CanarySet` has at least two, but these never join.
+_UNUSED_CANARIES = 2
+# Index of the random stream that samples the canaries of a step.
 _COINS = 1
-# The noise of so many coordinates of a step is stored.
+# Number of coordinates of a step whose noise is stored.
 _NOISE_COORDINATES = 256
 
 
@@ -69,17 +70,20 @@ def audit_records(
     against the silo's uploads, and against each average and the last model that the silo
     receives. Only the `SiloAnswer` leaves the silo, unless an option below allows more.
 
-    Call it with the model that the server sent, before the first step, and `SiloAudit.reply` or
-    `SiloAudit.sent` afterwards. If the audit raises an error, training goes on.
+    Enter the context when the optimizer has the model that the server sent, before the first step.
+    Call `SiloAudit.reply` or `SiloAudit.sent` after it. If the audit raises an error, training
+    goes on.
 
     Args:
-        where: where the audit is stored between rounds: a Flower ``Context``, in its state; the
-            path of a folder, which also persists after the process; or a dictionary.
+        where: where the audit is stored between rounds: a Flower ``Context``, which stores it in
+            its state; the path of a folder, in which it also outlives the process; or a
+            dictionary.
         optimizer: an Opacus ``DPOptimizer``, which may be a new one in each round, or a
             `PlainDPSGD`. Its parameters are those of the model that is sent.
         delta: target δ.
         num_canaries: number of canary records (or persons) that may take part. By default a
-            tenth of the silo's records, at most 200; none if that is fewer than ten.
+            tenth of the silo's records (or persons), at most 200; if a tenth is fewer than ten,
+            no canary takes part.
         unobserved: number of canaries that are only scored; by default a quarter of
             ``num_canaries``.
         sample_rate: probability that a record is in a step; by default that of
@@ -138,8 +142,9 @@ class SiloAudit:
         self._steps: Steps | None = None
         # The model at the end of the round.
         self._trained: Vector | None = None
-        # The history of the memory, or that of rounds that no canary could join.
+        # The history of the memory, once there is one; without a memory no canary could join.
         self._history = SiloHistory()
+        # Whether the stored state could be read.
         self._is_loaded = False
 
     def __enter__(self) -> Self:
@@ -163,24 +168,19 @@ class SiloAudit:
             self._save()
 
     def _begin(self) -> None:
-        state = self._place.load()
-        if state is not None and "plan" in state:
-            self._memory = SiloMemory.of_state(state)
-            self._history = self._memory.history
-        elif state is not None:
-            self._history = SiloHistory.of_state(state)
-        self._is_loaded = True
+        self._load()
         try:
-            self._steps = Steps(self._optimizer)
+            steps = Steps(self._optimizer)
         except TypeError:
             name = type(self._optimizer).__name__
             logger.warning("Audit: %s trains without DP-SGD", name)
             rounds = self._history.not_private
             rounds[name] = rounds.get(name, 0) + 1
             return
-        model = self._steps.model().astype(np.float32)
+        self._steps = steps
+        model = steps.model().astype(np.float32)
         if self._memory is None:
-            self._memory = SiloMemory(self._plan(self._steps, len(model)))
+            self._memory = SiloMemory(self._plan(steps, len(model)))
             self._memory.history = self._history
         memory = self._memory
         plan = memory.plan
@@ -190,23 +190,24 @@ class SiloAudit:
             )
         memory.receive(model)
         if memory.steps is None:
-            seen_steps = SeenSteps(self._steps.tensor_sizes, _NOISE_COORDINATES)
+            seen_steps = SeenSteps(steps.tensor_sizes, _NOISE_COORDINATES)
         else:
             seen_steps = SeenSteps.of_state(memory.steps)
+        num_received = len(memory.history.received)
+        rng = generator(plan.seed, _COINS, memory.rounds, num_received)
         self._round = LocalRound(
-            self._steps,
-            seen=seen_steps,
-            rate=plan.rate,
-            records=0 if plan.too_small else plan.records,
-            rng=generator(
-                plan.seed, _COINS, memory.rounds, len(memory.history.received)
-            ),
-            canaries=CanarySet(
-                plan.dim, plan.num_canaries + plan.unobserved, plan.seed
-            ),
-            count=plan.num_canaries,
-            stand_back=self._stand_back,
+            steps, seen_steps, plan, rng, self._stand_back
         ).begin()
+
+    def _load(self) -> None:
+        """Load the state of earlier rounds, if there is one."""
+        state = self._place.load()
+        if state is not None and "plan" in state:
+            self._memory = SiloMemory.of_state(state)
+            self._history = self._memory.history
+        elif state is not None:
+            self._history = SiloHistory.of_state(state)
+        self._is_loaded = True
 
     def _plan(self, steps: Steps, dim: int) -> SiloPlan:
         """The plan for all rounds."""
@@ -225,8 +226,7 @@ class SiloAudit:
                 too_small = (
                     "a tenth of its records is too few canaries to measure by"
                 )
-                # A plan has at least two canaries, but these never join.
-                count = 2
+                count = _UNUSED_CANARIES
         if options["unobserved"] is None:
             options["unobserved"] = max(LEAST_FOR_NULL, count // 4)
         if options["seed"] is None:
@@ -240,7 +240,7 @@ class SiloAudit:
         }
         plan = SiloPlan(**options)
         level = logging.WARNING if too_small else logging.INFO
-        logger.log(level, "Audit: %s", describe(plan))
+        logger.log(level, "Audit: %s", _describe(plan))
         return plan
 
     def _end(self, local_round: LocalRound) -> None:
@@ -261,6 +261,7 @@ class SiloAudit:
         memory.steps = local_round.seen.state()
 
     def _stand_back(self, error: Exception) -> None:
+        """Note an error of the audit, in spite of which training goes on."""
         text = reason_of(error)
         logger.warning(
             "Audit: %s; training goes on without it", error_text(error)
@@ -270,6 +271,7 @@ class SiloAudit:
             self._history.stood_back.append(text)
 
     def _save(self) -> None:
+        """Store the memory or, without one, the history and the answer."""
         # A stored state that could not be read is not overwritten.
         if not self._is_loaded:
             return
@@ -281,7 +283,7 @@ class SiloAudit:
             else:
                 state = self._memory.state()
             self._place.save(state)
-        except Exception as error:  # noqa: BLE001 - a full disk, for one
+        except Exception as error:  # noqa: BLE001 - for example, a full disk
             self._stand_back(error)
 
     def sent(self, arrays: Mapping[str, Any]) -> None:
@@ -337,29 +339,18 @@ class SiloAudit:
         return answer_of(self._memory)
 
     def _unmeasured(self) -> SiloAnswer:
+        """The answer if no canary could join a round."""
         options = self._options
         unit = unit_of_records(options["records"])
         return unmeasured(
             options["silo"], unit, options["delta"], self._history
         )
 
-    def report(self, directory: str | Path | None = None) -> str:
-        """The `answer` as text; a ``directory`` gets report.json and report.html."""
-        # The import is slow.
-        from fl_epe.reporting import silos_text, write_silos_report
 
-        answers = [self.answer()]
-        if directory is not None:
-            write_silos_report(answers, (), Path(directory))
-        return silos_text(answers)
-
-
-def describe(plan: SiloPlan) -> str:
+def _describe(plan: SiloPlan) -> str:
     """The effect of the canaries on a silo's steps, in a sentence."""
     if plan.too_small:
-        return (
-            f"{plan.too_small}; its steps are looked at, and none joins them."
-        )
+        return f"{plan.too_small}; its steps are checked, and no canary joins them."
     joining = plan.num_canaries * plan.rate * plan.records
     return (
         f"{counted(plan.num_canaries, f'canary {unit_of_records(plan.records)}')}, of which about"

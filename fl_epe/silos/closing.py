@@ -42,15 +42,17 @@ def final_answer(
     if "plan" not in state:
         return SiloAnswer.from_json(state[UNMEASURED].tobytes().decode())
     memory = SiloMemory.of_state(state)
-    has_unknown_names = memory.history.unsent and isinstance(model, Mapping)
-    if not has_unknown_names:
+    # Without the names of the sent tensors, a mapping cannot be read, and ε is not measured.
+    is_unreadable = memory.history.unsent and isinstance(model, Mapping)
+    if not is_unreadable:
         memory.receive(_flat(memory, model))
     if facts is None:
         server = memory.plan.server
+        # An average with an upload stands for a round.
         rounds = sum(average.share > 0 for average in memory.history.averages)
         facts = FederationFacts(
             rounds=rounds,
-            taken=tuple(range(1, rounds + 1)),
+            upload_rounds=tuple(range(1, rounds + 1)),
             silos=memory.plan.silos,
             momentum=server.momentum,
             learning_rate=server.learning_rate,
@@ -62,6 +64,7 @@ def final_answer(
 def _flat(
     memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]
 ) -> Vector:
+    """The trainable parameters of the last model, ``(dim,)``, see `final_answer`."""
     tensors: Iterable[Any] = model
     if isinstance(model, Mapping):
         names = memory.history.names
@@ -73,10 +76,10 @@ def _flat(
             )
         tensors = [model[name] for name in names]
     parts = [np.empty(0, np.float32)]
-    for part in tensors:
-        is_tensor = hasattr(part, "detach")
-        # Tensors are converted to float32, as NumPy has no bfloat16.
-        array = part.detach().cpu().float() if is_tensor else part
+    for array in tensors:
+        if hasattr(array, "detach"):
+            # A torch tensor is converted to float32, as NumPy has no bfloat16.
+            array = array.detach().cpu().float()
         parts.append(np.asarray(array).reshape(-1))
     vector = np.concatenate(parts).astype(np.float32)
     if vector.shape != (memory.plan.dim,):

@@ -1,4 +1,4 @@
-"""A silo's answer, with a line for each adversary, from the stored results of its rounds."""
+"""A silo's answer: ε of one of its records against each adversary, from the stored results."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from fl_epe.auditing.record import quotients
 from fl_epe.checks import Floats
 from fl_epe.dp_sgd import SeenSteps, StepFindings
 from fl_epe.schedules import ParticipationLaw
-from fl_epe.silos.memory import SiloHistory, SiloMemory
+from fl_epe.silos.memory import SiloHistory, SiloMemory, UploadFacts
 from fl_epe.silos.places import reason_of
 from fl_epe.wording import counted, number, unit_of_records
 
-CONFIDENCE = 0.95
-"""Confidence of the intervals and lower bounds of a silo's answer."""
+_CONFIDENCE = 0.95
+# Confidence of a lower bound above theory: such a bound accuses the silo of a defect.
+_ACCUSING_CONFIDENCE = 0.9999
 
-# Confidence of a lower bound above theory, which accuses the silo of a defect.
-_ACCUSING = 0.9999
+# No adversary knows the steps in which a record was sampled.
+_EVERY_RELEASE = Adversary("all", knows_rounds=False)
+_LAST_RELEASE = Adversary("final", knows_rounds=False)
 
-_SECRET = Adversary("all", knows_rounds=False)
+# Shares of uploads in averages are estimates. With a smaller relative spread they count as equal.
+_MIN_SHARE_SPREAD = 0.05
 
-# Shares of uploads whose relative spread is smaller are treated as equal.
-_EQUAL_SHARES = 0.05
-
-# The uploads' energy differs from that of the claimed noise if they are further apart than this
-# share of it and so many standard errors.
+# The energy of uploads differs from that of the claimed noise if the difference exceeds this
+# fraction of the claim plus this number of standard errors.
 _ENERGY_TOLERANCE = 0.02
 _STANDARD_ERRORS = 5.0
 
-# If the uploads' energy is more than so many times that of the claimed noise, the uploads contain
-# more than the sums of the steps.
-_FOREIGN = 1.5
+# With a larger ratio of the uploads' energy to that of the claimed noise, uploads contain more than
+# the sums of the steps, and ε is not measured.
+_MAX_ENERGY_RATIO = 1.5
 
 
 def brief_answer(memory: SiloMemory) -> SiloAnswer:
@@ -64,7 +64,7 @@ def brief_answer(memory: SiloMemory) -> SiloAnswer:
         silo=memory.plan.silo,
         unit=unit_of_records(memory.plan.records),
         delta=memory.plan.delta,
-        confidence=CONFIDENCE,
+        confidence=_CONFIDENCE,
         rounds=memory.rounds,
         canaries=memory.uploads.canaries_seen,
         lines=tuple(
@@ -81,29 +81,29 @@ def answer_of(
 
     Args:
         memory: the stored results of the silo's rounds.
-        facts: facts about the federation once the silo has the last model; ``None`` before.
+        facts: facts about the federation if the silo has the last model; else ``None``.
     """
-    plan = memory.plan
     history = memory.history
-    silo = _Silo(memory, facts)
-    findings = silo.findings
+    results = _Results(memory, facts)
+    findings = results.findings
     notes = [f"not checked: {text}" for text in findings.unseen]
     notes += [f"the audit stood back: {text}" for text in history.stood_back]
     design = None
-    if plan.share_design and history.with_steps:
+    rounds = history.rounds_with_steps
+    if memory.plan.share_design and rounds:
         design = {
-            "sampling rate": max(rate for _, rate, _ in history.with_steps),
-            "steps": float(sum(steps for steps, _, _ in history.with_steps)),
-            "expected batch": plan.batch,
-            "noise multiplier": min(z for _, _, z in history.with_steps),
+            "sampling rate": max(steps.sampling_rate for steps in rounds),
+            "steps": float(history.num_steps),
+            "expected batch": memory.plan.batch,
+            "noise multiplier": history.noise_multiplier,
         }
     return dataclasses.replace(
         brief_answer(memory),
-        lines=tuple(silo.line(adversary) for adversary in _MEASURES),
+        lines=tuple(results.line(adversary) for adversary in _MEASURES),
         faults=tuple(_faults(memory, findings)),
         notes=tuple(notes),
         design=design,
-        records=silo.shared_records() if plan.share_scores else None,
+        records=results.shared_records() if memory.plan.share_scores else None,
     )
 
 
@@ -112,17 +112,17 @@ def unmeasured(
 ) -> SiloAnswer:
     """The answer of a silo that no canary could join, with the reason."""
     faults = [f"{name} trained without DP-SGD" for name in history.not_private]
-    reason = [*faults, *history.stood_back, "no round was audited"][0]
+    reasons = [*faults, *history.stood_back, "no round was audited"]
     theory = math.inf if faults else None
     return SiloAnswer(
         silo=silo,
         unit=unit,
         delta=delta,
-        confidence=CONFIDENCE,
+        confidence=_CONFIDENCE,
         rounds=sum(history.not_private.values()),
         canaries=0,
         lines=tuple(
-            SiloLine(adversary, theory=theory, reason=reason)
+            SiloLine(adversary, theory=theory, reason=reasons[0])
             for adversary in _MEASURES
         ),
         faults=tuple(faults),
@@ -132,20 +132,21 @@ def unmeasured(
 def _faults(memory: SiloMemory, findings: StepFindings) -> Iterator[str]:
     """How the silo's training differs from what its privacy accounting assumes."""
     history = memory.history
-    yield from _not_private(memory)
+    yield from _rounds_without_dp(memory)
     yield from findings.faults
-    steps = sum(count for count, _, _ in history.trained)
+    steps = history.num_steps
     if history.accounted is not None and history.accounted < steps:
         share = f"{history.accounted / steps:.0%} of the steps"
         if memory.plan.share_design:
             share = f"{history.accounted:,} of {counted(steps, 'step')}"
         yield f"its accountant counts {share}: the ε that it states is of those alone"
-    ratio = _energy_ratio(memory)
-    if ratio is not None and ratio < 1:
-        yield f"its uploads have {number(math.sqrt(ratio))} times the noise that is claimed"
+    energy_ratio = _energy_ratio(memory)
+    if energy_ratio is not None and energy_ratio < 1:
+        noise_ratio = number(math.sqrt(energy_ratio))
+        yield f"its uploads have {noise_ratio} times the noise that is claimed"
 
 
-def _not_private(memory: SiloMemory) -> Iterator[str]:
+def _rounds_without_dp(memory: SiloMemory) -> Iterator[str]:
     for name, rounds in memory.history.not_private.items():
         yield f"{name} trained without DP-SGD {_in_rounds(rounds, memory)}"
 
@@ -155,7 +156,10 @@ def _in_rounds(count: int, memory: SiloMemory) -> str:
 
 
 def _energy_ratio(memory: SiloMemory) -> float | None:
-    """The uploads' energy over that of the claimed noise; ``None`` if they may be equal."""
+    """The uploads' energy divided by that of the claimed noise, if they differ significantly.
+
+    The canaries' energy is subtracted first. ``None`` stands for energies that may be equal.
+    """
     dim = memory.plan.dim
     uploads = memory.history.uploads
     energies = np.array([upload.energy for upload in uploads])
@@ -168,10 +172,8 @@ def _energy_ratio(memory: SiloMemory) -> float | None:
     ratio = max(float(np.sum(energies - canaries)) / claimed, 0.0)
     # The standard error has parts from the energy of the noise, from the products of noise and
     # canaries, and from the products of canaries with each other.
-    squares = np.sum(2 * noise**2 + 4 * noise * canaries) / dim
-    error = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(
-        canaries.sum()
-    )
+    variance = float(np.sum(2 * noise**2 + 4 * noise * canaries) / dim)
+    error = math.sqrt(variance) + math.sqrt(2 / dim) * float(canaries.sum())
     tolerance = _ENERGY_TOLERANCE + _STANDARD_ERRORS * error / claimed
     if abs(ratio - 1) > tolerance:
         return ratio
@@ -184,48 +186,49 @@ class _Averages:
 
     Attributes:
         record: the record of the canaries' scores with the averages.
-        residual_norms: norm of the silo's part of each average, ``(T,)``.
+        silo_norms: norm of the silo's part of each average, ``(T,)``.
         other_energies: energy of the other silos' part of each average, ``(T,)``.
-        dots: inner products of all canaries with the silo's part, ``(T, count)``.
-        units: what a record that is drawn once adds to each average, ``(T,)``.
+        silo_dots: inner products of all canaries with the silo's part, ``(T, count)``.
+        units: norm of what a record that is drawn once adds to each average, ``(T,)``.
         variances: claimed variance of the silo's noise in a coordinate, ``(T,)``.
     """
 
     record: AuditRecord
-    residual_norms: Floats
+    silo_norms: Floats
     other_energies: Floats
-    dots: Floats
+    silo_dots: Floats
     units: Floats
     variances: Floats
 
-    def in_residual(self, remaining: Floats) -> AuditRecord:
-        """The record if the averages had only a share of the other silos' energy.
+    def with_less_noise(self, remaining: Floats) -> AuditRecord:
+        """The record for an adversary who subtracts part of the other silos' updates.
 
         Args:
-            remaining: the share that remains in each average, ``(T,)``.
+            remaining: the fraction of their energy that remains in each average, ``(T,)``.
         """
-        norms = np.sqrt(
-            self.residual_norms**2 + remaining * self.other_energies
-        )
+        norms = np.sqrt(self.silo_norms**2 + remaining * self.other_energies)
+        # The other silos' updates shrink to this fraction f of their length. What the adversary
+        # sees is silo + f·others = (1 − f)·silo + f·average.
         factors = np.sqrt(remaining)
 
-        def means(cosines: CanaryCosines) -> Floats:
-            silo_dots = (1 - factors)[:, None] * self.dots[:, cosines.ids]
-            dots = (factors * self.record.norms.means)[:, None] * cosines.means
-            return quotients(silo_dots + dots, norms[:, None])
+        def cosines(canaries: CanaryCosines) -> Floats:
+            silo_dots = (1 - factors)[:, None] * self.silo_dots[:, canaries.ids]
+            scales = factors * self.record.norms.means
+            average_dots = scales[:, None] * canaries.means
+            return quotients(silo_dots + average_dots, norms[:, None])
 
         values: dict[str, Any] = {
             "running.scores": None,
             "running.signals": None,
-            "observed.means": means(self.record.observed),
-            "unobserved.means": means(self.record.unobserved),
+            "observed.means": cosines(self.record.observed),
+            "unobserved.means": cosines(self.record.unobserved),
             "norms.means": norms,
         }
         return self.record.with_values(**values)
 
 
-class _Silo:
-    """Computes the lines of a silo's adversaries."""
+class _Results:
+    """The results of a silo's rounds, from which the line of each adversary is computed."""
 
     def __init__(
         self, memory: SiloMemory, facts: FederationFacts | None
@@ -242,39 +245,46 @@ class _Silo:
                 tells_sizes=self.plan.share_design,
             )
         self.energy_ratio = _energy_ratio(memory)
+        # The share of the silo's upload in each average, (T,).
         self.shares = np.array(
             [average.share for average in self.history.averages]
         )
-        trained = self.history.with_steps
-        self.noise = min((z for _, _, z in trained), default=0.0)
-        self.theory: float | None = None
-        if self.history.not_private or self.findings.unbounded:
-            self.theory = math.inf
-        # If the audit stood back, some steps are not counted, and theory is not known.
-        elif trained and not self.history.stood_back:
-            weights = [np.ones(steps) for steps, _, _ in trained]
-            rates = [rate for _, rate, _ in trained]
-            law = ParticipationLaw.of_records(weights, rates, self.plan.records)
-            bounds = upper_bounds(law, self.noise, self.plan.delta)
-            self.theory = tightest(bounds, rounds_known=False).epsilon
+        self.theory = self._theory()
+
+    def _theory(self) -> float | None:
+        """The accountant's ε of all steps; ``None`` if it is not known."""
+        history = self.history
+        rounds = history.rounds_with_steps
+        if history.not_private or self.findings.unbounded:
+            return math.inf
+        # Steps after the audit stood back are not counted.
+        if not rounds or history.stood_back:
+            return None
+        law = ParticipationLaw.of_records(
+            [np.ones(steps.num_steps) for steps in rounds],
+            [steps.sampling_rate for steps in rounds],
+            self.plan.records,
+        )
+        bounds = upper_bounds(law, history.noise_multiplier, self.plan.delta)
+        return tightest(bounds, rounds_known=False).epsilon
 
     def line(self, adversary: SiloAdversary) -> SiloLine:
         """The line of one adversary."""
         line = SiloLine(adversary, theory=self.theory)
         try:
-            for reason in self._refusals():
-                raise NotMeasured(reason)
-            return _MEASURES[adversary](self, line)
+            reason = next(self._refusals(), "")
+            if not reason:
+                return _MEASURES[adversary](self, line)
         except NotMeasured as error:
-            return dataclasses.replace(line, reason=str(error))
+            reason = str(error)
         except Exception as error:  # noqa: BLE001 - the other adversaries' lines follow
             reason = f"the audit stood back: {reason_of(error)}"
-            return dataclasses.replace(line, reason=reason)
+        return dataclasses.replace(line, reason=reason)
 
     def _refusals(self) -> Iterator[str]:
         """The reasons for which ε is not measured for any adversary."""
         history = self.history
-        for text in _not_private(self.memory):
+        for text in _rounds_without_dp(self.memory):
             yield f"{text}, and nothing bounds what it leaks"
         if self.findings.unbounded:
             yield f"{self.findings.unbounded}, so that nothing bounds what it leaks"
@@ -288,16 +298,15 @@ class _Silo:
             yield f"the audit stood back: {history.stood_back[0]}"
         if not history.uploads:
             yield "the silo has uploaded nothing so far"
-        if any(
-            weight < 0
-            for upload in history.uploads
-            for weight in upload.weights
-        ):
+        if any(min(upload.weights) < 0 for upload in history.uploads):
             yield (
                 "some steps move the model the other way by the end of a round, as momentum with "
                 "weight decay does"
             )
-        if self.energy_ratio is not None and self.energy_ratio > _FOREIGN:
+        if (
+            self.energy_ratio is not None
+            and self.energy_ratio > _MAX_ENERGY_RATIO
+        ):
             yield (
                 f"uploads have {number(self.energy_ratio)} times the energy of the noise that is "
                 "claimed: the model moves between the audit's start and end by more than its steps;"
@@ -307,10 +316,9 @@ class _Silo:
     def server(self, line: SiloLine) -> SiloLine:
         """The line of an adversary who sees each upload."""
         uploads = self.history.uploads
-        law = self._law(range(len(uploads)))
-        record = self.memory.record(averages=False, **self._values(law))
-        limit = self._limit(
-            law,
+        record = self.memory.record_of_uploads(self._law(uploads))
+        limit = self._linear_limit(
+            record.mechanism.participation,
             np.array([upload.unit for upload in uploads]),
             np.array([upload.variance for upload in uploads]),
         )
@@ -320,7 +328,7 @@ class _Silo:
                 f"uploads have {number(self.energy_ratio)} times the energy of the noise that is "
                 "claimed: something besides the steps moves the model, and hides records"
             )
-        return self._measured(line, record, _SECRET, limit, doubts)
+        return _measured(line, record, _EVERY_RELEASE, limit, doubts)
 
     def outsider(self, line: SiloLine) -> SiloLine:
         """The line of an adversary who sees each average."""
@@ -328,32 +336,34 @@ class _Silo:
 
     def partner(self, line: SiloLine) -> SiloLine:
         """The line of a silo that subtracts its own upload, and those of its allies."""
+        facts = self.facts
         silos = self.plan.silos
         allies = 1
-        shares_of_others: tuple[float, ...] = ()
-        if self.facts is not None:
-            silos = self.facts.silos or silos
-            allies = self.facts.allies
-            shares_of_others = self.facts.others
+        if facts is not None:
+            silos = facts.silos or silos
+            allies = facts.allies
         if silos is None:
             raise NotMeasured("how many silos there are is not known (silos=…)")
         if silos < 2:
             raise NotMeasured("there is no other silo")
         doubts = []
-        count = len(self.shares)
-        if shares_of_others:
-            # There is a share for each average with an upload of this silo.
-            remaining = np.ones(count)
+        if facts is not None and facts.remaining_energies:
+            # There is one fraction for each average that has an upload of this silo;
+            # `_rounds_of_averages` refuses another number of uploads.
+            remaining = np.ones(len(self.shares))
             indices = np.flatnonzero(self.shares)
             remaining[indices] = 0.0
-            for i, share in zip(indices, shares_of_others, strict=False):
-                remaining[i] = share
+            for i, fraction in zip(
+                indices, facts.remaining_energies, strict=False
+            ):
+                remaining[i] = fraction
         elif allies >= silos - 1:
-            remaining = np.zeros(count)
+            remaining = np.zeros(len(self.shares))
         elif self.plan.silos is not None:
-            remaining = np.full(count, (silos - 1 - allies) / (silos - 1))
+            fraction = (silos - 1 - allies) / (silos - 1)
+            remaining = np.full(len(self.shares), fraction)
             doubts.append(
-                "the other silos are taken to add as much to an average each"
+                "all silos are assumed to add equally much to an average"
             )
         else:
             raise NotMeasured(
@@ -371,11 +381,12 @@ class _Silo:
             raise NotMeasured(
                 "the server went back to an earlier model during the run"
             )
-        adversary = dataclasses.replace(_SECRET, sees="final")
-        limit = self._limit_of_last_model()
-        return self._measured(line, self._averages.record, adversary, limit, [])
+        limit = self._linear_limit_of_last_model()
+        record = self._averages.record
+        return _measured(line, record, _LAST_RELEASE, limit, [])
 
     def _check_server(self) -> None:
+        """Refuse averages if the server does more than the silo was told, or loses all uploads."""
         facts = self.facts
         server = self.plan.server
         if facts is not None:
@@ -404,48 +415,57 @@ class _Silo:
 
         Args:
             line: the line of that adversary, with its theory.
-            remaining: share of the other silos' energy that hides the silo in each average,
-                ``(T,)``.
+            remaining: fraction of the other silos' energy that the adversary cannot subtract from
+                each average, ``(T,)``.
             doubts: the doubts about this line.
         """
         self._check_server()
         rounds = self._rounds_of_averages()
+        # The adversary sees the average of each round, of which only one has the silo's upload.
         remaining = remaining / rounds
         joint = int(np.sum(rounds > 1))
         if joint:
             doubts.append(
                 f"{counted(joint, 'average')} could be seen only together with "
-                "those of rounds without this silo, which are taken to be alike"
+                "those of rounds without this silo, which are assumed to be alike"
             )
         if self.facts is None:
             doubts.append(
-                "the silo is taken to be in every round, and the last average is missing"
+                "the silo is assumed to be in every round, and the last average is missing"
             )
         averages = self._averages
         record = averages.record
         if np.any(remaining < 1):
-            record = averages.in_residual(remaining)
-        noise = (
-            averages.variances
-            + remaining * averages.other_energies / self.plan.dim
+            record = averages.with_less_noise(remaining)
+        other_variances = remaining * averages.other_energies / self.plan.dim
+        limit = self._linear_limit(
+            record.mechanism.participation,
+            averages.units,
+            averages.variances + other_variances,
         )
-        limit = self._limit(self._law_of_averages(), averages.units, noise)
-        return self._measured(line, record, _SECRET, limit, doubts)
+        return _measured(line, record, _EVERY_RELEASE, limit, doubts)
 
     @functools.cached_property
     def _averages(self) -> _Averages:
-        law = self._law_of_averages()
-        record = self.memory.record(averages=True, **self._values(law))
-        indices = [average.upload for average in self.history.averages]
+        averages = self.history.averages
+        # Before the first upload an average has index −1; its share is then 0.
+        indices = [average.upload for average in averages]
         uploads = [self.history.uploads[i] for i in indices]
+        law = self._law(
+            [
+                upload if average.share else None
+                for average, upload in zip(averages, uploads, strict=True)
+            ]
+        )
+        record = self.memory.record_of_averages(law)
         squares = self.shares**2
         energies = squares * np.array([upload.energy for upload in uploads])
         upload_dots = self.memory.uploads.state()["dots.mean"]
         return _Averages(
             record=record,
-            residual_norms=np.sqrt(energies),
+            silo_norms=np.sqrt(energies),
             other_energies=np.maximum(record.norms.means**2 - energies, 0.0),
-            dots=self.shares[:, None] * upload_dots[indices],
+            silo_dots=self.shares[:, None] * upload_dots[indices],
             units=self.shares * np.array([upload.unit for upload in uploads]),
             variances=squares
             * np.array([upload.variance for upload in uploads]),
@@ -458,44 +478,31 @@ class _Silo:
         if facts is None:
             return rounds
         indices = np.flatnonzero(self.shares)
-        if len(indices) != len(facts.taken):
+        if len(indices) != len(facts.upload_rounds):
             raise NotMeasured(
-                f"{counted(len(facts.taken), 'upload')} arrived, and the silo sees "
+                f"{counted(len(facts.upload_rounds), 'upload')} arrived, and the silo sees "
                 f"{len(indices)} of them in averages"
             )
-        rounds[indices] = np.diff([*facts.taken, facts.rounds + 1])
+        rounds[indices] = np.diff([*facts.upload_rounds, facts.rounds + 1])
         return rounds
 
-    def _law(self, indices: Sequence[int]) -> ParticipationLaw:
-        """The law of a record in releases of these uploads; −1 is a release without one."""
-        weights = []
-        rates = []
-        for i in indices:
-            upload = self.history.uploads[i] if i >= 0 else None
-            weights.append(np.array(upload.weights if upload else []))
-            rates.append(upload.rate if upload else 1.0)
-        return ParticipationLaw.of_records(weights, rates, self.plan.records)
+    def _law(self, uploads: Sequence[UploadFacts | None]) -> ParticipationLaw:
+        """The law of a record in releases, each with one of these uploads or with none."""
+        weights = [upload.weights if upload else [] for upload in uploads]
+        return ParticipationLaw.of_records(
+            [np.array(of_steps) for of_steps in weights],
+            [upload.rate if upload else 1.0 for upload in uploads],
+            self.plan.records,
+        )
 
-    def _law_of_averages(self) -> ParticipationLaw:
-        averages = self.history.averages
-        return self._law([a.upload if a.share else -1 for a in averages])
-
-    def _values(self, law: ParticipationLaw) -> dict[str, Any]:
-        return {
-            "participation": law,
-            "noise_multiplier": self.noise,
-            "sum_noise_multiplier": self.noise,
-            "num_canaries": self.plan.num_canaries,
-        }
-
-    def _limit(
+    def _linear_limit(
         self, law: ParticipationLaw, units: Floats, variances: Floats
     ) -> float:
-        """The linear limit.
+        """The linear limit of ε.
 
         Args:
             law: the participation law of a record in the releases.
-            units: what a record that is drawn once adds to each release.
+            units: norm of what a record that is drawn once adds to each release.
             variances: variance of the noise in a coordinate of each release.
         """
         if not np.all(variances > 0):
@@ -503,7 +510,8 @@ class _Silo:
         signals = units / np.sqrt(variances)
         return epsilon_of_signals(signals, self.plan.delta, law.events)
 
-    def _limit_of_last_model(self) -> float:
+    def _linear_limit_of_last_model(self) -> float:
+        """The linear limit for the sum of all averages."""
         averages = self._averages
         indices = np.flatnonzero(self.shares)
         shares = self.shares[indices]
@@ -512,7 +520,7 @@ class _Silo:
             for i in indices
         ]
         units = averages.units[indices]
-        if np.ptp(shares) < _EQUAL_SHARES * shares.mean():
+        if np.ptp(shares) < _MIN_SHARE_SPREAD * shares.mean():
             units = shares.mean() / shares * units
         weights = np.concatenate(
             [
@@ -521,50 +529,14 @@ class _Silo:
             ]
         )
         other_variances = averages.other_energies[indices] / self.plan.dim
-        variance = float(np.sum(averages.variances[indices] + other_variances))
-        rate = max(upload.rate for upload in uploads)
+        variance = np.sum(averages.variances[indices] + other_variances)
         law = ParticipationLaw.of_records(
-            [weights / weights.mean()], [rate], self.plan.records
+            [weights / weights.mean()],
+            [max(upload.rate for upload in uploads)],
+            self.plan.records,
         )
-        return self._limit(
+        return self._linear_limit(
             law, weights.mean(keepdims=True), np.array([variance])
-        )
-
-    def _measured(
-        self,
-        line: SiloLine,
-        record: AuditRecord,
-        adversary: Adversary,
-        limit: float,
-        doubts: list[str],
-    ) -> SiloLine:
-        result = answer(record, adversary, confidence=CONFIDENCE)
-        line = dataclasses.replace(
-            line,
-            linear_limit=limit,
-            releases=1 if adversary.sees == "final" else record.rounds,
-            doubts=tuple(doubts),
-        )
-        if result.estimate is None:
-            return dataclasses.replace(line, reason=result.reason)
-        proved = result.proved or None
-        if line.theory is not None and (proved or 0.0) > line.theory:
-            # At the usual confidence, a bound is above theory by chance in up to 5% of lines.
-            proved = (
-                answer(record, adversary, confidence=_ACCUSING).proved or None
-            )
-        if result.contradicted:
-            doubts.append(
-                "what is proved is above the interval, which is not to be trusted"
-            )
-        return dataclasses.replace(
-            line,
-            epsilon=result.estimate.epsilon,
-            low=result.estimate.low,
-            high=result.estimate.high,
-            scale=None if result.fit is None else result.fit.scale,
-            proved=proved,
-            doubts=tuple(doubts),
         )
 
     def shared_records(self) -> dict[str, str]:
@@ -581,9 +553,54 @@ class _Silo:
             return {"averages": base64.b64encode(path.read_bytes()).decode()}
 
 
-_MEASURES: dict[SiloAdversary, Callable[[_Silo, SiloLine], SiloLine]] = {
-    "server": _Silo.server,
-    "partner": _Silo.partner,
-    "outsider": _Silo.outsider,
-    "public": _Silo.public,
+def _measured(
+    line: SiloLine,
+    record: AuditRecord,
+    adversary: Adversary,
+    limit: float,
+    doubts: list[str],
+) -> SiloLine:
+    """A line with ε of a record.
+
+    Args:
+        line: the line of the adversary, with its theory.
+        record: the record of what the adversary sees.
+        adversary: whether the adversary sees every release, or the last one.
+        limit: the linear limit of ε.
+        doubts: the doubts about this line.
+    """
+    result = answer(record, adversary, confidence=_CONFIDENCE)
+    if result.contradicted:
+        doubts = [
+            *doubts,
+            "what is proved is above the interval, which is not to be trusted",
+        ]
+    line = dataclasses.replace(
+        line,
+        linear_limit=limit,
+        releases=1 if adversary.sees == "final" else record.rounds,
+        doubts=tuple(doubts),
+    )
+    if result.estimate is None:
+        return dataclasses.replace(line, reason=result.reason)
+    line = dataclasses.replace(
+        line,
+        epsilon=result.estimate.epsilon,
+        low=result.estimate.low,
+        high=result.estimate.high,
+        scale=None if result.fit is None else result.fit.scale,
+        proved=result.proved or None,
+    )
+    if line.exceeds_theory:
+        # At the usual confidence, a bound is above theory by chance in up to 5% of lines.
+        result = answer(record, adversary, confidence=_ACCUSING_CONFIDENCE)
+        line = dataclasses.replace(line, proved=result.proved or None)
+    return line
+
+
+_MEASURES: dict[SiloAdversary, Callable[[_Results, SiloLine], SiloLine]] = {
+    "server": _Results.server,
+    "partner": _Results.partner,
+    "outsider": _Results.outsider,
+    "public": _Results.public,
 }

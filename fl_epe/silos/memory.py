@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -22,14 +22,16 @@ from fl_epe.auditing import (
 )
 from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.mechanism import ServerSGD, norm
+from fl_epe.schedules import ParticipationLaw
 from fl_epe.silos.upload import Upload
 
-# So many entries of an upload are stored, by which it is detected in an average.
+# Largest number of stored entries of an upload, by which it is detected in an average.
 _MAX_COMPARED = 1 << 16
-# An upload is in an average if its share is more than so many standard errors.
+# An upload is in an average if its share exceeds this number of standard errors.
 _STANDARD_ERRORS = 5.0
-# The upload before it is in the average, too, if its share is more than so many standard errors.
-_LAGGED_ERRORS = 6.0
+# The upload before it is in the average, too, if its share exceeds this number. It is larger, as
+# one false alarm ends the measurements with averages.
+_STANDARD_ERRORS_OF_EARLIER = 6.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,20 @@ class SiloPlan:
     share_scores: bool
     share_design: bool
     too_small: str
+
+
+class RoundSteps(NamedTuple):
+    """The steps of DP-SGD of a round.
+
+    Attributes:
+        num_steps: number of steps.
+        sampling_rate: their largest sampling rate.
+        noise_multiplier: their smallest noise multiplier.
+    """
+
+    num_steps: int
+    sampling_rate: float
+    noise_multiplier: float
 
 
 @dataclasses.dataclass
@@ -91,8 +107,7 @@ class SiloHistory:
     """Facts of the rounds, which are stored as JSON.
 
     Attributes:
-        trained: for each round of DP-SGD the number of steps, their sampling rate and the
-            smallest noise multiplier.
+        trained: the steps of each round of DP-SGD.
         accounted: number of steps in the silo's accountant; ``None`` without an accountant.
         uploads: facts about the uploads that are scored.
         averages: facts about the averages that the silo received.
@@ -108,9 +123,7 @@ class SiloHistory:
         stood_back: errors that ended the audit of a round.
     """
 
-    trained: list[tuple[int, float, float]] = dataclasses.field(
-        default_factory=list
-    )
+    trained: list[RoundSteps] = dataclasses.field(default_factory=list)
     accounted: int | None = None
     uploads: list[UploadFacts] = dataclasses.field(default_factory=list)
     averages: list[AverageFacts] = dataclasses.field(default_factory=list)
@@ -124,9 +137,22 @@ class SiloHistory:
     stood_back: list[str] = dataclasses.field(default_factory=list)
 
     @property
-    def with_steps(self) -> list[tuple[int, float, float]]:
+    def rounds_with_steps(self) -> list[RoundSteps]:
         """``trained``, without rounds that had no step."""
-        return [facts for facts in self.trained if facts[0]]
+        return [steps for steps in self.trained if steps.num_steps]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of DP-SGD in all rounds."""
+        return sum(steps.num_steps for steps in self.trained)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Smallest noise multiplier of a step; 0 without a step."""
+        return min(
+            (steps.noise_multiplier for steps in self.rounds_with_steps),
+            default=0.0,
+        )
 
     def state(self) -> NamedArrays:
         """The history as a named array, for `of_state`."""
@@ -142,8 +168,8 @@ class SiloHistory:
         values["averages"] = [
             AverageFacts(**facts) for facts in values["averages"]
         ]
-        for name in ("received", "trained"):
-            values[name] = [tuple(facts) for facts in values[name]]
+        values["trained"] = [RoundSteps(*steps) for steps in values["trained"]]
+        values["received"] = [tuple(pair) for pair in values["received"]]
         return cls(**values)
 
 
@@ -184,32 +210,34 @@ class SiloMemory:
             server=plan.server,
         )
         self.steps = under(state, "steps.") or None
-        self._vectors = under(state, "vectors.") or _no_vectors(plan)
+        self._vectors = under(state, "vectors.") or _initial_vectors(plan)
 
     def receive(self, model: Vector) -> None:
         """Note a model that the silo received, ``(dim,)``, and the average that led to it."""
         history = self.history
         vectors = self._vectors
-        mark = digest(model)
-        received = [received_mark for received_mark, _ in history.received]
-        is_new = mark not in received
-        if not received:
+        model_hash = digest(model)
+        received_hashes = [earlier_hash for earlier_hash, _ in history.received]
+        is_new = model_hash not in received_hashes
+        if not received_hashes:
             vectors["first"] = model
         elif is_new:
-            self._average(model - vectors["last"])
+            self._note_average(model - vectors["last"])
         else:
             # The server goes on from an earlier model and discards those after it.
-            del history.received[received.index(mark) + 1 :]
-            if len(history.averages) > history.received[-1][1]:
+            del history.received[received_hashes.index(model_hash) + 1 :]
+            _, averages_before = history.received[-1]
+            if len(history.averages) > averages_before:
                 history.rewound = True
         if is_new:
-            history.received.append((mark, len(history.averages)))
+            history.received.append((model_hash, len(history.averages)))
         vectors["last"] = model
         vectors["real"] = np.zeros_like(vectors["real"])
         vectors["hidden before"] = vectors["hidden"]
         vectors["hidden"] = vectors["hidden"][:0]
 
-    def _average(self, difference: Vector) -> None:
+    def _note_average(self, difference: Vector) -> None:
+        """Score the canaries against the average in the difference of two received models."""
         history = self.history
         vectors = self._vectors
         server = self.plan.server
@@ -221,7 +249,14 @@ class SiloMemory:
             )
         else:
             mean = np.asarray(difference / rate)
-        share = self._share(mean)
+        # An upload is detected in an average by its noise.
+        entries = mean[self._compared]
+        if _significant_slope(
+            entries, vectors["hidden before"], _STANDARD_ERRORS_OF_EARLIER
+        ):
+            history.momentum = True
+        slope = _significant_slope(entries, vectors["hidden"], _STANDARD_ERRORS)
+        share = max(slope, 0.0)
         removed: Vector = np.float32(share) * vectors["real"]
         facts = RoundFacts((), 0.0)
         if share:
@@ -234,17 +269,6 @@ class SiloMemory:
             removed = removed + momentum * vectors["removed velocity"]
             vectors["removed velocity"] = removed
         vectors["removed"] = vectors["removed"] + rate * removed
-
-    def _share(self, mean: Vector) -> float:
-        """The share of the last upload in an average, by regression on the upload's noise."""
-        entries = mean[self._compared]
-        share, error = _slope(entries, self._vectors["hidden"])
-        lagged, lagged_error = _slope(entries, self._vectors["hidden before"])
-        if abs(lagged) > _LAGGED_ERRORS * lagged_error:
-            self.history.momentum = True
-        if share > _STANDARD_ERRORS * error:
-            return share
-        return 0.0
 
     @property
     def last(self) -> Vector:
@@ -284,19 +308,34 @@ class SiloMemory:
         vectors["times"] = upload.times
         vectors["hidden"] = upload.hidden[self._compared]
 
-    def record(self, *, averages: bool, **facts: Any) -> AuditRecord:
-        """The record of the averages, or of the uploads."""
-        if averages:
-            vectors = self._vectors
-            # The change of the model without the updates from the silo's own records.
-            final = np.asarray(
-                vectors["last"] - vectors["first"] - vectors["removed"]
-            )
-            return self.averages.record(final=final, **facts)
-        record = self.uploads.record(**facts)
+    def record_of_uploads(self, law: ParticipationLaw) -> AuditRecord:
+        """The record of the uploads, for the participation law of a silo's record in them."""
+        record = self._record(self.uploads, law)
         # The noise of the steps is independent in each upload.
         uncorrelated = RoundCorrelation(np.ones((record.rounds, 1)))
         return dataclasses.replace(record, correlation=uncorrelated)
+
+    def record_of_averages(self, law: ParticipationLaw) -> AuditRecord:
+        """The record of the averages, for the participation law of a silo's record in them."""
+        vectors = self._vectors
+        # The change of the model without the updates from the silo's own records.
+        final = vectors["last"] - vectors["first"] - vectors["removed"]
+        return self._record(self.averages, law, np.asarray(final))
+
+    def _record(
+        self,
+        auditor: RunAuditor,
+        law: ParticipationLaw,
+        final: Vector | None = None,
+    ) -> AuditRecord:
+        noise_multiplier = self.history.noise_multiplier
+        return auditor.record(
+            final=final,
+            participation=law,
+            noise_multiplier=noise_multiplier,
+            sum_noise_multiplier=noise_multiplier,
+            num_canaries=self.plan.num_canaries,
+        )
 
     def state(self) -> NamedArrays:
         """The memory as named arrays, for `of_state`."""
@@ -327,17 +366,23 @@ def _round_facts(unit: float, times: Floats) -> RoundFacts:
     return RoundFacts(present, unit, weights=times[present].tolist())
 
 
-def _no_vectors(plan: SiloPlan) -> NamedArrays:
+def _initial_vectors(plan: SiloPlan) -> NamedArrays:
+    """The vectors of a memory before the first round.
+
+    "first" and "last" are the models that the silo received, and "real" is `Upload.real` of the
+    last upload. "removed" is the part of the model that is due to the silo's own records, and
+    "removed velocity" that part of the server's "velocity".
+    """
     zeros = np.zeros(plan.dim, np.float32)
     names = ["first", "last", "real", "removed"]
     if plan.server.momentum:
         names += ["velocity", "removed velocity"]
     return {
         **dict.fromkeys(names, zeros),
-        # Some entries of the last upload, and of the upload before it.
+        # Some entries of `Upload.hidden` of the last upload, and of the upload before it.
         "hidden": zeros[:0],
         "hidden before": zeros[:0],
-        # How much of each canary is in the last upload.
+        # `Upload.times` of the last upload.
         "times": np.zeros(plan.num_canaries),
     }
 
@@ -362,14 +407,19 @@ def _auditor(
     return auditor
 
 
-def _slope(values: Floats, regressor: Floats) -> tuple[float, float]:
-    """Slope of a regression through the origin, and its standard error.
+def _significant_slope(
+    values: Floats, regressor: Floats, standard_errors: float
+) -> float:
+    """Slope of a regression through the origin; 0 within this number of standard errors of 0.
 
-    Without a regressor the slope is 0, and its error is infinite.
+    It is also 0 if the regressor is 0, or empty.
     """
-    square = float(np.dot(regressor, regressor)) if len(regressor) else 0.0
+    square = float(np.dot(regressor, regressor))
     if not square > 0:
-        return 0.0, math.inf
+        return 0.0
     slope = float(np.dot(values, regressor)) / square
     residual = norm(values - np.float32(slope) * regressor)
-    return slope, residual / math.sqrt(len(regressor) * square)
+    error = residual / math.sqrt(len(regressor) * square)
+    if abs(slope) > standard_errors * error:
+        return slope
+    return 0.0

@@ -13,13 +13,13 @@ from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
 
 UNMEASURED = "unmeasured"
-"""Key of the answer as text, if a silo has no plan for an audit."""
+"""Key under which the answer is stored as text, if no canary could join a round."""
 
 _SCHEMA = 1
 _FILE = "records.npz"
 _CONTENT = "the audit of a silo"
 _MAX_CHARACTERS = 200  # largest length of an error's text
-# The folders in front of the name of a file.
+# The folders of a path, up to the name of the file.
 _FOLDERS = re.compile(r"[^\s'\"]*[/\\](?=[^/\\\s])")
 
 
@@ -90,7 +90,7 @@ class InContext:
 
     def save(self, state: NamedArrays) -> None:
         """See `Place`."""
-        # Only these silos need Flower.
+        # Flower is imported here, as silos with another place may not have it.
         from flwr.app import Array, ArrayRecord
 
         arrays = {
@@ -105,6 +105,7 @@ def place_of(where: Any) -> Place:
     Raises:
         TypeError: if ``where`` is of another type.
     """
+    # The attributes of a Flower `Context`; an import of Flower is slow, and other silos lack it.
     if hasattr(where, "state") and hasattr(where, "node_id"):
         return InContext(where)
     if isinstance(where, str | Path):

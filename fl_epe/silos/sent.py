@@ -53,7 +53,7 @@ def names_of_sent(
 
 
 def _equals(array: np.ndarray, part: Vector) -> bool:
-    """Whether an array has the entries of a vector, in the precision of the array."""
+    """Whether an array has the entries of a vector, rounded to the array's precision."""
     if array.size != part.size or array.dtype.kind != "f":
         return False
     return bool(np.array_equal(array.reshape(-1), part.astype(array.dtype)))

@@ -134,4 +134,4 @@ def test_an_adapter_is_made_without_its_library(name, monkeypatch):
         monkeypatch.setitem(sys.modules, library, None)
     assert getattr(adapters, name)(
         lambda: None, **CLAIM
-    ).claimed == pytest.approx(4.377, abs=1e-3)
+    ).claimed_epsilon == pytest.approx(4.377, abs=1e-3)

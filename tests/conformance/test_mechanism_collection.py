@@ -86,7 +86,7 @@ def test_a_law_refuses_a_norm_that_its_scale_does_not_follow():
 def test_who_samples_has_to_be_said():
     with pytest.raises(
         ValueError,
-        match=r"draws_batches=None to be said with sampling_rate < 1",
+        match=r"draws_batches=None to be set with sampling_rate < 1",
     ):
         Target(noisy_sum, sampling_rate=0.25, **GAUSSIAN)
 
@@ -112,7 +112,7 @@ def test_what_is_proved_of_a_sampled_claim_is_at_its_own_delta():
         (float(a), float(b)) for a, b in zip(fpr, true.fnr(fpr), strict=True)
     ]
     epsilon = max(claim.epsilon(*one, target.delta) for one in rates)
-    assert target.claimed < epsilon <= true.epsilons[-1]
+    assert target.claimed_epsilon < epsilon <= true.epsilons[-1]
     assert claim.epsilon(0.5, 0.5, target.delta) == 0
 
 
@@ -135,6 +135,6 @@ def test_of_batches_that_are_not_sampled_no_more_is_proved_than_they_leak():
 
 def test_what_is_detectable_is_found():
     target = SOUND["gaussian-sum"]
-    least = detectable(target, Profile.of(target), 500, 1e-3)
+    least = detectable(target, 500, 1e-3)
     assert gaussian_epsilon(1.0, 1e-5) < least < 12
-    assert detectable(target, Profile.of(target), 5000, 1e-3) < least
+    assert detectable(target, 5000, 1e-3) < least

@@ -134,7 +134,7 @@ def test_a_loop_without_start_is_audited_and_asks_by_itself():
                 t, grid.send_and_receive(messages)
             )
         audit.ask_silos()
-    assert silos.facts[0].taken == (1, 2)
+    assert silos.facts[0].upload_rounds == (1, 2)
     assert audit.answers()["north"].notes == ("it saw the last model",)
     assert audit.faults == []
 
@@ -173,17 +173,21 @@ def test_unequal_silos_are_told_what_a_partner_leaves():
     energies = np.array([500, 2000, 8000 * 2]) ** 2.0
     for partition, facts in silos.facts.items():
         remaining = np.delete(energies, partition)
-        assert facts.taken == (1, 2, 3)
+        assert facts.upload_rounds == (1, 2, 3)
         assert (facts.rounds, facts.silos, facts.server) == (3, 3, "sgd")
         np.testing.assert_allclose(
-            facts.others, remaining.min() / remaining.sum(), rtol=1e-4
+            facts.remaining_energies,
+            remaining.min() / remaining.sum(),
+            rtol=1e-4,
         )
 
 
 def test_two_allies_see_the_rest():
     silos = FakeSilos()
     run(flower.FedAvg(**PLAIN), silos, allies=2)
-    assert {facts.others for facts in silos.facts.values()} == {(0.0, 0.0, 0.0)}
+    assert {facts.remaining_energies for facts in silos.facts.values()} == {
+        (0.0, 0.0, 0.0)
+    }
     assert {facts.allies for facts in silos.facts.values()} == {2}
 
 
@@ -203,7 +207,7 @@ def test_updates_in_place_of_models_are_understood():
     silos = FakeSilos(updates=True)
     run(Adds(**PLAIN), silos)
     energies = np.array([500, 2000, 8000]) ** 2.0
-    assert silos.facts[0].others == pytest.approx(
+    assert silos.facts[0].remaining_energies == pytest.approx(
         [energies[1] / energies[1:].sum()] * 3, rel=1e-3
     )
 
@@ -229,7 +233,7 @@ def test_masked_uploads_are_not_taken_for_energies():
         return reply
 
     run(flower.FedAvg(**PLAIN), silos, app=app_with_masks)
-    assert {facts.others for facts in silos.facts.values()} == {()}
+    assert {facts.remaining_energies for facts in silos.facts.values()} == {()}
 
 
 @pytest.mark.parametrize(
@@ -368,8 +372,8 @@ def test_a_silo_that_joins_late_and_one_that_dies():
         )
     )
     audit, _ = run(Saving(**PLAIN), late)
-    assert late.facts[0].taken == (1, 2, 3)
-    assert late.facts[1].taken == (2, 3)
+    assert late.facts[0].upload_rounds == (1, 2, 3)
+    assert late.facts[1].upload_rounds == (2, 3)
     assert late.facts[0].silos == 3
     west = audit.answers()["west"]
     assert (west.rounds, west.notes) == (
@@ -518,7 +522,7 @@ def test_a_server_that_was_killed_goes_on(tmp_path):
     assert {
         silo_answer.lines[0].theory for silo_answer in again.answers().values()
     } == {math.inf}
-    assert silos.facts[1].taken == (1, 2, 3, 4, 5)
+    assert silos.facts[1].upload_rounds == (1, 2, 3, 4, 5)
     assert [silo_answer.rounds for silo_answer in again.answers().values()] == [
         5,
         5,
@@ -531,7 +535,7 @@ def test_a_server_that_was_killed_before_the_last_query_asks_it(tmp_path):
     silos = FakeSilos()
     models = _killed(silos, tmp_path, 3)
     again, _ = run(flower.FedAvg(**PLAIN), silos, 0, models[3], folder=tmp_path)
-    assert silos.facts[1].taken == (1, 2, 3)
+    assert silos.facts[1].upload_rounds == (1, 2, 3)
     assert again.answers()["south"].notes == ("it saw the last model",)
 
 
@@ -540,7 +544,7 @@ def test_rounds_that_are_not_in_the_model_are_forgotten(tmp_path):
     models = _killed(silos, tmp_path, 3)
     silos.fails = lambda partition, t: partition == 2
     again, _ = run(flower.FedAvg(**PLAIN), silos, 1, models[2], folder=tmp_path)
-    assert silos.facts[0].taken == (1, 2, 3)
+    assert silos.facts[0].upload_rounds == (1, 2, 3)
     assert (
         "what came after round 2 is forgotten: it is in no model"
         in again.faults
@@ -569,7 +573,7 @@ def test_start_may_be_called_for_each_round():
     with InProcessGrid(silos.app(), 3) as grid:
         for _ in range(3):
             arrays = audit.start(grid, arrays, num_rounds=1).arrays
-    assert silos.facts[0].taken == (1, 2, 3)
+    assert silos.facts[0].upload_rounds == (1, 2, 3)
     assert silos.facts[0].server == "sgd"
     assert audit.faults == []
 
@@ -704,8 +708,13 @@ def test_a_round_in_which_uploads_cannot_be_seen_counts_as_the_worst():
     equal = FederationRound({"north": 1.0, "south": 1.0, "west": 1.0}, "b")
     unseen = FederationRound({"north": None, "south": None, "west": None}, "c")
     log = FederationLog(rounds=[visible, unseen, equal])
-    assert log.facts("north", allies=1).others == (0.25, 0.25, 0.5)
-    assert FederationLog(rounds=[unseen]).facts("north", allies=1).others == ()
+    assert log.facts("north", allies=1).remaining_energies == (0.25, 0.25, 0.5)
+    assert (
+        FederationLog(rounds=[unseen])
+        .facts("north", allies=1)
+        .remaining_energies
+        == ()
+    )
 
 
 def test_only_rounds_that_released_a_model_have_a_number():
@@ -715,7 +724,7 @@ def test_only_rounds_that_released_a_model_have_a_number():
         FederationRound({"north": 1.0, "south": 1.0}, "c"),
     ]
     facts = FederationLog(rounds=rounds).facts("south", allies=1)
-    assert (facts.taken, facts.rounds, facts.silos) == ((2,), 2, 2)
+    assert (facts.upload_rounds, facts.rounds, facts.silos) == ((2,), 2, 2)
 
 
 def test_an_answer_is_read_as_it_was_sent():

@@ -174,7 +174,7 @@ def test_noise_that_repeats_after_a_resume():
     assert resumed.checks() == health.checks()
     resumed.add({"a": rounds[2, :20], "b": rounds[2, 20:]})
     assert "rounds 3 and 7" in fault(resumed.checks())
-    with pytest.raises(ValueError, match="amounts"):
+    with pytest.raises(ValueError, match="Expected state="):
         NoiseHealth({"a": 20}).restore(health.state())
 
 
@@ -321,7 +321,7 @@ def test_bad_arguments():
         check_noise([1.0], 1.0, distribution="cauchy")
     with pytest.raises(ValueError, match="level"):
         check_noise([1.0], 1.0, level=2.0)
-    with pytest.raises(ValueError, match="arrays and sizes of before"):
+    with pytest.raises(ValueError, match="arrays and sizes of the first round"):
         check_noise([{"a": [1.0]}, {"b": [1.0]}], 1.0)
 
 

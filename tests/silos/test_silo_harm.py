@@ -77,7 +77,7 @@ def assert_not_measured(answer, reason):
         (SiloMemory, "receive"),
         (InMapping, "load"),
         (LocalRound, "begin"),
-        (LocalRound, "_next"),
+        (LocalRound, "_next_gradient"),
         (CanarySet, "combine"),
         (SeenSteps, "add"),
     ],

@@ -162,13 +162,14 @@ class FederationFacts:
 
     Attributes:
         rounds: number of the federation's rounds that released a model.
-        taken: the rounds among these in which the silo's upload arrived, counted from 1.
+        upload_rounds: the numbers, from 1, of the rounds among these in which the silo's upload
+            arrived.
         silos: the number of silos that took part; ``None`` if it is not known.
-        others: for each round of ``taken``, the uploads of the other silos without a partner and
-            its allies: their share of the energy of all other silos' weighted uploads, in
-            [0, 1]. It is empty if uploads cannot be seen. ε against a partner is then measured
-            only if the silo was configured for silos that are all alike.
-        allies: number of silos that collude, including the partner.
+        remaining_energies: for each of ``upload_rounds`` the share of the energy of the other
+            silos' weighted uploads that remains without those of a partner and its allies, in
+            [0, 1]; empty if nobody can see uploads. A partner is then measured only if the silo
+            was configured for silos that are all alike.
+        allies: number of silos that collude, a partner included.
         server: "sgd" if the average moves the model, with ``momentum``; else the name of the
             server's optimizer.
         momentum: the server's momentum.
@@ -176,9 +177,9 @@ class FederationFacts:
     """
 
     rounds: int
-    taken: tuple[int, ...]
+    upload_rounds: tuple[int, ...]
     silos: int | None
-    others: tuple[float, ...] = ()
+    remaining_energies: tuple[float, ...] = ()
     allies: int = 1
     server: str = "sgd"
     momentum: float = 0.0
@@ -197,8 +198,8 @@ class FederationFacts:
         """
         try:
             values = json.loads(text)
-            values["taken"] = tuple(values["taken"])
-            values["others"] = tuple(values["others"])
+            for name in ("upload_rounds", "remaining_energies"):
+                values[name] = tuple(values[name])
             return cls(**values)
         except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(

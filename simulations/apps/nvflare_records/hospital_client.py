@@ -40,9 +40,9 @@ def federation(hospital: str, rounds: Sequence[int], meta: Mapping[str, Any]) ->
     left = 1 - max(noise) / sum(noise)
     return FederationFacts(
         rounds=int(meta["current_round"]) + 1,
-        taken=tuple(rounds),
+        upload_rounds=tuple(rounds),
         silos=len(sites),
-        others=(left,) * len(rounds),
+        remaining_energies=(left,) * len(rounds),
     )
 
 
