@@ -19,7 +19,6 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.flower.client_canaries import HINTS
-from fl_epe.flower.fault_log import FaultLog
 from fl_epe.flower.phase import Over
 from fl_epe.flower.recording import Recording
 from fl_epe.mechanism import ServerSGD
@@ -60,14 +59,12 @@ class RunOutcome:
 
     Attributes:
         recording: the measurements.
-        faults: the faults of the run.
         over: the phase with the reason why the audit is over; ``None`` before that.
         stop: the early stop of a run that a rule ended before its last round; else ``None``.
         stop_rule: the rule that ended the run, in words.
     """
 
     recording: Recording
-    faults: FaultLog
     over: Over | None
     stop: EarlyStop | None
     stop_rule: str
@@ -136,7 +133,9 @@ class RunOutcome:
                 if measured
                 else _CLIENTS_NOISE
             )
-        dominated = self.faults.book.counts.get(FaultKind.DOMINANT_UPDATE, 0)
+        dominated = self.recording.faults.book.counts.get(
+            FaultKind.DOMINANT_UPDATE, 0
+        )
         if dominated > _MANY_ROUNDS * self.recording.state.index:
             yield _OFTEN_DOMINATED
         dominant = self.dominant_node()
@@ -174,7 +173,7 @@ class RunOutcome:
 
     def all_faults(self) -> list[str]:
         """The faults so far, in sentences."""
-        faults = self.faults.book.messages
+        faults = self.recording.faults.book.messages
         for text in (self._missing(), self.dominant_node()):
             if text is not None:
                 faults.append(text)
@@ -246,7 +245,7 @@ class RunOutcome:
             step_faults=(*noise_faults, *client_noise.faults),
             noise=(*noise, *client_noise.sentences),
             plan=tuple(plan),
-            not_measured=self._missing() or self.faults.first_failure,
+            not_measured=self._missing() or self.recording.faults.first_failure,
             last_model_is_finite=recording.last_is_finite,
             last_model_is_final=is_final,
             clients_add_noise=self._clients_add_noise(),

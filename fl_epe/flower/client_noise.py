@@ -87,7 +87,9 @@ class ClientNoise:
                 if node not in self._reported_nodes:
                     self._reported_nodes.add(node)
                     text = f"node {node}: {ratio:.2g} times the noise that other nodes seem to add"
-                    faults.observed(index, FaultKind.NOISE_UNLIKE_OTHERS, text)
+                    faults.report_fault(
+                        index, FaultKind.NOISE_UNLIKE_OTHERS, text
+                    )
             return
         promised = self.promised or self._begin(self._promise, layout)
         self.promised = promised
@@ -109,7 +111,9 @@ class ClientNoise:
         for sender, text in promised.faults.items():
             if sender not in earlier_faults:
                 kind = FaultKind.NOISE_NOT_PROMISED
-                faults.observed(index, kind, text, "noise is not as promised: ")
+                faults.report_fault(
+                    index, kind, text, "noise is not as promised: "
+                )
 
     def _begin(self, promise: LocalDp, layout: Layout) -> PromisedNoise:
         num_entries = {

@@ -7,7 +7,7 @@ from fl_epe.auditing import FaultBook, FaultKind
 
 # A child of Flower's logger, so that its messages are shown with Flower's own.
 logger = logging.getLogger("flwr.fl_epe")
-# The kinds of faults for `FaultLog.failed`.
+# The kinds of faults for `FaultLog.report_failure`.
 _FAILURES = (
     FaultKind.AUDIT_STOOD_BACK,
     FaultKind.CANARY_UNUSED,
@@ -43,7 +43,7 @@ class FaultLog:
         self._logged.add(text)
         return True
 
-    def failed(
+    def report_failure(
         self,
         index: int,
         failure: str,
@@ -76,7 +76,7 @@ class FaultLog:
             text = f"{text}; it could not be logged: {described(error)}"
             self.book.add(index, kind, text)
 
-    def observed(
+    def report_fault(
         self, index: int, kind: FaultKind, text: str, intro: str = ""
     ) -> None:
         """Add a fault of a node, and log it.

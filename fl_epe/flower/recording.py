@@ -144,7 +144,7 @@ class Recording:
             self.noise.restore(under(saved.scores, "noise."))
             self.contributions.restore(under(saved.scores, "nodes."))
             promised = under(saved.scores, "promised.")
-            self.client_noise.restore(saved.whole, promised)
+            self.client_noise.restore(saved.full_layout, promised)
 
     def arrays(self) -> NamedArrays:
         """The state as named arrays, for `resume`."""
@@ -162,12 +162,10 @@ class Recording:
         while self.auditor.rounds < self.state.index:
             self.auditor.observe(None, RoundFacts())
 
-    def is_last(self, arrays: object) -> bool:
+    def is_last(self, arrays: ArrayRecord | None) -> bool:
         """Whether these arrays are the newest model."""
         layout = self.state.layout
-        if layout is None or self.last is None:
-            return False
-        if not isinstance(arrays, ArrayRecord):
+        if layout is None or self.last is None or arrays is None:
             return False
         try:
             return np.array_equal(layout.flatten(arrays), self.last)
@@ -186,12 +184,15 @@ class Recording:
                     model = digest(layout.flatten(arrays))
                 models[self.state.index] = model
 
-    def release(
-        self, layout: Layout, arrays: ArrayRecord | None
-    ) -> Vector | None:
-        """The model that a round released, if it is finite; otherwise a fault is added."""
+    def release(self, arrays: ArrayRecord | None) -> Vector | None:
+        """Store the model that a round released, if it is finite; otherwise add a fault.
+
+        Returns:
+            The model as a vector; ``None`` without a finite one.
+        """
         text = "the strategy released no model"
-        if arrays:
+        layout = self.state.layout
+        if arrays and layout is not None:
             theta = layout.flatten(arrays)
             self.last_is_finite = math.isfinite(norm(theta))
             if self.last_is_finite:

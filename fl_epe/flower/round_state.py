@@ -101,6 +101,7 @@ class RoundState:
         grid: the grid by which clients are asked.
         sent: the messages that are sent.
         withheld: the messages that are not sent, as a canary replaces the client.
+        canaries_may_join: whether canaries join the replies.
         cohort: the numbers of the canaries that should take part.
         clients: the client of each real reply, by the ``id`` of its content.
         absent: the number of clients and canaries whose update was lost.
@@ -122,6 +123,7 @@ class RoundState:
     grid: Grid
     sent: list[Message]
     withheld: list[Message] = dataclasses.field(default_factory=list)
+    canaries_may_join: bool = False
     cohort: list[int] = dataclasses.field(default_factory=list)
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     absent: int = 0
@@ -135,8 +137,9 @@ class RoundState:
     def __post_init__(self) -> None:
         self.update_norm = self.clip_norm
 
-    def without_canaries(self) -> None:
+    def remove_canaries(self) -> None:
         """Remove the canaries, and the observations of the strategy's call with them."""
+        self.canaries_may_join = False
         self.canaries = CanaryReplies()
         self.call = StrategyCall()
 

@@ -54,7 +54,7 @@ def _note_problem(
     if run.state.index > 0:
         problems.append(f"The report is incomplete: {error_text(error)}")
         index = run.state.index - 1
-        run.failed("the report could not be made", error, index)
+        run.report_failure("the report could not be made", error, index)
 
 
 def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
@@ -71,7 +71,7 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
             write_files()
         except OSError as error:
             index = run.state.index - 1
-            run.failed(f"{name} could not be written", error, index)
+            run.report_failure(f"{name} could not be written", error, index)
             notes.append(f"{name} could not be written: {error}")
 
     if folder is not None:

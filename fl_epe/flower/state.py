@@ -47,7 +47,7 @@ class AuditState:
         ordered: the numbers of canaries that were ordered from clients.
         answered: the numbers of canaries with which clients answered.
         refused: the reasons of clients that sent their own update.
-        arguments: the arguments of the saved audit, see `fingerprint`.
+        arguments: the arguments of the saved audit, see `fixed_arguments`.
         index: the number of completed rounds.
         layout: the layout of the model; ``None`` before the first round.
         unmoved: the names of arrays that canaries did not move in some rounds, see

@@ -592,7 +592,15 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["goes_on_after", "check", "take", "own", "save", "_look"]
+    "name",
+    [
+        "rounds_before",
+        "check",
+        "pop_saved",
+        "note_continued",
+        "save",
+        "_read",
+    ],
 )
 def test_whatever_fails_the_run_ends_with_an_audit(
     tmp_path, monkeypatch, name, killed
