@@ -69,9 +69,9 @@ class AuditedStrategy(Strategy):
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """Call the strategy's own ``start`` with the audit; arguments and result are the same."""
-        original = self._hooks.replaced("start")
-        if original is not None:
-            return original(*arguments, **named)
+        if "start" in self._hooks.calling:
+            # A user has replaced the instance's ``start`` by a function that calls this one.
+            return type(self.strategy).start(self.strategy, *arguments, **named)
         if self._is_enabled:
             return self._start_audited(*arguments, **named)
         return self.strategy.start(*arguments, **named)
