@@ -33,11 +33,11 @@ class FaultLog:
 
     @property
     def first_failure(self) -> str | None:
-        """The first part of the audit that could not be done, and why."""
+        """The first failure of the audit, with its reason; ``None`` without one."""
         return self.book.first(*_FAILURES)
 
     def is_new(self, text: str) -> bool:
-        """Whether a text was not logged before; from now on it counts as logged."""
+        """Note a text as logged, and return whether it was not logged before."""
         if text in self._logged:
             return False
         self._logged.add(text)
@@ -72,7 +72,7 @@ class FaultLog:
                 "Where it happened",
                 exc_info=reason if isinstance(reason, Exception) else None,
             )
-        except Exception as error:  # noqa: BLE001 - of the log itself
+        except Exception as error:  # noqa: BLE001 - a user's log handler may raise any error
             text = f"{text}; it could not be logged: {described(error)}"
             self.book.add(index, kind, text)
 

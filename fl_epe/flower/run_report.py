@@ -50,7 +50,8 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
 def _note_problem(
     run: AuditedRun, error: Exception, problems: list[str]
 ) -> None:
-    # Before the first round, there is nothing to report.
+    """Add an error to the problems that are reported, and to the faults of the run."""
+    # Before the first round, every report lacks an ε, which is no problem.
     if run.state.index > 0:
         problems.append(f"The report is incomplete: {error_text(error)}")
         index = run.state.index - 1
@@ -58,6 +59,7 @@ def _note_problem(
 
 
 def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
+    """The report of a run with a record; see `report`."""
     # This package is slow to import.
     from fl_epe.reporting import as_text, summarize, write_report
 
@@ -84,11 +86,12 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
 
 
 def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
+    """The report of a run without a record, with the reason; see `report`."""
     from fl_epe.reporting import as_text, summarize_unmeasured, write_report
 
     outcome = run.outcome
     values = {"delta": run.settings.delta} | run.faults.book.values()
-    # The report has the reason even without the configuration.
+    # The reason is reported even if the configuration is not known.
     with contextlib.suppress(Exception):
         design = outcome.design().to_settings()
         values["config"] = design | dataclasses.asdict(outcome.findings())

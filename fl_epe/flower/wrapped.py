@@ -21,7 +21,7 @@ _FLOWER_DP = (
     flower.DifferentialPrivacyClientSideFixedClipping,
     _ADAPTIVE[1],
 )
-_NAMED = 3  # the number of arrays that a text names
+_MAX_NAMED = 3  # the number of arrays that a text names
 _AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 _REFUSED = {
     (
@@ -49,7 +49,7 @@ class Wrapped:
         clips_on_server: whether the server clips the updates that it receives.
         plain_layers: whether all layers around the innermost are Flower's own DP wrappers.
         noise_is_apart: whether the outermost of two strategies only adds noise to the result of
-            the other one.
+            the other one, so that the noise can be measured.
         averages: whether the arrays are averaged by weight, so that a canary's share is known.
             The ``aggregate_train`` of a subclass is observed when it runs, see `shares_of`.
         reply_kind: the kind of replies, as far as the strategy's type shows it.
@@ -79,6 +79,7 @@ class Wrapped:
         self.plain_layers = all(
             isinstance(layer, _FLOWER_DP) for layer in layers[:-1]
         )
+        # Functions of the instance that somebody has replaced.
         replaced = vars(strategy).keys() & {
             "aggregate_train",
             "_add_noise_to_aggregated_arrays",
@@ -167,7 +168,7 @@ class Wrapped:
             return None
         text = (
             f"The noise is added after {type(base).__name__} has made its step: the clip norm does"
-            " not bound what one client moves, and the analytical ε does not hold."
+            " not bound how far one client moves the model, and the analytical ε does not hold."
         )
         if isinstance(base, flower.FedAvgM):
             text += (
@@ -180,17 +181,17 @@ class Wrapped:
         """A caveat about arrays that DP may not clip; ``None`` without such arrays."""
         names = [
             name
-            for name, a in arrays.items()
-            if not a.shape or "float" not in a.dtype
+            for name, array in arrays.items()
+            if not array.shape or "float" not in array.dtype
         ]
         if not names or not self._has_dp:
             return None
-        shown = ", ".join(names[:_NAMED]) + (
-            ", …" if len(names) > _NAMED else ""
-        )
+        shown = ", ".join(names[:_MAX_NAMED])
+        if len(names) > _MAX_NAMED:
+            shown += ", …"
         return (
-            f"No ε holds for what clients answer in {shown}: no canary moves it, and Flower's DP"
-            " may not clip it (numbers without an axis, and integers from Flower 1.45 on)."
+            f"No ε holds for what clients answer in {shown}: no canary moves these arrays, and"
+            " Flower's DP may not clip them (0-d arrays, and integers from Flower 1.45 on)."
         )
 
     def noise_multipliers(
@@ -209,8 +210,9 @@ class Wrapped:
         for layer in self.layers:
             if isinstance(layer, _ADAPTIVE) and layer.noise_multiplier > 0:
                 z = layer.noise_multiplier
-                count_std = layer.clipped_count_stddev
-                return (z**-2 + (2 * count_std) ** -2) ** -0.5, z
+                # A client's vote, minus 1/2, is ±1/2: the sensitivity of the count.
+                z_of_count = 2 * layer.clipped_count_stddev
+                return (z**-2 + z_of_count**-2) ** -0.5, z
             if isinstance(layer, _FLOWER_DP):
                 return layer.noise_multiplier, layer.noise_multiplier
         return None, None
@@ -230,5 +232,5 @@ def _check(strategy: Strategy, *, with_canaries: bool) -> None:
             )
     if getattr(strategy, "audits_itself", False):
         raise ValueError(
-            f"Expected a strategy that does not audit itself already, got {name}."
+            f"Expected a strategy that is not audited already, got {name}."
         )

@@ -203,7 +203,7 @@ def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     assert not record.presence.any()
     text = " ".join(audit.report(tmp_path).split())
     assert text.startswith(
-        "Not measured, as round 1, no canary takes part: Of 30 canaries 0"
+        "Not measured, as round 1, no canary takes part: Of 30 canaries, 0"
     )
     assert "could not be made" not in text
     written = json.loads((tmp_path / "report.json").read_text())

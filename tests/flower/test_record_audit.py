@@ -690,7 +690,7 @@ def test_arguments_are_checked(wrong):
 
 def test_audits_do_not_nest():
     inside = RecordAudit(flower.FedAvg(**PLAIN), delta=DELTA)
-    with pytest.raises(ValueError, match="does not audit itself already"):
+    with pytest.raises(ValueError, match="is not audited already"):
         RecordAudit(inside, delta=DELTA)
 
 
