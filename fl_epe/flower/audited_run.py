@@ -110,7 +110,7 @@ class AuditedRun:
         match self.state.inject:
             case "auto":
                 self.state.inject = "replace"
-                consequence = "from the next round on canaries answer in the place of clients"
+                consequence = "from the next round on, canaries replace clients"
             case "replace" | "none":
                 self.state.inject = "none"
                 consequence = "no canary takes part any more"
@@ -189,7 +189,7 @@ class AuditedRun:
         if saved is None:
             return
         with self.noting_failure(
-            "the saved audit cannot go on, and a new one begins"
+            "the saved audit cannot continue, and a new one begins"
         ):
             rounds_done = self.checkpoint.rounds_before(saved, arrays)
             if rounds_done is None:
@@ -210,7 +210,7 @@ class AuditedRun:
             logger.info(
                 "Audit: goes on after round %d of %s",
                 rounds_done,
-                state.rounds or "some",
+                state.rounds or "an unknown number",
             )
             if rounds_done < saved.audit.index:
                 rounds = f"rounds {rounds_done + 1} to {saved.audit.index}"
@@ -235,11 +235,15 @@ class AuditedRun:
     def _begin(
         self, arrays: ArrayRecord, num_messages: int, grid: Grid
     ) -> Layout:
-        """Plan the audit in the first round, and return the layout of the model."""
+        """Plan the audit in the first round, and begin to record.
+
+        Returns:
+            The layout of the model.
+        """
         settings = self.settings
         layout = Layout.of(arrays, settings.leave_out)
         nodes = None
-        # A grid need not know its nodes.
+        # Grids may not know their nodes, and may raise any error.
         with contextlib.suppress(Exception):
             nodes = max(num_messages, len(list(grid.get_node_ids())))
         if settings.clients is not None:
@@ -380,6 +384,7 @@ class AuditedRun:
         self, current: RoundState, replies: list[Message]
     ) -> None:
         """Detect nodes that dominate the round, and test the noise of clients."""
+        # Clients may have sent replies with canaries.
         canaries = {id(reply) for reply in current.canaries.replies}
         real = [
             reply for reply in readable(replies) if id(reply) not in canaries
@@ -478,7 +483,7 @@ class AuditedRun:
 
         Canaries that the strategy did not use are a fault.
         """
-        averaging, shares = averaging_of(self.wrapped, current) or (None, None)
+        averaging, shares = averaging_of(self.wrapped, current)
         if current.updates is not None:
             self.recording.contributions.add(current.updates, shares)
         facts, vectors = current.settle(shares)
@@ -495,14 +500,17 @@ class AuditedRun:
                 times=unused,
             )
         if facts.present:
-            self.state.note(self.state.index).averaged = averaging or ""
+            self.state.note(self.state.index).averaged = averaging
         return facts, vectors
 
     def stops_above(
         self, epsilon: float, *_arguments: object, **_named: object
     ) -> bool:
-        """Whether the lower bound on ε so far is above ``epsilon``: `CanaryAudit.stop_when`."""
-        with self.noting_failure("the rule to stop could not be asked"):
+        """Whether the lower bound on ε so far is above ``epsilon``: `CanaryAudit.stop_when`.
+
+        If it is, the run is noted as stopped after this round.
+        """
+        with self.noting_failure("the rule to stop could not be evaluated"):
             auditor = self.recording.auditor
             z, _ = self.recording.noise_multipliers()
             metrics = auditor.metrics_so_far(z, self.wrapped.expected_replies())

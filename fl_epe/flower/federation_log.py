@@ -49,7 +49,7 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
     check_probability("delta", answer.delta)
     check_probability("confidence", answer.confidence)
     lines = {line.adversary: _checked(line) for line in answer.lines}
-    # The name may be the text of the node's id, which `FederationLog` names in another way.
+    # A silo without a name sends the number of its node, see `SiloAnswer`.
     name = answer.silo if answer.silo not in ("", str(node)) else f"node {node}"
     return dataclasses.replace(
         answer,
@@ -107,11 +107,10 @@ class FederationRound:
     released: bool = True
     averaged: bool = True
 
-    def share_beside_allies(self, silo: str, allies: int) -> float | None:
-        """The share of the ``silo``'s other silos' energy that does not come from colluding ones.
+    def share_without_allies(self, silo: str, allies: int) -> float | None:
+        """The share of the other silos' energy that remains without the ``allies`` largest.
 
-        The ``allies`` other silos with the largest energies collude. ``None`` if an energy is
-        not known.
+        ``None`` if the energy of another silo is not known.
         """
         energies = list[float]()
         for name, energy in self.energies.items():
@@ -123,7 +122,8 @@ class FederationRound:
         total = sum(energies)
         if not total:
             return 0.0
-        return sum(energies[: max(0, len(energies) - allies)]) / total
+        num_remaining = max(0, len(energies) - allies)
+        return sum(energies[:num_remaining]) / total
 
 
 @dataclasses.dataclass
@@ -261,7 +261,7 @@ class FederationLog:
             t for t, past in enumerate(released, 1) if silo in past.energies
         ]
         shares = [
-            released[t - 1].share_beside_allies(silo, allies) for t in numbers
+            released[t - 1].share_without_allies(silo, allies) for t in numbers
         ]
         visible = [share for share in shares if share is not None]
         if not visible:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import MetricRecord
@@ -66,22 +65,17 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     record = run.record()
     summary = summarize(record)
     notes = list[str]()
-
-    def write(name: str, write_files: Callable[[], object]) -> None:
-        """Write files; if that fails, the report is still returned, with a note."""
-        try:
-            write_files()
-        except OSError as error:
-            index = run.state.index - 1
-            run.report_failure(f"{name} could not be written", error, index)
-            notes.append(f"{name} could not be written: {error}")
-
     if folder is not None:
-        write("record.npz", lambda: record.save(folder / "record.npz"))
-        write("the report's files", lambda: write_report(summary, folder))
-    run.loggers.close(summary.metrics(), None if notes else folder)
-    if folder is not None and not notes:
-        notes.append(f"Report: {folder / 'report.html'}")
+        try:
+            record.save(folder / "record.npz")
+            write_report(summary, folder)
+            notes.append(f"Report: {folder / 'report.html'}")
+        except OSError as error:
+            failure = "the report's files could not be written"
+            run.report_failure(failure, error, run.state.index - 1)
+            notes.append(f"{failure}: {error}")
+            folder = None
+    run.loggers.close(summary.metrics(), folder)
     return "\n".join([as_text(summary, details=details).rstrip(), *notes])
 
 

@@ -78,7 +78,8 @@ def check_share(
         may_be_all: whether a round may have canaries without real clients.
     """
     is_too_much = canaries > largest_share * (canaries + real) + _ROUNDING
-    if is_too_much or (canaries and real <= 0 and not may_be_all):
+    has_no_real = canaries > 0 and real <= 0
+    if is_too_much or (has_no_real and not may_be_all):
         raise ValueError(
             f"Expected canaries to be at most {largest_share:.0%} of a round, got {canaries:g}"
             f" beside {real:g} of real clients ({canaries / (canaries + real):.0%}): lower"

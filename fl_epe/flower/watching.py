@@ -73,8 +73,8 @@ def shares_of(
 
 def averaging_of(
     wrapped: Wrapped, current: RoundState
-) -> tuple[str, Shares] | None:
-    """The way in which replies were averaged, and their shares; ``None`` if not known."""
+) -> tuple[str, Shares | None]:
+    """The way in which replies were averaged, and their shares; "" and ``None`` if not known."""
     key = wrapped.weighted_by()
     call = current.call
     # Replies may lack weights that are numbers, or arrays that fit.
@@ -94,10 +94,12 @@ def averaging_of(
             }
         if call.innermost is not None and wrapped.plain_layers:
             preferred = wrapped.arrays_key()
-            return shares_of(
+            averaging = shares_of(
                 call.innermost, key, current.layout, preferred, call.used
             )
-    return None
+            if averaging is not None:
+                return averaging
+    return "", None
 
 
 def note_noise(health: NoiseHealth, current: RoundState, theta: Vector) -> None:
