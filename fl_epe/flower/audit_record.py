@@ -75,10 +75,6 @@ class RunOutcome:
         is_server = self.recording.settings.clients is None
         return is_server and self.recording.state.rounds is not None
 
-    @property
-    def _is_longer(self) -> bool:
-        return self.over is not None and self.over.is_longer
-
     def record(self) -> AuditRecord:
         """The record of the run so far.
 
@@ -238,7 +234,8 @@ class RunOutcome:
         if recording.wrapped.noise_std() is not None:
             noise, noise_faults = recording.noise.findings()
         client_noise, client_noise_faults = recording.client_noise.findings()
-        is_final = state.rounds in (None, state.index) and not self._is_longer
+        is_longer = self.over is not None and self.over.is_longer
+        is_final = state.rounds in (None, state.index) and not is_longer
         return Findings(
             step_faults=(*noise_faults, *client_noise_faults),
             noise=(*noise, *client_noise),

@@ -2,7 +2,6 @@
 
 import abc
 import contextlib
-import functools
 import inspect
 import operator
 import time
@@ -94,19 +93,25 @@ class AuditedStrategy(Strategy):
         grid: Grid,
     ) -> Any:
         """The strategy's messages, with the audit."""
-        configure = self._hooks.replaced("configure_train")
-        if configure is None:
-            configure = self._configure_audited
-        return configure(server_round, arrays, config, grid)
+        return self._hooks.run(
+            self._configure_audited,
+            "configure_train",
+            server_round,
+            arrays,
+            config,
+            grid,
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> Any:
         """The strategy's aggregate of the replies, with the audit."""
-        aggregate = self._hooks.replaced("aggregate_train")
-        if aggregate is None:
-            aggregate = self._aggregate_audited
-        return aggregate(server_round, list(replies))
+        return self._hooks.run(
+            self._aggregate_audited,
+            "aggregate_train",
+            server_round,
+            list(replies),
+        )
 
     @abc.abstractmethod
     def _start_audited(self, *arguments: Any, **named: Any) -> Any:
@@ -282,17 +287,23 @@ class Attachment:
         self._results.append(result)
         return result
 
-    def replaced(self, name: str) -> Callable[..., Any] | None:
-        """The function of the strategy's class, if the instance's function is being called.
+    def run(
+        self, audited: Callable[..., Any], name: str, *arguments: Any
+    ) -> Any:
+        """Call an audit's function, unless the strategy's own function is being called.
 
-        In that case, a user has replaced the instance's function by one that calls the audit's
-        function in turn. ``None`` in all other cases.
+        In that case, a user has replaced the instance's function by one that calls the audit in
+        turn. The function of the strategy's class is then called.
+
+        Args:
+            audited: the audit's function.
+            name: the name of the strategy's own function.
+            arguments: the arguments of either function.
         """
-        if name not in self.calling:
-            return None
-        return functools.partial(
-            getattr(type(self._strategy), name), self._strategy
-        )
+        if name in self.calling:
+            function = getattr(type(self._strategy), name)
+            return function(self._strategy, *arguments)
+        return audited(*arguments)
 
 
 class StandIn:

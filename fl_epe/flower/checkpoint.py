@@ -223,7 +223,9 @@ class Checkpoint:
         except ValueError:
             return None
         models = saved.audit.models
-        rounds = [t for t, earlier in models.items() if earlier == model]
+        rounds = [
+            t for t, saved_model in models.items() if saved_model == model
+        ]
         if not rounds:
             return None
         rounds_done = max(rounds)
@@ -239,7 +241,7 @@ class Checkpoint:
         return rounds_done
 
     def check(self, saved: AuditState) -> None:
-        """Raise a `SettingsError` for the first argument whose value differs from before."""
+        """Raise a `SettingsError` for the first argument whose value differs from that saved."""
         settings = self._settings
         remedy = (
             "use the same arguments as before, or another checkpoint folder"
@@ -249,13 +251,14 @@ class Checkpoint:
                 f"Expected seed=… to be the seed of the audit in the checkpoint; {remedy}."
             )
         arguments = fixed_arguments(settings, self._wrapped)
-        before = saved.arguments | {"rounds": saved.rounds}
+        saved_arguments = saved.arguments | {"rounds": saved.rounds}
         if settings.rounds is not None:
             arguments["rounds"] = settings.rounds
         for name, value in arguments.items():
-            if value != before.get(name):
+            saved_value = saved_arguments.get(name)
+            if value != saved_value:
                 raise SettingsError(
-                    f"Expected {name}={value!r} to be {before.get(name)!r}, as in the audit in the"
+                    f"Expected {name}={value!r} to be {saved_value!r}, as in the audit in the"
                     f" checkpoint; {remedy}."
                 )
 
@@ -320,6 +323,7 @@ class Checkpoint:
         path = self._path("audit")
         if not self._is_ours:
             self._set_aside(path)
+            # An array's name may be no name of a file.
             model = {
                 f"{i}": read_only(array)
                 for i, array in enumerate(start.values())

@@ -66,12 +66,14 @@ class AuditPlan:
 
     def sentences(self) -> list[str]:
         """The plan in plain English."""
-        lines = [] if self.load is None else self.load.sentences()
-        if self.load is None and self.canaries:
-            lines = [
+        lines = list[str]()
+        if self.load is not None:
+            lines += self.load.sentences()
+        elif self.canaries:
+            lines.append(
                 f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
                 f" {self.clients} clients: {self.largest_share:.0%} of the replies."
-            ]
+            )
         if self.replaced:
             lines.append(
                 f"Up to {self.replaced} of {self.clients} clients a round are not asked, as"
@@ -128,10 +130,17 @@ def spread(
     *,
     replaces: bool,
 ) -> Booleans:
-    """Whether each canary of ``number``, or of a load, is in each round, shape ``(T, k)``.
+    """Whether each canary is in each round, shape ``(T, k)``.
 
     If canaries replace clients, none is in the first of several rounds, as the clients' weights
     are not known before.
+
+    Args:
+        settings: the settings of the audit.
+        rounds: the number T of rounds.
+        number: the number k of canaries, without a load.
+        load: the load, each place of which has one or several canaries.
+        replaces: whether canaries replace clients.
     """
     places = number
     participations = settings.participations or 1.0
@@ -142,10 +151,12 @@ def spread(
     if not places or not participations:
         return np.zeros((rounds, 0), bool)
     rng = generator(settings.canary_seed, _SCHEDULE)
-    first = 1 if replaces and rounds > 1 else 0
-    later_rounds = rounds - first
+    empty_rounds = 1 if replaces and rounds > 1 else 0
+    later_rounds = rounds - empty_rounds
     schedule = ShuffledEpochs(later_rounds, min(participations, later_rounds))
-    by_place = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))
+    by_place = np.pad(
+        presence(schedule, places, rng), ((empty_rounds, 0), (0, 0))
+    )
     if load is None:
         return by_place
     return load.presence(by_place, rng)

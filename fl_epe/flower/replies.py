@@ -33,6 +33,7 @@ _MIN_ENTRIES = 256
 # this number of standard deviations.
 _LEVEL = 1e-3
 _MAX_COSINE_DEVIATIONS = 5
+# The usual names of the loss of a client's training.
 _LOSSES = ("train_loss", "train-loss", "loss")
 
 
@@ -42,13 +43,8 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 
 
 def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
-    """The loss of the training in each record of metrics that has one."""
-    losses = [
-        record.get(name)
-        for record in metrics
-        for name in _LOSSES
-        if name in record
-    ]
+    """The losses of the training in records of metrics."""
+    losses = [record.get(name) for record in metrics for name in _LOSSES]
     return [float(loss) for loss in losses if isinstance(loss, int | float)]
 
 

@@ -62,13 +62,13 @@ class Wrapped:
     def __init__(
         self, strategy: Strategy, *, with_canaries: bool = True
     ) -> None:
-        _check(strategy, with_canaries=with_canaries)
         layers = [strategy]
         inner = getattr(strategy, "strategy", None)
         while isinstance(inner, Strategy):
-            _check(inner, with_canaries=with_canaries)
             layers.append(inner)
             inner = getattr(inner, "strategy", None)
+        for layer in layers:
+            _check(layer, with_canaries=with_canaries)
         self.layers = layers
         self.base = layers[-1]
         names = [type(layer).__name__ for layer in layers]
@@ -76,17 +76,14 @@ class Wrapped:
         self.clips_on_server = any(
             isinstance(layer, _ON_SERVER) for layer in layers
         )
-        self.plain_layers = all(
-            isinstance(layer, _FLOWER_DP) for layer in layers[:-1]
-        )
+        are_dp = [isinstance(layer, _FLOWER_DP) for layer in layers[:-1]]
+        self._has_dp = any(are_dp)
+        self.plain_layers = all(are_dp)
         # Functions of the instance that somebody has replaced.
         replaced = vars(strategy).keys() & {
             "aggregate_train",
             "_add_noise_to_aggregated_arrays",
         }
-        self._has_dp = any(
-            isinstance(layer, _FLOWER_DP) for layer in layers[:-1]
-        )
         self.noise_is_apart = (
             len(layers) == 2 and type(strategy) in _FLOWER_DP and not replaced
         )
@@ -98,7 +95,7 @@ class Wrapped:
             self.reply_kind = "model"
 
     def _first(self, name: str, default: Any = None) -> Any:
-        """The numeric attribute of the outermost strategy that has it."""
+        """The number with this name of the outermost strategy that has one, or the default."""
         for layer in self.layers:
             value = getattr(layer, name, None)
             if isinstance(value, (int, float)):
@@ -111,7 +108,7 @@ class Wrapped:
 
     def noise_std(self) -> float | None:
         """The claimed standard deviation of the coming noise; ``None`` if not separable."""
-        z = self.noise_multipliers()[1]
+        _, z = self.noise_multipliers()
         expected = self.expected_replies()
         if not self.noise_is_apart or not z or not expected:
             return None
@@ -163,8 +160,9 @@ class Wrapped:
             averages: whether the innermost strategy is known to only average.
         """
         base = self.base
-        moves = isinstance(base, flower.FedAvgM) and base.server_opt
-        if not self._has_dp or averages or (self._averaging_base and not moves):
+        has_momentum = isinstance(base, flower.FedAvgM) and base.server_opt
+        only_averages = self._averaging_base and not has_momentum
+        if not self._has_dp or averages or only_averages:
             return None
         text = (
             f"The noise is added after {type(base).__name__} has made its step: the clip norm does"
