@@ -158,23 +158,25 @@ class RoundState:
             The facts of the round, and the vectors of the canaries that are present.
         """
         contents = [id(reply.content) for reply in self.canaries.replies]
-        canary_shares = [1.0] * len(contents)
-        if shares:
-            canary_shares = [shares.get(content, 0.0) for content in contents]
+        # Without shares, all canaries have the same.
+        canary_shares = shares or dict.fromkeys(contents, 1.0)
         used = self.call.used
         present = [
             position
             for position, content in enumerate(contents)
-            if canary_shares[position] > 0 and (used is None or content in used)
+            if canary_shares.get(content, 0.0) > 0
+            and (used is None or content in used)
         ]
         vectors = self.canaries.vectors
         if len(present) < len(contents) and vectors is not None:
             vectors = vectors[present]
-        median = self._median_share(shares)
-        weights = [1.0] * len(present)
+        median = self._median_share(canary_shares)
+        weights = [
+            canary_shares[contents[position]] / median for position in present
+        ]
+        contribution = math.nan
         if shares:
-            weights = [canary_shares[position] / median for position in present]
-        contribution = self.update_norm * median
+            contribution = self.update_norm * median
         if math.isnan(self.clip_norm):
             # A client's contribution is also in the moved arrays only.
             contribution *= self.moved_norm
@@ -191,13 +193,11 @@ class RoundState:
         )
         return facts, vectors
 
-    def _median_share(self, shares: Shares | None) -> float:
-        """The median of the real replies' positive shares; NaN if not known.
+    def _median_share(self, shares: Shares) -> float:
+        """The median of the real replies' positive shares; NaN without positive shares.
 
         If every reply is a canary's, it is the median of the canaries' shares.
         """
-        if not shares:
-            return math.nan
         canaries = {id(reply.content) for reply in self.canaries.replies}
         positive = {
             content: share for content, share in shares.items() if share > 0
@@ -214,10 +214,9 @@ class RoundState:
 
         Without shares, it is the number of the client's replies.
         """
-        median = self._median_share(shares)
+        client_shares = shares or dict.fromkeys(self.clients, 1.0)
+        median = self._median_share(client_shares)
         weights = dict.fromkeys(self.clients.values(), 0.0)
         for content, client in self.clients.items():
-            weights[client] += (
-                shares.get(content, 0.0) / median if shares else 1.0
-            )
+            weights[client] += client_shares.get(content, 0.0) / median
         return weights

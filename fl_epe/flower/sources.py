@@ -311,14 +311,29 @@ class ServerCanaries:
             # The replies have shown further arrays that canaries do not move.
             answers = [answer.in_layout(current.layout) for answer in answers]
             vectors = [answer.vector for answer in answers]
-        before = base_of(state.kind, current.before)
-        noisy = are_noise(vectors, before)
+        noisy = are_noise(vectors, base_of(state.kind, current.before))
         state.note(current.index).noisy = noisy
+        current.update_norm = self._update_norm(current, answers, recording)
+        return answers
+
+    def _update_norm(
+        self,
+        current: RoundState,
+        answers: Sequence[ReadableReply],
+        recording: Recording,
+    ) -> float:
+        """The norm of a canary's update, which is that of a client's.
+
+        Raises:
+            ValueError: if it is not known.
+        """
+        state = self.state
+        before = base_of(state.kind, current.before)
         if math.isnan(current.clip_norm):
-            current.update_norm = self.settings.canary_norm or median_norm(
+            noisy = bool(state.note(current.index).noisy)
+            return self.settings.canary_norm or median_norm(
                 answers, before, noisy=noisy
             )
-            return answers
         # If the clip norm is far above the real updates and the noise, canaries of that norm
         # would determine the model.
         _, sum_multiplier = recording.noise_multipliers()
@@ -326,13 +341,11 @@ class ServerCanaries:
         noise_norm = (
             multiplier * math.sqrt(current.layout.dim) * current.clip_norm
         )
-        longest = max(norm(vector, before) for vector in vectors)
+        longest = max(norm(answer.vector, before) for answer in answers)
         hiding_norm = max(longest, noise_norm)
         if current.clip_norm > _MAX_CLIP_NORM_RATIO * hiding_norm:
-            current.update_norm = hiding_norm
-        else:
-            current.update_norm = current.clip_norm
-        return answers
+            return hiding_norm
+        return current.clip_norm
 
     def _weight(self, real: Sequence[float], count: int) -> float:
         """The weight of each canary in a round, of the type of the real replies' weights.
@@ -476,7 +489,7 @@ class ClientAnswers:
         # There may be no answer, or no answer that moved the model.
         with contextlib.suppress(ValueError):
             recording.choose_arrays(current, answers, "model")
-        missing = self._missing(current, by_number, without_canary, recording)
+        missing = self._missing(current, by_number, answers, recording)
         for number in missing:
             node = by_number.pop(number).metadata.src_node_id
             text = f"node {node}: its answer does not hold its canary"
@@ -500,13 +513,19 @@ class ClientAnswers:
         self,
         current: RoundState,
         by_number: Mapping[int, Message],
-        without_canary: Sequence[Message],
+        answers: Sequence[Vector],
         recording: Recording,
     ) -> list[int]:
         """The canaries that are not in the answers of clients that acknowledged them.
 
-        None is missing if an answer cannot be read, or if the answers of clients without a
-        canary are noise, which hides canaries.
+        None is missing if such an answer cannot be read, or if the other clients' updates are
+        noise, which hides canaries.
+
+        Args:
+            current: the round.
+            by_number: the replies that acknowledge a canary, by the canary's number.
+            answers: some of the other clients' models, each of shape ``(dim,)``.
+            recording: the recording of the run.
         """
         missing = list[int]()
         try:
@@ -517,15 +536,9 @@ class ClientAnswers:
                 threshold = _MIN_DEVIATIONS * standard_deviation
                 if not canary @ update > threshold:
                     missing.append(number)
-            if not missing:
-                return []
-            updates = [
-                self._vector(reply, current) - current.before
-                for reply in without_canary[:MAX_READ]
-            ]
-            if are_noise(updates):
-                return []
-            return missing
         except ValueError:
             # An answer may be encrypted.
             return []
+        if missing and are_noise(answers, current.before):
+            return []
+        return missing
