@@ -97,7 +97,7 @@ class RunOutcome:
             "clients.offsets": log.offsets,
             "clients.weights": log.weights,
         }
-        losses = [state.note(index).loss for index in range(state.index)]
+        losses = [state.notes_on(index).loss for index in range(state.index)]
         if losses and None not in losses:
             facts["metrics"] = {"train_loss": np.array(losses)}
         is_complete = self._on_the_server and state.index == state.rounds

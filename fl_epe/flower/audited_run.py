@@ -375,7 +375,7 @@ class AuditedRun:
                     self._compare_updates(current, replies)
         # Each canary is in memory as a vector and in a reply.
         copies = 2 * len(current.canaries.synthetic)
-        self.state.note(current.index).canary_bytes = (
+        self.state.notes_on(current.index).canary_bytes = (
             copies * current.before.nbytes
         )
         return joined
@@ -447,7 +447,7 @@ class AuditedRun:
         self._record = None
         theta = None
         try:
-            state.note(state.index).loss = loss
+            state.notes_on(state.index).loss = loss
             if state.layout is not None:
                 facts = RoundFacts()
                 vectors = None
@@ -500,7 +500,7 @@ class AuditedRun:
                 times=unused,
             )
         if facts.present:
-            self.state.note(self.state.index).averaged = averaging
+            self.state.notes_on(self.state.index).averaged = averaging
         return facts, vectors
 
     def stops_above(

@@ -233,7 +233,7 @@ class CanaryAudit(AuditedStrategy):
             if not isinstance(run.phase, Over):
                 strategy_seconds = self._hooks.seconds - strategy_seconds
                 seconds = time.perf_counter() - began - strategy_seconds
-                run.state.note(index).seconds += seconds
+                run.state.notes_on(index).seconds += seconds
 
     def _join(self, current: RoundState, real: list[Message]) -> list[Message]:
         """The replies with those of the canaries, or without canaries if they cannot join."""

@@ -173,10 +173,10 @@ class FederationLog:
         """All silos that ever replied, in the order of their names."""
         return sorted({name for past in self.rounds for name in past.energies})
 
-    def name(
+    def name_silo(
         self, node: int, answer: SiloAnswer | None, present: Collection[str]
     ) -> str:
-        """The name of the silo of a node that replies in the coming round.
+        """Name the silo of a node that replies in the coming round, and note the name.
 
         The name is that of the node's first answer. A silo that was restarted may have another
         node. If two silos of a round have the same name, the second gets the number of its

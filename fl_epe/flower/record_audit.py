@@ -170,7 +170,7 @@ class RecordAudit(AuditedStrategy):
             for reply in uploads:
                 node = reply.metadata.src_node_id
                 answer = self._pop_answer(reply)
-                silo = self._log.name(node, answer, silos)
+                silo = self._log.name_silo(node, answer, silos)
                 silos.append(silo)
                 if answer is not None:
                     self._log.heard[silo] = HeardAnswer(

@@ -312,7 +312,7 @@ class ServerCanaries:
             answers = [answer.in_layout(current.layout) for answer in answers]
             vectors = [answer.vector for answer in answers]
         noisy = are_noise(vectors, base_of(state.kind, current.before))
-        state.note(current.index).noisy = noisy
+        state.notes_on(current.index).noisy = noisy
         current.update_norm = self._update_norm(current, answers, recording)
         return answers
 
@@ -330,7 +330,7 @@ class ServerCanaries:
         state = self.state
         before = base_of(state.kind, current.before)
         if math.isnan(current.clip_norm):
-            noisy = bool(state.note(current.index).noisy)
+            noisy = bool(state.notes_on(current.index).noisy)
             return self.settings.canary_norm or median_norm(
                 answers, before, noisy=noisy
             )
@@ -447,8 +447,8 @@ class ClientAnswers:
         if self.wrapped.clips_on_server and math.isfinite(current.clip_norm):
             length = FAR_ABOVE * current.clip_norm
         orders = [
-            self._clients.order(m.metadata.dst_node_id, length)
-            for m in messages
+            self._clients.order(message.metadata.dst_node_id, length)
+            for message in messages
         ]
         cohort = [order.number for order in orders if order is not None]
         real = len(messages) - len(cohort)
@@ -473,7 +473,8 @@ class ClientAnswers:
             if answer is Acknowledgement.CANARY:
                 number = self._clients.number(reply.metadata.src_node_id)
                 if number is not None:
-                    has_duplicates |= number in by_number
+                    if number in by_number:
+                        has_duplicates = True
                     by_number[number] = reply
             elif answer is not None:
                 state.refused.add(answer)
@@ -501,7 +502,7 @@ class ClientAnswers:
         current.update_norm = math.nan if has_duplicates else current.clip_norm
         numbers = sorted(by_number)
         current.canaries = CanaryReplies(
-            numbers, [by_number[n] for n in numbers]
+            numbers, [by_number[number] for number in numbers]
         )
         current.absent += len(missing)
         return replies

@@ -86,8 +86,8 @@ class AuditState:
     plan: AuditPlan = dataclasses.field(default_factory=AuditPlan)
     resumed: tuple[int, ...] = ()
 
-    def note(self, index: int) -> RoundNotes:
-        """The notes on the round with this index."""
+    def notes_on(self, index: int) -> RoundNotes:
+        """The notes on the round with this index, which are empty at first."""
         return self.notes.setdefault(index, RoundNotes())
 
     def averages(self, wrapped: Wrapped) -> bool:

@@ -18,6 +18,7 @@ NUMPY = "numpy.ndarray"
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
+# NumPy's functions that read a header, by the version of its format.
 _HEADERS = {
     (1, 0): npy.read_array_header_1_0,
     (2, 0): npy.read_array_header_2_0,

@@ -696,14 +696,14 @@ def test_audits_do_not_nest():
 
 def test_a_silo_with_a_new_node_is_the_same_silo():
     log = FederationLog()
-    assert log.name(1, answer("north"), ()) == "north"
-    assert log.name(7, answer("north"), ()) == "north"  # started again
-    assert log.name(2, None, ()) == "node 2"
+    assert log.name_silo(1, answer("north"), ()) == "north"
+    assert log.name_silo(7, answer("north"), ()) == "north"  # started again
+    assert log.name_silo(2, None, ()) == "node 2"
     assert (
-        log.name(2, answer("south"), ()) == "node 2"
+        log.name_silo(2, answer("south"), ()) == "node 2"
     )  # as it was called before
-    assert log.name(3, answer("north"), ["north"]) == "north (node 3)"
-    assert log.name(3, answer("north"), ()) == "north (node 3)"
+    assert log.name_silo(3, answer("north"), ["north"]) == "north (node 3)"
+    assert log.name_silo(3, answer("north"), ()) == "north (node 3)"
 
 
 def test_a_round_in_which_uploads_cannot_be_seen_counts_as_the_worst():
