@@ -32,19 +32,19 @@ _MIN_SIGNAL = 0.5
 # A dominant update in more than this share of the rounds casts doubt on ε.
 _MAX_DOMINATED = 0.1
 _MADE_ON_THE_SERVER = (
-    "Canaries are made on the server: what clients do to their own updates before they send them,"
-    " such as adding noise, is not in them (it is with canary_mod)."
+    "Canaries are made on the server: they do not undergo what clients do to their own updates,"
+    " such as adding noise (with canary_mod, they do)."
 )
 
 _UNKNOWN_CLIENT_NOISE = (
     "clients' updates look like noise that clients add themselves, as in local DP: canaries made on"
-    " the server have none of it, so nothing is proved of a client (with clients=… and canary_mod"
+    " the server do not have it, so nothing is proved of a client (with clients=… and canary_mod,"
     " canaries have it too)"
 )
 
 _PROMISED_CLIENT_NOISE = (
-    "clients add noise themselves, and canaries made on the server have none of it; "
-    "what counts is"
+    "clients add noise themselves, and canaries made on the server do not have it; a better"
+    " result is"
 )
 
 _OFTEN_DOMINATED = (

@@ -42,9 +42,10 @@ class CanaryAudit(AuditedStrategy):
 
     Each canary's update is a random direction with the norm of a real client's update. This is
     the clip norm, to which the strategy's own clipping scales it, or else the median norm of
-    the real updates. If the clip norm is far above the real updates and the noise, the longer
-    of these two counts instead. The cosines of every round's model update, and of the final
-    model, with those directions measure how much a client leaks (Andrew et al. 2024).
+    the real updates. If the clip norm is far above the norms of the real updates and of the
+    noise, the larger of these norms is used instead. The cosines of every round's model update,
+    and of the final model, with those directions measure how much a client leaks (Andrew et al.
+    2024).
 
     Nothing else changes: messages to real clients, their replies and the aggregated metrics are
     as without the audit. ``epsilon-all`` (with ``-low`` and ``-high``, 95%) is added to each
@@ -68,7 +69,7 @@ class CanaryAudit(AuditedStrategy):
     A run with the audit ends whenever the run without it would. If the audit raises an error,
     the strategy gets the round as without an audit (clients that a canary was to replace are
     asked after all), no canary counts as present, and the reason is a fault in the report. If
-    the strategy fails on replies of nodes that it did not ask, it gets that round again without
+    the strategy fails on replies of nodes that it did not ask, the round is repeated without
     them. From then on canaries replace clients, and if the strategy fails again there are no
     more canaries.
 
@@ -292,7 +293,7 @@ class CanaryAudit(AuditedStrategy):
     def _aggregate_observed(
         self, server_round: int, current: RoundState, replies: list[Message]
     ) -> Any:
-        """The strategy's own aggregation, with the observations of it stored in the round."""
+        """The strategy's own aggregation; the round stores what was observed of it."""
         wrapped = self._run.wrapped
         innermost = None
         noise_std = None

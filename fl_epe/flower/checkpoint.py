@@ -341,12 +341,12 @@ class Checkpoint:
     def _move_full_block(
         self, state: AuditState, arrays: NamedArrays
     ) -> NamedArrays:
-        """Write new rows to a file of their own, if they are as many as such a file has.
+        """Write the rows of the last rounds to a separate file, if there are enough of them.
 
-        The file and its rows are noted in ``state``.
+        ``state`` stores the name of the file, and the number of rows in all such files.
 
         Returns:
-            The arrays without the rows in files of their own.
+            The arrays without the rows in such files.
         """
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
         new_rows = {

@@ -43,6 +43,7 @@ from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
 
+# Names in the configuration of a message, and in the metrics of a reply.
 _ORDER = "canary-order"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")

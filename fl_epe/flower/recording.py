@@ -210,13 +210,14 @@ class Recording:
         return None
 
     def noise_fails(self) -> bool:
-        """Check the noise if the number of rounds is a power of two: does it fail the last check?
+        """Whether the noise failed its last check; it is checked after 1, 2, 4, 8, … rounds.
 
         Each check has some probability of a false alarm, and takes long after many rounds.
         """
-        is_power_of_two = self.state.index & (self.state.index - 1) == 0
+        is_power_of_two = self.state.index.bit_count() == 1
         if is_power_of_two or self._noise_fails is None:
-            self._noise_fails = bool(self.noise.findings()[1])
+            _, faults = self.noise.findings()
+            self._noise_fails = bool(faults)
         return self._noise_fails
 
     def noise_multipliers(self) -> tuple[float | None, float | None]:
@@ -266,7 +267,7 @@ class Recording:
         self.state.unmoved |= names
 
     def _settle(self, current: RoundState, left_out: Collection[str]) -> None:
-        """Leave these arrays out from now on, and begin anew with smaller canaries."""
+        """Leave these arrays out from now on; a new auditor scores canaries without them."""
         layout = current.layout.without(left_out)
         if left_out and self.start is not None:
             before = layout.flatten(current.arrays)

@@ -102,7 +102,7 @@ def clients_of(
             for message_id, node in nodes.items()
             if message_id not in answered
         ]
-        # Replies that name no message do not show who is missing.
+        # Replies that do not refer to a message do not show which node is missing.
         names = f": {', '.join(missing)}" if len(missing) == unanswered else ""
         text = f"{unanswered} of {len(sent)} clients did not answer{names}"
         faults.add(index, FaultKind.NO_ANSWER, text, unanswered)

@@ -46,7 +46,7 @@ class AuditState:
         clients: the canary's number of each client that has a canary.
         ordered: the numbers of canaries that were ordered from clients.
         answered: the numbers of canaries with which clients answered.
-        refused: the reasons of clients that sent their own update.
+        refused: the reasons why some clients sent their own update instead of a canary.
         arguments: the arguments of the saved audit, see `fixed_arguments`.
         index: the number of completed rounds.
         layout: the layout of the model; ``None`` before the first round.
