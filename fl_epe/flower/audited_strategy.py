@@ -253,6 +253,7 @@ class Attachment:
                 late_replies = self._rescue(name, error)
                 if self._results:
                     return self._results[-1]
+                # Only ``aggregate_train`` has late replies: ``replies`` is its last argument.
                 if late_replies and "replies" in named:
                     named["replies"] = [*named["replies"], *late_replies]
                 elif late_replies:

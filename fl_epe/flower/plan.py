@@ -17,7 +17,7 @@ from fl_epe.schedules import ParticipationLaw, ShuffledEpochs, presence
 from fl_epe.seeding import generator
 
 # A stream of the audit's own random choices.
-_SCHEDULE = 0
+_SCHEDULE_STREAM = 0
 # A product of rates may be less than a whole number by rounding.
 _ROUNDING = 1e-9
 
@@ -150,7 +150,7 @@ def spread(
         participations = all_participations / max(1, places)
     if not places or not participations:
         return np.zeros((rounds, 0), bool)
-    rng = generator(settings.canary_seed, _SCHEDULE)
+    rng = generator(settings.canary_seed, _SCHEDULE_STREAM)
     empty_rounds = 1 if replaces and rounds > 1 else 0
     later_rounds = rounds - empty_rounds
     schedule = ShuffledEpochs(later_rounds, min(participations, later_rounds))

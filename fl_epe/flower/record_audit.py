@@ -365,7 +365,7 @@ class RecordAudit(AuditedStrategy):
         for silo, heard in sorted(self._log.heard.items()):
             answer = self._log.answer(silo)
             if self._has_asked_silos and not heard.saw_last:
-                notes = (*answer.notes, "the last model was never seen by it")
+                notes = (*answer.notes, "it has not seen the last model")
                 answer = dataclasses.replace(answer, notes=notes)
             answers[silo] = answer
         return answers

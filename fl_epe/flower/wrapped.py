@@ -143,15 +143,11 @@ class Wrapped:
     def server(self) -> ServerSGD | str:
         """The server's step with the average: SGD, or the description of an unknown step."""
         base = self.base
-        if (
-            self.averages
-            and isinstance(base, flower.FedAvgM)
-            and base.server_opt
-        ):
+        if not self.averages:
+            return self.description
+        if isinstance(base, flower.FedAvgM) and base.server_opt:
             return ServerSGD(base.server_learning_rate, base.server_momentum)
-        if self.averages:
-            return ServerSGD()
-        return self.description
+        return ServerSGD()
 
     def caveat(self, *, averages: bool) -> str | None:
         """A caveat about this combination for readers of the report; ``None`` without one.

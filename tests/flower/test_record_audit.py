@@ -374,7 +374,7 @@ def test_a_silo_that_joins_late_and_one_that_dies():
     west = audit.answers()["west"]
     assert (west.rounds, west.notes) == (
         2,
-        ("the last model was never seen by it",),
+        ("it has not seen the last model",),
     )
     assert west.lines[0].epsilon == 4.0
     assert len(audit.faults) == 1
