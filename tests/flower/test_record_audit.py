@@ -388,7 +388,7 @@ def test_an_app_without_the_handler_is_told_the_line():
     line = 'its client app has no line app.query("records")(answer_records)'
     assert all(fault.endswith(line) for fault in audit.faults)
     assert all(
-        "never seen" in silo_answer.notes[-1]
+        "has not seen" in silo_answer.notes[-1]
         for silo_answer in audit.answers().values()
     )
 
