@@ -30,7 +30,7 @@ from fl_epe.flower.phase import (
 )
 from fl_epe.flower.plan import AuditPlan, check_rounds, make_plan
 from fl_epe.flower.recording import Recording
-from fl_epe.flower.replies import clients_of, readable
+from fl_epe.flower.replies import match_clients, readable
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries
@@ -354,7 +354,7 @@ class AuditedRun:
             ValueError: if canaries cannot join, with the reason.
         """
         identity = self.settings.identity or int
-        clients = clients_of(
+        clients = match_clients(
             replies, current.sent, identity, self.faults.book, current.index
         )
         current.clients = {

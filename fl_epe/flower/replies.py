@@ -48,14 +48,14 @@ def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
     return [float(loss) for loss in losses if isinstance(loss, int | float)]
 
 
-def clients_of(
+def match_clients(
     replies: Sequence[Message],
     sent: Sequence[Message],
     identity: Callable[[int], int],
     faults: FaultBook,
     index: int,
 ) -> dict[int, int]:
-    """Find the client of each reply, and add the faults of replies to a book.
+    """Match replies with clients, and add the faults of replies to a book.
 
     Faults are errors, second and missing replies, and losses that are not finite.
 

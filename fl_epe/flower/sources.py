@@ -178,11 +178,11 @@ class ServerCanaries:
         rng = generator(
             self.settings.canary_seed, _WITHHELD_STREAM, current.index
         )
-        withheld = self._replaced(messages, replaced, seen, rng)
+        withheld = self._choose_withheld(messages, replaced, seen, rng)
         current.sent = [m for m in messages if id(m) not in withheld]
         current.withheld = [m for m in messages if id(m) in withheld]
 
-    def _replaced(
+    def _choose_withheld(
         self,
         messages: Sequence[Message],
         count: int,
