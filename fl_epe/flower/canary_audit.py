@@ -158,7 +158,7 @@ class CanaryAudit(AuditedStrategy):
         super()._rescue(name, error)
         current = self._run.leave_round()
         if name == "aggregate_train" and current is not None:
-            with self._run.noting_failure("clients could not be asked late"):
+            with self._noting_failure("clients could not be asked late"):
                 return self._ask_withheld(current)
         return []
 
@@ -184,7 +184,10 @@ class CanaryAudit(AuditedStrategy):
             # This strategy's own loop uses another type, which the audit does not know.
             return messages
         messages = list(messages)
-        with self._timed(), run.noting_failure("the round cannot be audited"):
+        with (
+            self._timed(),
+            self._noting_failure("the round cannot be audited"),
+        ):
             if run.state.index == 0 and run.state.rounds is None:
                 self._prepare(base_arguments(self.strategy))
             run.open_round(arrays, messages, grid)
@@ -238,7 +241,7 @@ class CanaryAudit(AuditedStrategy):
 
     def _join(self, current: RoundState, real: list[Message]) -> list[Message]:
         """The replies with those of the canaries, or without canaries if they cannot join."""
-        with self._run.noting_failure("no canary joined the round"):
+        with self._noting_failure("no canary joined the round"):
             joined = self._run.join(current, real)
             if current.canaries.synthetic or not current.withheld:
                 return joined
@@ -300,7 +303,7 @@ class CanaryAudit(AuditedStrategy):
         # The contents of the replies of which the strategy aggregated the metrics.
         used = set[int]()
         with contextlib.ExitStack() as stack:
-            with self._run.noting_failure("the strategy cannot be watched"):
+            with self._noting_failure("the strategy cannot be watched"):
                 synthetic = current.canaries.synthetic
                 used = stack.enter_context(
                     real_metrics_only(wrapped.base, synthetic)
