@@ -19,37 +19,36 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.flower.client_canaries import HINTS
-from fl_epe.flower.fault_log import FaultLog
 from fl_epe.flower.phase import Over
 from fl_epe.flower.recording import Recording
 
 # The level of the test that canaries' scores differ by more than chance.
-_RARE = 1e-3
-# Scores may differ by this share of the canaries' signal.
-_UNEQUAL = 0.1
+_LEVEL = 1e-3
+# Scores may differ by this share of the canaries' signal without a doubt.
+_MAX_SPREAD = 0.1
 # The smallest share of the expected signal that canaries must show.
-_WEAK = 0.5
-# The share of all rounds from which on a fault casts doubt on ε.
-_MANY_ROUNDS = 0.1
-_ON_THE_SERVER = (
-    "Canaries are made on the server: what clients do to their own updates before they send them,"
-    " such as adding noise, is not in them (it is with canary_mod)."
+_MIN_SIGNAL = 0.5
+# A dominant update in more than this share of the rounds casts doubt on ε.
+_MAX_DOMINATED = 0.1
+_MADE_ON_THE_SERVER = (
+    "Canaries are made on the server: they do not undergo what clients do to their own updates,"
+    " such as adding noise (with canary_mod, they do)."
 )
 
-_CLIENTS_NOISE = (
+_UNKNOWN_CLIENT_NOISE = (
     "clients' updates look like noise that clients add themselves, as in local DP: canaries made on"
-    " the server have none of it, so nothing is proved of a client (with clients=… and canary_mod"
+    " the server do not have it, so nothing is proved of a client (with clients=… and canary_mod,"
     " canaries have it too)"
 )
 
-_THEIR_OWN_NOISE = (
-    "clients add noise themselves, and canaries made on the server have none of it; "
-    "what counts is"
+_PROMISED_CLIENT_NOISE = (
+    "clients add noise themselves, and canaries made on the server do not have it; a better"
+    " result is"
 )
 
 _OFTEN_DOMINATED = (
-    "in many rounds one client's update was most of the energy of all: it hides the others from"
-    " everybody who cannot subtract it, and ε is not that of a client without it"
+    "in many rounds, one client's update had most of the energy of all: it hides the others from"
+    " everybody who cannot subtract it, and ε against its sender is larger"
 )
 
 
@@ -59,14 +58,12 @@ class RunOutcome:
 
     Attributes:
         recording: the measurements.
-        faults: the faults of the run.
         over: the phase with the reason why the audit is over; ``None`` before that.
         stop: the early stop of a run that a rule ended before its last round; else ``None``.
         stop_rule: the rule that ended the run, in words.
     """
 
     recording: Recording
-    faults: FaultLog
     over: Over | None
     stop: EarlyStop | None
     stop_rule: str
@@ -76,10 +73,6 @@ class RunOutcome:
         """Whether the server makes the canaries, over a known number of rounds."""
         is_server = self.recording.settings.clients is None
         return is_server and self.recording.state.rounds is not None
-
-    @property
-    def _is_longer(self) -> bool:
-        return self.over is not None and self.over.is_longer
 
     def record(self) -> AuditRecord:
         """The record of the run so far.
@@ -103,7 +96,7 @@ class RunOutcome:
             "clients.offsets": log.offsets,
             "clients.weights": log.weights,
         }
-        losses = [state.note(index).loss for index in range(state.index)]
+        losses = [state.notes_on(index).loss for index in range(state.index)]
         if losses and None not in losses:
             facts["metrics"] = {"train_loss": np.array(losses)}
         is_complete = self._on_the_server and state.index == state.rounds
@@ -131,12 +124,14 @@ class RunOutcome:
             promised = self.recording.client_noise.promised
             measured = None if promised is None else promised.measured()
             yield (
-                f"{_THEIR_OWN_NOISE}: {measured}"
+                f"{_PROMISED_CLIENT_NOISE}: {measured}"
                 if measured
-                else _CLIENTS_NOISE
+                else _UNKNOWN_CLIENT_NOISE
             )
-        dominated = self.faults.book.counts.get(FaultKind.DOMINANT_UPDATE, 0)
-        if dominated > _MANY_ROUNDS * self.recording.state.index:
+        dominated = self.recording.faults.book.counts.get(
+            FaultKind.DOMINANT_UPDATE, 0
+        )
+        if dominated > _MAX_DOMINATED * self.recording.state.index:
             yield _OFTEN_DOMINATED
         dominant = self.dominant_node()
         if dominant is not None:
@@ -156,11 +151,11 @@ class RunOutcome:
         if dominant is None:
             return None
         return (
-            f"over the whole run {dominant}: who sent that can subtract it, and ε of the final"
-            " model against that adversary is larger"
+            f"over the whole run, {dominant}: its sender can subtract it, and ε of the final"
+            " model against that sender is larger"
         )
 
-    def _missing(self) -> str | None:
+    def _missing_canaries(self) -> str | None:
         """The reason why fewer canaries took part than were ordered; ``None`` if all did."""
         state = self.recording.state
         if len(state.answered) == len(state.ordered):
@@ -173,8 +168,8 @@ class RunOutcome:
 
     def all_faults(self) -> list[str]:
         """The faults so far, in sentences."""
-        faults = self.faults.book.messages
-        for text in (self._missing(), self.dominant_node()):
+        faults = self.recording.faults.book.messages
+        for text in (self._missing_canaries(), self.dominant_node()):
             if text is not None:
                 faults.append(text)
         return faults
@@ -201,10 +196,9 @@ class RunOutcome:
                 "num_canaries": plan.number,
                 "unobserved": settings.unobserved_beside(plan.number),
                 "num_clients": plan.nodes,
-                "clients_per_round": plan.clients - plan.replaced
-                if plan.nodes
-                else None,
             }
+            if plan.nodes:
+                values["clients_per_round"] = plan.clients - plan.replaced
             if settings.clients is not None:
                 values["canary_nodes"] = sorted(state.clients)
             if plan.load is not None:
@@ -214,11 +208,10 @@ class RunOutcome:
             wrapped.caveat(averages=averages),
             wrapped.unclipped(recording.start or {}),
         )
+        is_server = settings.clients is None
         values |= {
             "task": wrapped.description,
-            "canaries_come_from": "server"
-            if settings.clients is None
-            else "clients",
+            "canaries_come_from": "server" if is_server else "clients",
             "caveat": " ".join(text for text in caveats if text) or None,
         }
         return Design.of(values)
@@ -231,21 +224,23 @@ class RunOutcome:
         if state.unmoved:
             names = ", ".join(sorted(state.unmoved))
             plan.append(
-                f"In rounds in which no reply moves them canaries leave alone: {names}."
+                f"In rounds in which no reply moves them, canaries leave alone: {names}."
             )
         if self._on_the_server:
-            plan.append(_ON_THE_SERVER)
-        noise = Findings.noise
+            plan.append(_MADE_ON_THE_SERVER)
+        noise = Findings.noise  # the default says that no noise was observed
         noise_faults = tuple[str, ...]()
         if recording.wrapped.noise_std() is not None:
             noise, noise_faults = recording.noise.findings()
-        client_noise = recording.client_noise.findings()
-        is_final = state.rounds in (None, state.index) and not self._is_longer
+        client_noise, client_noise_faults = recording.client_noise.findings()
+        is_longer = self.over is not None and self.over.is_longer
+        is_final = state.rounds in (None, state.index) and not is_longer
         return Findings(
-            step_faults=(*noise_faults, *client_noise.faults),
-            noise=(*noise, *client_noise.sentences),
+            step_faults=(*noise_faults, *client_noise_faults),
+            noise=(*noise, *client_noise),
             plan=tuple(plan),
-            not_measured=self._missing() or self.faults.first_failure,
+            not_measured=self._missing_canaries()
+            or self.recording.faults.first_failure,
             last_model_is_finite=recording.last_is_finite,
             last_model_is_final=is_final,
             clients_add_noise=self._clients_add_noise(),
@@ -265,21 +260,22 @@ def doubts(record: AuditRecord) -> Iterator[str]:
     fit = answer(record, EVERY_ROUND).fit
     if fit is None or not record.signal_known():
         return
+    expected_scores = seen_by(record, EVERY_ROUND).expected_scores.observed
+    mean_square = np.mean(expected_scores**2)
+    tolerated_width = _MAX_SPREAD * fit.scale * math.sqrt(mean_square)
     freedom = record.num_canaries - 1
-    sizes = seen_by(record, EVERY_ROUND).expected_scores.observed
-    tolerated = _UNEQUAL * fit.scale * math.sqrt(np.mean(sizes**2))
     if freedom:
-        chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom
+        variance = scipy.stats.chi2.isf(_LEVEL, freedom) / freedom
     else:
-        chance = math.inf
-    if fit.width > max(tolerated, math.sqrt(chance)):
+        variance = math.inf
+    if fit.width > max(tolerated_width, math.sqrt(variance)):
         yield (
             f"canaries' scores differ {fit.width:.2f} times as much as by chance: some of them"
             " do not show up in the model, or add less than others, and ε of those that show"
             " up is larger"
         )
-    if fit.high < _WEAK:
+    if fit.high < _MIN_SIGNAL:
         yield (
-            f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly as what they added"
-            " to the mean should: they may have been left out, or taken out again"
+            f"canaries' scores are {max(fit.scale, 0.0):.2f} times what is expected from their"
+            " contributions: the strategy may have left canaries out, or removed them again"
         )

@@ -21,18 +21,16 @@ from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.fault_log import FaultLog, logger
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.phase import (
-    BeforeFirstRound,
     BetweenRounds,
+    InRound,
     Over,
     Phase,
-    SittingOut,
     StartedAgain,
-    Training,
     current_round,
 )
 from fl_epe.flower.plan import AuditPlan, check_rounds, make_plan
 from fl_epe.flower.recording import Recording
-from fl_epe.flower.replies import clients_of, readable
+from fl_epe.flower.replies import match_clients, readable
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries
@@ -42,8 +40,9 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 
-# A larger share of canaries in a round's replies is a warning. The default is 10%.
-_WARN_ABOVE = 0.101
+# A larger share of canaries in a round's replies is a warning. The default is at most 10%, up to
+# the rounding of the number of canaries.
+_MAX_USUAL_SHARE = 0.101
 
 
 class AuditedRun:
@@ -69,13 +68,13 @@ class AuditedRun:
         kind = settings.replies or wrapped.reply_kind
         state = AuditState(settings.canary_seed, settings.rounds, kind)
         self.recording = Recording(settings, wrapped, state, self.faults)
-        self.phase: Phase = BeforeFirstRound()
+        self.phase: Phase = BetweenRounds()
         if not settings.enabled:
             self.phase = Over("the audit was off (enabled=False)")
         self.stop_rule = ""
         self._stop: EarlyStop | None = None
         self._record: AuditRecord | None = None
-        self.checkpoint = Checkpoint(settings, wrapped, self.failed)
+        self.checkpoint = Checkpoint(settings, wrapped, self.report_failure)
         folder = Path(settings.checkpoint or run_folder("audit"))
         self.loggers = Loggers(settings.log_to, folder, logger.warning)
         if settings.enabled:
@@ -91,7 +90,7 @@ class AuditedRun:
         self.phase = phase
         self._record = None
 
-    def failed(
+    def report_failure(
         self,
         failure: str,
         reason: Exception | str,
@@ -99,9 +98,9 @@ class AuditedRun:
         kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
         times: int = 1,
     ) -> None:
-        """See `FaultLog.failed`; ``index`` is that of the coming round by default."""
+        """See `FaultLog.report_failure`; ``index`` is that of the coming round by default."""
         index = self.state.index if index is None else max(0, index)
-        self.faults.failed(index, failure, reason, kind, times)
+        self.faults.report_failure(index, failure, reason, kind, times)
 
     def reject(self, reason: Exception | str) -> None:
         """Add the fault that the strategy failed on canaries.
@@ -111,13 +110,15 @@ class AuditedRun:
         match self.state.inject:
             case "auto":
                 self.state.inject = "replace"
-                consequence = "from the next round on canaries answer in the place of clients"
+                consequence = "from the next round on, canaries replace clients"
             case "replace" | "none":
                 self.state.inject = "none"
                 consequence = "no canary takes part any more"
             case _:
                 assert_never(self.state.inject)
-        self.failed(f"the strategy fails on canaries ({consequence})", reason)
+        self.report_failure(
+            f"the strategy fails on canaries ({consequence})", reason
+        )
 
     @contextlib.contextmanager
     def noting_failure(
@@ -127,9 +128,11 @@ class AuditedRun:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self.failed(failure, error, index)
+            self.report_failure(failure, error, index)
 
-    def prepare(self, arrays: object, num_rounds: int | None) -> None:
+    def prepare(
+        self, arrays: ArrayRecord | None, num_rounds: int | None
+    ) -> None:
         """Look for a saved audit and check the number of rounds; called before the first round.
 
         Args:
@@ -142,13 +145,12 @@ class AuditedRun:
         """
         is_restart = self.state.index > 0
         if not isinstance(self.phase, Over):
-            self.enter(StartedAgain() if is_restart else BeforeFirstRound())
+            self.enter(StartedAgain() if is_restart else BetweenRounds())
         goes_on = is_restart and self.recording.is_last(arrays)
-        if not goes_on and self.checkpoint.holds(arrays):
+        if not goes_on and self.checkpoint.can_continue(arrays):
             if not is_restart:
-                if isinstance(arrays, ArrayRecord):
-                    self.enter(BeforeFirstRound(awaited=arrays))
-                # They are needed if the saved audit turns out to be unusable.
+                self.enter(BetweenRounds(awaited=arrays))
+                # The number is needed if the saved audit turns out to be unusable.
                 self.state.rounds = (
                     self.settings.rounds or num_rounds or self.state.rounds
                 )
@@ -156,6 +158,11 @@ class AuditedRun:
             self._use_rounds(num_rounds)
 
     def _use_rounds(self, rounds: int) -> None:
+        """Use the number of rounds of a call of ``start``, unless the settings have one.
+
+        Raises:
+            SettingsError: if the number does not fit the settings.
+        """
         settings = self.settings
         state = self.state
         if settings.rounds is not None:
@@ -178,16 +185,16 @@ class AuditedRun:
 
     def _resume(self, arrays: ArrayRecord) -> None:
         """Continue a saved audit, if there is one to which this model belongs."""
-        saved = self.checkpoint.take(self.state.index)
+        saved = self.checkpoint.pop_saved(self.state.index)
         if saved is None:
             return
         with self.noting_failure(
-            "the saved audit cannot go on, and a new one begins"
+            "the saved audit cannot continue, and a new one begins"
         ):
-            rounds_done = self.checkpoint.goes_on_after(saved, arrays)
+            rounds_done = self.checkpoint.rounds_before(saved, arrays)
             if rounds_done is None:
                 logger.warning(
-                    "Audit: the one kept is of another run; a new one begins"
+                    "Audit: the saved one is of another run; a new one begins"
                 )
                 return
             state = saved.audit.after(rounds_done)
@@ -196,14 +203,14 @@ class AuditedRun:
             recording.resume(saved, arrays)
             self.settings = settings
             self.recording = recording
-            # The source of the canaries is made anew, from the saved state.
+            # The cached source of the canaries has the state before.
             vars(self).pop("_source", None)
             self.enter(BetweenRounds())
-            self.checkpoint.own()
+            self.checkpoint.note_continued()
             logger.info(
                 "Audit: goes on after round %d of %s",
                 rounds_done,
-                state.rounds or "some",
+                state.rounds or "an unknown number",
             )
             if rounds_done < saved.audit.index:
                 rounds = f"rounds {rounds_done + 1} to {saved.audit.index}"
@@ -228,11 +235,15 @@ class AuditedRun:
     def _begin(
         self, arrays: ArrayRecord, num_messages: int, grid: Grid
     ) -> Layout:
-        """Plan the audit in the first round, and return the layout of the model."""
+        """Plan the audit in the first round, and begin to record.
+
+        Returns:
+            The layout of the model.
+        """
         settings = self.settings
         layout = Layout.of(arrays, settings.leave_out)
         nodes = None
-        # A grid need not know its nodes.
+        # Grids may not know their nodes, and may raise any error.
         with contextlib.suppress(Exception):
             nodes = max(num_messages, len(list(grid.get_node_ids())))
         if settings.clients is not None:
@@ -245,10 +256,12 @@ class AuditedRun:
             )
         plan = dataclasses.replace(plan, left_out=layout.left_out)
         if not plan.number:
-            self.failed("no canary takes part", " ".join(plan.sentences()))
+            self.report_failure(
+                "no canary takes part", " ".join(plan.sentences())
+            )
         else:
             largest_share = plan.load.share if plan.load else plan.largest_share
-            is_large = largest_share > _WARN_ABOVE or plan.reduced
+            is_large = largest_share > _MAX_USUAL_SHARE or plan.reduced
             level = logging.WARNING if is_large else logging.INFO
             for sentence in plan.sentences():
                 logger.log(level, "Audit: %s", sentence)
@@ -265,7 +278,9 @@ class AuditedRun:
         except Exception as error:  # noqa: BLE001 - the run goes on
             kind = FaultKind.CHECKPOINT_NOT_WRITTEN
             index = self.state.index - 1
-            self.failed("the audit could not be saved", error, index, kind)
+            self.report_failure(
+                "the audit could not be saved", error, index, kind
+            )
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid
@@ -300,29 +315,19 @@ class AuditedRun:
         if current.index == 0:
             # The audit must be on disk before anything is sent.
             self._save()
-        phase: Phase = SittingOut(current)
         with self.noting_failure("no canary takes part"):
             self._source.configure(current, messages, self.recording.seen)
-            phase = Training(current)
-        self.enter(phase)
+            current.canaries_may_join = True
+        self.enter(InRound(current))
 
     def _end_if_over(self, arrays: ArrayRecord) -> None:
         """End the audit if no further round belongs to it; the reason is a fault."""
         state = self.state
-        if state.index == 0 or state.layout is None:
+        is_over = isinstance(self.phase, Over)
+        if is_over or state.index == 0 or state.layout is None:
             return
-        match self.phase:
-            case Over():
-                return
-            case StartedAgain():
-                is_another_run = not self.recording.is_last(arrays)
-            case (
-                BeforeFirstRound() | Training() | SittingOut() | BetweenRounds()
-            ):
-                is_another_run = False
-            case _:
-                assert_never(self.phase)
-        if is_another_run:
+        is_new_start = isinstance(self.phase, StartedAgain)
+        if is_new_start and not self.recording.is_last(arrays):
             over = Over(
                 "start() was called again, with another model: make a new CanaryAudit"
             )
@@ -336,7 +341,9 @@ class AuditedRun:
             self.enter(BetweenRounds())
             return
         self.enter(over)
-        self.failed("this round and later ones are not measured", over.reason)
+        self.report_failure(
+            "this round and later ones are not measured", over.reason
+        )
 
     def join(
         self, current: RoundState, replies: list[Message]
@@ -347,7 +354,7 @@ class AuditedRun:
             ValueError: if canaries cannot join, with the reason.
         """
         identity = self.settings.identity or int
-        clients = clients_of(
+        clients = match_clients(
             replies, current.sent, identity, self.faults.book, current.index
         )
         current.clients = {
@@ -358,7 +365,7 @@ class AuditedRun:
         self.recording.seen.note(current.index, current.client_weights(None))
         current.absent = len(current.sent) - len(readable(replies))
         joined = replies
-        if isinstance(self.phase, Training):
+        if current.canaries_may_join:
             try:
                 joined = self._source.join(current, replies, self.recording)
             finally:
@@ -368,7 +375,7 @@ class AuditedRun:
                     self._compare_updates(current, replies)
         # Each canary is in memory as a vector and in a reply.
         copies = 2 * len(current.canaries.synthetic)
-        self.state.note(current.index).canary_bytes = (
+        self.state.notes_on(current.index).canary_bytes = (
             copies * current.before.nbytes
         )
         return joined
@@ -377,6 +384,7 @@ class AuditedRun:
         self, current: RoundState, replies: list[Message]
     ) -> None:
         """Detect nodes that dominate the round, and test the noise of clients."""
+        # Clients may have sent replies with canaries.
         canaries = {id(reply) for reply in current.canaries.replies}
         real = [
             reply for reply in readable(replies) if id(reply) not in canaries
@@ -434,27 +442,19 @@ class AuditedRun:
         """
         state = self.state
         recording = self.recording
-        theta = None
-        if isinstance(self.phase, BeforeFirstRound):
-            self.enter(BetweenRounds())
+        if isinstance(self.phase, BetweenRounds):
+            self.enter(BetweenRounds())  # no saved audit is awaited any more
         self._record = None
+        theta = None
         try:
-            state.note(state.index).loss = loss
-            layout = state.layout
-            if layout is not None:
+            state.notes_on(state.index).loss = loss
+            if state.layout is not None:
                 facts = RoundFacts()
                 vectors = None
                 if current is not None:
-                    answer_by_clients = self.settings.clients is not None
-                    if arrays and not state.settled and answer_by_clients:
-                        # The model shows the arrays if no reply could be read.
-                        with contextlib.suppress(ValueError):
-                            model = layout.flatten(arrays)
-                            recording.choose_arrays(current, [model], "model")
-                    facts, vectors = self._settle_canaries(current)
-                    if current.unmoved:
-                        vectors = None
-                theta = recording.release(state.layout or layout, arrays)
+                    self._choose_arrays(current, arrays)
+                    facts, vectors = self._settle(current)
+                theta = recording.release(arrays)
                 recording.catch_up()
                 if current is not None and theta is not None:
                     with self.noting_failure("the noise could not be checked"):
@@ -465,10 +465,25 @@ class AuditedRun:
             recording.note_model(None if theta is None else arrays)
             self._save()
 
-    def _settle_canaries(
+    def _choose_arrays(
+        self, current: RoundState, arrays: ArrayRecord | None
+    ) -> None:
+        """Choose the arrays that canaries move by the model, if no reply could be read."""
+        is_undecided = not self.state.settled
+        if arrays and is_undecided and self.settings.clients is not None:
+            # The model may have other arrays than before, or may not have changed.
+            with contextlib.suppress(ValueError):
+                model = current.layout.flatten(arrays)
+                self.recording.choose_arrays(current, [model], "model")
+
+    def _settle(
         self, current: RoundState
     ) -> tuple[RoundFacts, Floats32 | None]:
-        averaging, shares = averaging_of(self.wrapped, current) or (None, None)
+        """The contributions of the round's canaries, and their vectors if the server has them.
+
+        Canaries that the strategy did not use are a fault.
+        """
+        averaging, shares = averaging_of(self.wrapped, current)
         if current.updates is not None:
             self.recording.contributions.add(current.updates, shares)
         facts, vectors = current.settle(shares)
@@ -478,21 +493,24 @@ class AuditedRun:
         joined_count = len(current.canaries.replies)
         unused = joined_count - len(facts.present)
         if unused:
-            self.failed(
+            self.report_failure(
                 "the strategy left canaries out",
                 f"it did not use {unused} of {joined_count} of their answers",
                 kind=FaultKind.CANARY_UNUSED,
                 times=unused,
             )
         if facts.present:
-            self.state.note(self.state.index).averaged = averaging or ""
+            self.state.notes_on(self.state.index).averaged = averaging
         return facts, vectors
 
     def stops_above(
         self, epsilon: float, *_arguments: object, **_named: object
     ) -> bool:
-        """Whether the lower bound on ε so far is above ``epsilon``: `CanaryAudit.stop_when`."""
-        with self.noting_failure("the rule to stop could not be asked"):
+        """Whether the lower bound on ε so far is above ``epsilon``: `CanaryAudit.stop_when`.
+
+        If it is, the run is noted as stopped after this round.
+        """
+        with self.noting_failure("the rule to stop could not be evaluated"):
             auditor = self.recording.auditor
             z, _ = self.recording.noise_multipliers()
             metrics = auditor.metrics_so_far(z, self.wrapped.expected_replies())
@@ -514,7 +532,6 @@ class AuditedRun:
             stop = None
         return RunOutcome(
             recording=self.recording,
-            faults=self.faults,
             over=self.phase if isinstance(self.phase, Over) else None,
             stop=stop,
             stop_rule=self.stop_rule,
@@ -527,8 +544,8 @@ class AuditedRun:
             ValueError: if no model was seen, with the reasons.
         """
         phase = self.phase
-        if isinstance(phase, BeforeFirstRound) and phase.awaited is not None:
-            # The run was restarted after its last round.
+        if isinstance(phase, BetweenRounds) and phase.awaited is not None:
+            # The run was restarted after its last round, so that no further round began.
             self._resume(phase.awaited)
         if self._record is None:
             try:

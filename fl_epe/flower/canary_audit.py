@@ -21,21 +21,19 @@ from flwr.serverapp.strategy import Strategy
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import raise_invalid
 from fl_epe.flower.audited_run import AuditedRun
-from fl_epe.flower.audited_strategy import AuditedStrategy
-from fl_epe.flower.phase import Over, SittingOut, current_round
+from fl_epe.flower.audited_strategy import (
+    AuditedStrategy,
+    arguments_of,
+    base_arguments,
+)
+from fl_epe.flower.phase import Over, current_round
 from fl_epe.flower.replies import losses_of, readable
 from fl_epe.flower.round_metrics import epsilons, rename_ours
 from fl_epe.flower.round_state import Aggregation, RoundState, StrategyCall
 from fl_epe.flower.run_report import log_round, report
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.watching import (
-    Depth,
-    Undo,
-    arguments_of,
-    base_arguments,
-    real_metrics_only,
-    watch_aggregation,
-)
+from fl_epe.flower.undo import Depth, Undo
+from fl_epe.flower.watching import real_metrics_only, watch_aggregation
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -44,9 +42,10 @@ class CanaryAudit(AuditedStrategy):
 
     Each canary's update is a random direction with the norm of a real client's update. This is
     the clip norm, to which the strategy's own clipping scales it, or else the median norm of
-    the real updates. If the clip norm is far above the real updates and the noise, the longer
-    of these two counts instead. The cosines of every round's model update, and of the final
-    model, with those directions measure how much a client leaks (Andrew et al. 2024).
+    the real updates. If the clip norm is far above the norms of the real updates and of the
+    noise, the larger of these norms is used instead. The cosines of every round's model update,
+    and of the final model, with those directions measure how much a client leaks (Andrew et al.
+    2024).
 
     Nothing else changes: messages to real clients, their replies and the aggregated metrics are
     as without the audit. ``epsilon-all`` (with ``-low`` and ``-high``, 95%) is added to each
@@ -70,13 +69,20 @@ class CanaryAudit(AuditedStrategy):
     A run with the audit ends whenever the run without it would. If the audit raises an error,
     the strategy gets the round as without an audit (clients that a canary was to replace are
     asked after all), no canary counts as present, and the reason is a fault in the report. If
-    the strategy fails on replies of nodes that it did not ask, it gets that round again without
+    the strategy fails on replies of nodes that it did not ask, the round is repeated without
     them. From then on canaries replace clients, and if the strategy fails again there are no
     more canaries.
 
-    `start` calls the strategy's own ``start`` with the audit's hooks on that instance, so that a
-    strategy's own loop is audited too. `attach` sets the hooks for any other caller. Attributes
-    that an audit does not have are the strategy's.
+    ``start`` calls the strategy's own ``start`` with the audit's hooks on that instance, so that
+    a strategy's own loop is audited too. The canaries are spread over ``rounds``. The default is
+    the ``num_rounds`` of this call, or of Flower's own ``start`` if the strategy calls that. A
+    user who starts more than once, each time with the last model, has to pass ``rounds``, the
+    number of rounds of all starts together: later rounds are not measured. A single round is
+    only measured with ``rounds=1``.
+
+    ``attach`` sets the hooks for any other caller, and returns the strategy. This needs
+    ``rounds`` if replies are synthetic and Flower's own ``start`` does not run. Attributes that
+    an audit does not have are the strategy's.
 
     Args:
         strategy: the strategy of the deployment, including DP wrappers.
@@ -86,6 +92,9 @@ class CanaryAudit(AuditedStrategy):
     Raises:
         TypeError: for a strategy of another API, or an unknown argument.
         ValueError: for an argument out of range, or a strategy that cannot be audited honestly.
+            ``start`` raises it before the first round, if there are more than ``rounds``
+            rounds, if ``participations`` do not fit into them, or if an argument differs from
+            that of the audit in the checkpoint.
     """
 
     # The signature for help and editors.
@@ -107,41 +116,24 @@ class CanaryAudit(AuditedStrategy):
         self._run = AuditedRun(
             Wrapped(strategy), CanaryAuditSettings(**arguments)
         )
-        super().__init__(strategy, self._run.failed)
+        super().__init__(
+            strategy,
+            self._run.report_failure,
+            is_enabled=self._run.settings.enabled,
+        )
 
-    def start(self, *arguments: Any, **named: Any) -> Any:
-        """Call the strategy's own ``start`` with the audit; arguments and result are the same.
-
-        The canaries are spread over ``rounds``. The default is the ``num_rounds`` of this call,
-        or of Flower's own ``start`` if the strategy calls that. A user who starts more than
-        once, each time with the last model, has to pass ``rounds``, the number of rounds of all
-        starts together: later rounds are not measured. A single round is only measured with
-        ``rounds=1``.
-
-        Raises:
-            ValueError: before the first round, if there are more than ``rounds`` rounds, if
-                ``participations`` do not fit into them, or if an argument differs from that of
-                the audit in the checkpoint.
-        """
-        # A function that replaced the strategy's ``start`` calls this one.
-        if "start" in self._hooks.calling:
-            return type(self.strategy).start(self.strategy, *arguments, **named)
-        start = self.strategy.start
-        if not self._run.settings.enabled:
-            return start(*arguments, **named)
+    def _start_audited(self, *arguments: Any, **named: Any) -> Any:
         try:
-            self._prepare(arguments_of(start, arguments, named))
+            self._prepare(arguments_of(self.strategy.start, arguments, named))
         except Exception as error:
             if isinstance(error, SettingsError) and self._run.state.index == 0:
                 raise
-            self._run.failed("the audit could not prepare", error)
+            self._run.report_failure("the audit could not prepare", error)
         try:
-            return self._start_hooked(start, *arguments, **named)
+            return self._start_hooked(*arguments, **named)
         finally:
-            try:
+            with self._noting_failure("the checkpoint's folder stays locked"):
                 self._run.checkpoint.close()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
-                self._run.failed("the checkpoint's folder stays locked", error)
 
     def _prepare(self, values: Mapping[str, Any]) -> None:
         """Prepare the audit with the values of the arguments of ``start``."""
@@ -152,15 +144,22 @@ class CanaryAudit(AuditedStrategy):
         # A number of another type is left to the strategy.
         with contextlib.suppress(LookupError, TypeError):
             num_rounds = max(0, operator.index(values["num_rounds"]))
-        self._run.prepare(values.get("initial_arrays"), num_rounds)
+        initial = values.get("initial_arrays")
+        if not isinstance(initial, ArrayRecord):
+            initial = None
+        self._run.prepare(initial, num_rounds)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
-        """Replies of clients that were not asked before, if the audit failed in its hook."""
+        """Report that the audit's function ``name`` failed, and leave the round.
+
+        Returns:
+            The replies of the clients that canaries were to replace in the round.
+        """
         super()._rescue(name, error)
         current = self._run.leave_round()
         if name == "aggregate_train" and current is not None:
-            with self._run.noting_failure("clients could not be asked late"):
-                return self._asked_late(current)
+            with self._noting_failure("clients could not be asked late"):
+                return self._ask_withheld(current)
         return []
 
     @property
@@ -168,19 +167,7 @@ class CanaryAudit(AuditedStrategy):
         """The settings of the audit."""
         return self._run.settings
 
-    def attach(self) -> Strategy:
-        """Hook the strategy's own instance, and return it: its runs are then audited.
-
-        This needs ``rounds`` if replies are synthetic and Flower's own ``start`` does not run.
-
-        Raises:
-            AttributeError: if attributes cannot be set on the instance (``__slots__``).
-        """
-        if self._run.settings.enabled:
-            self._hooks.attach()
-        return self.strategy
-
-    def configure_train(
+    def _configure_audited(
         self,
         server_round: int,
         arrays: ArrayRecord,
@@ -188,19 +175,19 @@ class CanaryAudit(AuditedStrategy):
         grid: Grid,
     ) -> Any:
         """The strategy's messages, without those to clients that canaries replace."""
-        original = self._hooks.replaced("configure_train")
-        if original is not None:
-            return original(server_round, arrays, config, grid)
         run = self._run
         run.leave_round()
         messages: Any = self._hooks.call(
             "configure_train", server_round, arrays, config, grid
         )
         if not isinstance(messages, Iterable):
-            # The loop of such a strategy expects another type.
+            # This strategy's own loop uses another type, which the audit does not know.
             return messages
         messages = list(messages)
-        with self._timed(), run.noting_failure("the round cannot be audited"):
+        with (
+            self._timed(),
+            self._noting_failure("the round cannot be audited"),
+        ):
             if run.state.index == 0 and run.state.rounds is None:
                 self._prepare(base_arguments(self.strategy))
             run.open_round(arrays, messages, grid)
@@ -209,15 +196,11 @@ class CanaryAudit(AuditedStrategy):
             return messages
         return current.sent
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+    def _aggregate_audited(
+        self, server_round: int, replies: list[Message]
     ) -> Any:
         """The strategy's aggregate of the clients' and canaries' replies, and ε so far."""
-        original = self._hooks.replaced("aggregate_train")
-        if original is not None:
-            return original(server_round, replies)
         run = self._run
-        replies = list(replies)
         current = current_round(run.phase)
         with self._timed():
             if current is None:
@@ -225,7 +208,9 @@ class CanaryAudit(AuditedStrategy):
                     "aggregate_train", server_round, replies
                 )
             else:
-                result = self._aggregate(server_round, current, replies)
+                result = self._aggregate_canaries(
+                    server_round, current, replies
+                )
         run.leave_round()
         if not isinstance(run.phase, Over):
             failure = "the round could not be scored"
@@ -252,10 +237,11 @@ class CanaryAudit(AuditedStrategy):
             if not isinstance(run.phase, Over):
                 strategy_seconds = self._hooks.seconds - strategy_seconds
                 seconds = time.perf_counter() - began - strategy_seconds
-                run.state.note(index).seconds += seconds
+                run.state.notes_on(index).seconds += seconds
 
     def _join(self, current: RoundState, real: list[Message]) -> list[Message]:
-        with self._run.noting_failure("no canary joined the round"):
+        """The replies with those of the canaries, or without canaries if they cannot join."""
+        with self._noting_failure("no canary joined the round"):
             joined = self._run.join(current, real)
             if current.canaries.synthetic or not current.withheld:
                 return joined
@@ -265,11 +251,11 @@ class CanaryAudit(AuditedStrategy):
         self, current: RoundState, real: list[Message]
     ) -> list[Message]:
         """The replies without canaries, for which the replaced clients are asked after all."""
-        self._run.enter(SittingOut(current))
-        current.without_canaries()
-        return [*real, *self._asked_late(current)]
+        current.remove_canaries()
+        return [*real, *self._ask_withheld(current)]
 
-    def _asked_late(self, current: RoundState) -> list[Message]:
+    def _ask_withheld(self, current: RoundState) -> list[Message]:
+        """Send the withheld messages, and return the replies."""
         withheld = current.withheld
         current.withheld = []
         if not withheld:
@@ -278,45 +264,46 @@ class CanaryAudit(AuditedStrategy):
             current.grid.send_and_receive(withheld, timeout=self._timeout)
         )
 
-    def _aggregate(
+    def _aggregate_canaries(
         self, server_round: int, current: RoundState, real: list[Message]
     ) -> Any:
         """The strategy's own aggregation, repeated without canaries if it fails on them."""
         joined = self._join(current, real)
         if not current.canaries.synthetic:
-            return self._call(server_round, current, joined)
+            return self._aggregate_observed(server_round, current, joined)
         failure: Exception | str = "it released no model"
         undo = Undo(self._run.wrapped.layers, real, depth=self._undo_depth)
         try:
-            result = self._call(server_round, current, joined)
-            # An error of a client may be why there is no model.
+            result = self._aggregate_observed(server_round, current, joined)
+            # If a client's reply is an error, that may be why there is no model.
             has_errors = any(reply.has_error() for reply in real)
             is_result = isinstance(result, tuple)
             if has_errors or not is_result or result[0] is not None:
                 self._undo_depth = "shallow"
                 return result
-        except Exception as error:  # noqa: BLE001 - canaries may be why
+        except Exception as error:  # noqa: BLE001 - canaries may be the reason
             failure = error
         undo.restore()
         all_real = self._without_canaries(current, real)
-        result = self._call(server_round, current, all_real)
+        result = self._aggregate_observed(server_round, current, all_real)
         if isinstance(failure, Exception) or result[0] is not None:
             self._run.reject(failure)
-        # The error's traceback refers to this frame, and so keeps the round's messages in
+        # The error's traceback refers to this frame, which would keep the round's messages in
         # memory.
         failure = ""
         return result
 
-    def _call(
+    def _aggregate_observed(
         self, server_round: int, current: RoundState, replies: list[Message]
     ) -> Any:
-        """The strategy's own aggregation, with the observations of it stored in the round."""
+        """The strategy's own aggregation; the round stores what was observed of it."""
         wrapped = self._run.wrapped
         innermost = None
         noise_std = None
+        # The contents of the replies of which the strategy aggregated the metrics.
         used = set[int]()
         with contextlib.ExitStack() as stack:
-            with self._run.noting_failure("the strategy cannot be watched"):
+            with self._noting_failure("the strategy cannot be watched"):
                 synthetic = current.canaries.synthetic
                 used = stack.enter_context(
                     real_metrics_only(wrapped.base, synthetic)
@@ -330,6 +317,7 @@ class CanaryAudit(AuditedStrategy):
         answered = readable(replies)
         if innermost is None and isinstance(result, tuple):
             innermost = Aggregation(answered, result[0])
+        # A strategy that passes on copies of the contents does not show which it used.
         shows_used = bool(used) and used <= {
             id(reply.content) for reply in answered
         }
@@ -341,6 +329,7 @@ class CanaryAudit(AuditedStrategy):
     def _with_epsilon(
         self, arrays: ArrayRecord | None, metrics: MetricRecord | None
     ) -> MetricRecord | None:
+        """The metrics with ε, if the round released a model."""
         if not arrays or not isinstance(metrics, (MetricRecord, type(None))):
             return metrics
         out = MetricRecord(dict(metrics or {}))

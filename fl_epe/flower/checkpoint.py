@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import itertools
 import json
 import secrets
@@ -31,7 +30,7 @@ from fl_epe.archive import (
     refusal,
     write_archive,
 )
-from fl_epe.checks import ArgumentError, NamedArrays
+from fl_epe.checks import ArgumentError, NamedArrays, rename_arguments
 from fl_epe.files import inside, locked
 from fl_epe.flower.fault_log import logger
 from fl_epe.flower.layout import Layout
@@ -43,9 +42,10 @@ from fl_epe.messages import read_only
 SCHEMA = 1
 """The version of the files; files with a newer version are not read."""
 
-_WHAT = "an audit saved by CanaryAudit"
-# The number of rounds of a file of scores, which is written once.
-_BLOCK = 100
+_FILE_KIND = "an audit saved by CanaryAudit"
+# The number of rounds in a file of scores, which is written once. It bounds the rows that are
+# written again in each round.
+_ROUNDS_PER_FILE = 100
 # The arrays that get new rows in each round, while their old rows do not change.
 _GROWING = (
     "presence",
@@ -61,7 +61,7 @@ _GROWING = (
     "clients.weights",
 )
 # The arguments that may differ when an audit continues.
-_FREE = {
+_MAY_CHANGE = {
     "seed",
     "rounds",
     "identity",
@@ -71,7 +71,7 @@ _FREE = {
     "canary_seed",
     "unit",
 }
-_JSON = pydantic.TypeAdapter(AuditState)
+_STATE_TYPE = pydantic.TypeAdapter(AuditState)
 
 
 class SavedAudit(NamedTuple):
@@ -80,49 +80,42 @@ class SavedAudit(NamedTuple):
     Attributes:
         audit: the state of the audit after some rounds.
         layout: the layout of the model.
-        whole: the layout of the model with all arrays, see `AuditState`.
+        full_layout: the layout of the model with all arrays, see `AuditState`.
         scores: the arrays of `RunAuditor.state`.
         start: the initial model.
     """
 
     audit: AuditState
     layout: Layout
-    whole: Layout
+    full_layout: Layout
     scores: NamedArrays
     start: ArrayRecord
 
 
-class _Folder(enum.Enum):
-    """What is known of a checkpoint folder."""
-
-    UNREAD = enum.auto()
-    # The folder is empty, or has an audit that this run does not continue (yet).
-    FOREIGN = enum.auto()
-    OURS = enum.auto()
+# The locks of the folders that this process uses, by folder. All its audits share them, as it
+# may save several audits in the same folder, one after the other.
+_LOCKS: dict[Path, contextlib.ExitStack] = {}
 
 
-# The locks of folders that this process uses. It may save several audits in the same folder.
-_LOCKED: dict[Path, contextlib.ExitStack] = {}
-
-
-def fingerprint(
+def fixed_arguments(
     settings: CanaryAuditSettings, wrapped: Wrapped
 ) -> dict[str, Any]:
-    """The values that must not change when an audit continues, for JSON, by argument names."""
-    names = {field.name for field in dataclasses.fields(settings)} - _FREE
+    """The arguments that must not change when an audit continues, by name, as values for JSON."""
+    names = {field.name for field in dataclasses.fields(settings)} - _MAY_CHANGE
     values = {name: getattr(settings, name) for name in sorted(names)}
     if not isinstance(settings.clients, float | int | None):
         values["clients"] = sorted(map(int, settings.clients))
+    _, sum_noise_multiplier = wrapped.noise_multipliers()
     values |= {
         "strategy": wrapped.description,
         "strategy's server optimizer": str(wrapped.server()),
-        "strategy's noise multiplier": wrapped.noise_multipliers()[1],
+        "strategy's noise multiplier": sum_noise_multiplier,
     }
     if settings.client_noise is not None:
         values["client_noise"] = dataclasses.asdict(settings.client_noise)
-    return dict(
-        json.loads(json.dumps(values, default=lambda number: number.item()))
-    )
+    # Arguments may be numbers of NumPy, and tuples, which are lists in JSON.
+    text = json.dumps(values, default=lambda number: number.item())
+    return dict(json.loads(text))
 
 
 class Checkpoint:
@@ -135,25 +128,28 @@ class Checkpoint:
     Args:
         settings: the settings of the audit.
         wrapped: the strategy.
-        failed: a function that gets a text that says what failed, and the error.
+        report_failure: a function that gets a text that says what failed, and the error.
     """
 
     def __init__(
         self,
         settings: CanaryAuditSettings,
         wrapped: Wrapped,
-        failed: Callable[[str, Exception], object],
+        report_failure: Callable[[str, Exception], object],
     ) -> None:
         self._settings = settings
         self._wrapped = wrapped
-        self._failed = failed
+        self._report_failure = report_failure
         self._directory = Path(settings.checkpoint or "")
-        # A `SavedAudit` is here until it is decided whether the run continues it.
-        self._content: _Folder | SavedAudit = _Folder.UNREAD
+        self._is_read = False
+        # The audit in the folder, until it is decided whether this run continues it.
+        self._saved: SavedAudit | None = None
+        # Whether the audit in the folder is that of this run.
+        self._is_ours = False
 
     def close(self) -> None:
         """Unlock the folder for other processes."""
-        lock = _LOCKED.pop(self._directory.resolve(), None)
+        lock = _LOCKS.pop(self._directory.resolve(), None)
         if lock is not None:
             lock.close()
 
@@ -164,71 +160,72 @@ class Checkpoint:
             SettingsError: if another process has locked it; the text names both.
         """
         place = self._directory.resolve()
-        if self._settings.checkpoint is None or place in _LOCKED:
+        if self._settings.checkpoint is None or place in _LOCKS:
             return
         lock = contextlib.ExitStack()
         try:
-            lock.enter_context(locked(place))
+            with rename_arguments(directory="checkpoint"):
+                lock.enter_context(locked(self._directory))
         except ArgumentError as error:
-            argument = f"checkpoint={str(self._directory)!r}"
-            text = str(error).replace(f"directory={str(place)!r}", argument)
             raise SettingsError(
-                f"{text} Or give each server app a folder of its own."
+                f"{error} Or give each server app a folder of its own."
             ) from error
         except OSError:
-            # Saving the audit will raise the error again.
+            # Saving the audit will raise this error again, which is then a fault.
             return
-        _LOCKED[place] = lock
+        _LOCKS[place] = lock
 
-    def holds(self, arrays: object) -> bool:
-        """Whether there is a saved audit that continues with these arrays, if they are a model.
+    def can_continue(self, arrays: ArrayRecord | None) -> bool:
+        """Read the folder: does it have an audit that continues from the model ``arrays``?
+
+        Without a model, only the arguments are checked.
 
         Raises:
             SettingsError: if there is one with other arguments.
         """
-        self._look()
-        if not isinstance(self._content, SavedAudit):
+        self._read()
+        if self._saved is None:
             return False
-        if isinstance(arrays, ArrayRecord):
-            return self.goes_on_after(self._content, arrays) is not None
-        self.check(self._content.audit)
+        if arrays is not None:
+            return self.rounds_before(self._saved, arrays) is not None
+        self.check(self._saved.audit)
         return False
 
-    def take(self, index: int) -> SavedAudit | None:
-        """Take the saved audit, which is returned only once; ``None`` without one.
+    def pop_saved(self, index: int) -> SavedAudit | None:
+        """The saved audit, which is returned only once; ``None`` without one.
 
         Args:
             index: the number of rounds of the run so far. If a strategy is hooked without
-                `start`, the folder is first read here, before any round.
+                ``start``, the folder is first read here, before any round.
         """
-        if self._content is _Folder.UNREAD and index == 0:
-            self._look()
-        if not isinstance(self._content, SavedAudit):
-            return None
-        saved = self._content
-        self._content = _Folder.FOREIGN
+        if not self._is_read and index == 0:
+            self._read()
+        saved = self._saved
+        self._saved = None
         return saved
 
-    def own(self) -> None:
-        """Note that the run continues the audit that was taken, and so owns the folder."""
-        self._content = _Folder.OURS
+    def note_continued(self) -> None:
+        """Note that the run continues the saved audit, so that it may be overwritten."""
+        self._is_ours = True
 
-    def goes_on_after(
+    def rounds_before(
         self, saved: SavedAudit, arrays: ArrayRecord
     ) -> int | None:
-        """The number of rounds after which the audit continues; ``None`` for another run.
+        """The number of rounds of a saved audit before a model; ``None`` if it has no such model.
 
-        The initial model is that of a new run, unless no round was completed before.
+        With the initial model, a new run begins, unless the saved audit has no complete round.
 
         Raises:
             SettingsError: if the audit would continue, but with other arguments than before.
         """
         try:
-            model = digest(saved.whole.flatten(arrays))
+            model = digest(saved.full_layout.flatten(arrays))
         except ValueError:
             return None
         models = saved.audit.models
-        rounds = [t for t, earlier in models.items() if earlier == model]
+        rounds = [
+            t for t, saved_model in models.items() if saved_model == model
+        ]
         if not rounds:
             return None
         rounds_done = max(rounds)
@@ -239,51 +236,56 @@ class Checkpoint:
         except SettingsError:
             if rounds_done > 0:
                 raise
-            # Without any round, a new audit loses nothing.
+            # A new audit loses nothing, as the saved one has no round.
             return None
         return rounds_done
 
     def check(self, saved: AuditState) -> None:
-        """Raise a `SettingsError` for the first argument whose value differs from before."""
+        """Raise a `SettingsError` for the first argument whose value differs from that saved."""
         settings = self._settings
-        instead = "start again as before, or with another checkpoint folder"
+        remedy = (
+            "use the same arguments as before, or another checkpoint folder"
+        )
         if settings.seed not in (None, saved.seed):
             raise SettingsError(
-                f"Expected another seed to be that of the audit in the checkpoint; {instead}."
+                f"Expected seed=… to be the seed of the audit in the checkpoint; {remedy}."
             )
-        arguments = fingerprint(settings, self._wrapped)
-        before = saved.arguments | {"rounds": saved.rounds}
+        arguments = fixed_arguments(settings, self._wrapped)
+        saved_arguments = saved.arguments | {"rounds": saved.rounds}
         if settings.rounds is not None:
             arguments["rounds"] = settings.rounds
         for name, value in arguments.items():
-            if value != before.get(name):
+            saved_value = saved_arguments.get(name)
+            if value != saved_value:
                 raise SettingsError(
-                    f"Expected {name}={value!r} to be {before.get(name)!r}, as in the audit in the"
-                    f" checkpoint; {instead}."
+                    f"Expected {name}={value!r} to be {saved_value!r}, as in the audit in the"
+                    f" checkpoint; {remedy}."
                 )
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         """Lock and read the folder."""
         self._lock()
-        self._content = _Folder.FOREIGN
+        self._is_read = True
+        self._saved = None
+        self._is_ours = False
         path = self._path("audit")
         try:
             if self._settings.checkpoint is None or not path.exists():
                 return
             (values,), scores = read_archive(
-                path, _WHAT, schema=SCHEMA, texts=("audit",)
+                path, _FILE_KIND, schema=SCHEMA, texts=("audit",)
             )
-            audit = _JSON.validate_python(values)
+            audit = _STATE_TYPE.validate_python(values)
             blocks = [
-                read_archive(self._path(name), _WHAT, schema=SCHEMA)[1]
+                read_archive(self._path(name), _FILE_KIND, schema=SCHEMA)[1]
                 for name in audit.blocks
             ]
             for name in audit.kept_rows:
-                parts = [block[name] for block in blocks if name in block]
-                scores[name] = np.concatenate([*parts, scores[name]])
+                rows = [block[name] for block in blocks if name in block]
+                scores[name] = np.concatenate([*rows, scores[name]])
             start_path = self._path(f"start-{audit.models[0]}")
             (model,), arrays = read_archive(
-                start_path, _WHAT, schema=SCHEMA, texts=("model",)
+                start_path, _FILE_KIND, schema=SCHEMA, texts=("model",)
             )
             start = ArrayRecord(
                 {
@@ -292,22 +294,22 @@ class Checkpoint:
                 }
             )
             if audit.layout is None or audit.whole is None:
-                raise refusal(path, _WHAT, "it has no layout")
+                raise refusal(path, _FILE_KIND, "it has no layout")
             if digest(audit.whole.flatten(start)) != audit.models[0]:
                 reason = "it is not the initial model of audit.npz"
-                raise refusal(start_path, _WHAT, reason)
-            self._content = SavedAudit(
+                raise refusal(start_path, _FILE_KIND, reason)
+            self._saved = SavedAudit(
                 audit, audit.layout, audit.whole, scores, start
             )
         except UNREADABLE as error:
-            self._failed(
+            self._report_failure(
                 "the saved audit cannot be read, and a new one begins", error
             )
 
     def save(
         self, state: AuditState, start: ArrayRecord, arrays: NamedArrays
     ) -> None:
-        """Write the audit, and when it is first saved, the initial model.
+        """Write the audit, and the first time also the initial model.
 
         Args:
             state: the state of the audit; new files of scores are added to it.
@@ -315,12 +317,13 @@ class Checkpoint:
             arrays: the scores.
         """
         self._lock()
-        state.arguments = state.arguments or fingerprint(
+        state.arguments = state.arguments or fixed_arguments(
             self._settings, self._wrapped
         )
         path = self._path("audit")
-        if self._content is not _Folder.OURS:
+        if not self._is_ours:
             self._set_aside(path)
+            # An array's name may be no name of a file.
             model = {
                 f"{i}": read_only(array)
                 for i, array in enumerate(start.values())
@@ -330,21 +333,27 @@ class Checkpoint:
             write_archive(
                 start_path, model, names, schema=SCHEMA, compress=False
             )
-        arrays = self._without_blocks(state, arrays)
-        arrays["audit"] = np.frombuffer(_JSON.dump_json(state), np.uint8)
+        arrays = self._move_full_block(state, arrays)
+        arrays["audit"] = np.frombuffer(_STATE_TYPE.dump_json(state), np.uint8)
         write_archive(path, arrays, {}, schema=SCHEMA, compress=False)
-        self._content = _Folder.OURS
+        self._is_ours = True
 
-    def _without_blocks(
+    def _move_full_block(
         self, state: AuditState, arrays: NamedArrays
     ) -> NamedArrays:
-        """All arrays without the rows that are in blocks; a full block is written."""
+        """Write the rows of the last rounds to a separate file, if there are enough of them.
+
+        ``state`` stores the name of the file, and the number of rows in all such files.
+
+        Returns:
+            The arrays without the rows in such files.
+        """
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
         new_rows = {
             name: rows[state.kept_rows.get(name, 0) :]
             for name, rows in growing.items()
         }
-        if state.settled and len(new_rows["presence"]) >= _BLOCK:
+        if state.settled and len(new_rows["presence"]) >= _ROUNDS_PER_FILE:
             block = f"rounds-{state.index}-{secrets.token_hex(4)}"
             path = self._path(block)
             write_archive(path, new_rows, {}, schema=SCHEMA, compress=False)
@@ -361,9 +370,9 @@ class Checkpoint:
             paths = (
                 self._path(f"audit-{number}") for number in itertools.count(1)
             )
-            free = next(name for name in paths if not name.exists())
-            path.rename(free)
-            logger.warning("Audit: %s is now %s", path, free)
+            free_path = next(path for path in paths if not path.exists())
+            path.rename(free_path)
+            logger.warning("Audit: %s is now %s", path, free_path)
 
     def _path(self, name: str) -> Path:
         return inside(self._directory, self._directory / f"{name}.npz")

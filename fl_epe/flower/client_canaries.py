@@ -2,7 +2,8 @@
 
 The server selects these clients (`ClientCanaries`) and sends an order in the `ConfigRecord` of
 their messages; `canary_mod` on the client writes the canary into the reply. Other clients get
-the same messages as before. The server reads no reply, so this works under secure aggregation.
+the same messages as before. The server need not read the arrays of a reply, so this works under
+secure aggregation.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
 
+# Names in the configuration of a message, and in the metrics of a reply.
 _ORDER = "canary-order"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
@@ -50,8 +52,11 @@ _CLIPPING_NORM = "clipping_norm"
 FAR_ABOVE = 1e3
 """The norm of a canary in clip norms, so that the clipping under audit scales it down."""
 
-# The stream of the choice of clients, which differs from every canary's number.
+# The random stream of the choice of clients. It is larger than the canaries' numbers, which are
+# streams of the same seed.
 _SHARE_STREAM = 1 << 62
+# The largest number of nested functions in which mods are searched.
+_MAX_NESTED = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Acknowledgement(enum.IntEnum):
 HINTS = {
     Acknowledgement.OUTSIDE_CLIPPING: "canary_mod stands outside a clipping mod, where nothing"
     " would clip a canary: put it last in mods=[…]",
-    Acknowledgement.UNFIT: "replies do not hold one set of arrays like the message's",
+    Acknowledgement.UNFIT: "replies do not contain one set of arrays like the message's",
 }
 """The reason why a client sent its own update, and a remedy, as part of a sentence."""
 
@@ -146,7 +151,7 @@ def canary_mod(
     if any(name in _CLIPPING_MODS for name in _names_inside(call_next)):
         answer = Acknowledgement.OUTSIDE_CLIPPING
     else:
-        answer = _answer(order, sent, reply.content)
+        answer = _put_canary(order, sent, reply.content)
     if answer is not Acknowledgement.CANARY:
         logger.warning(
             "canary_mod sends the client's own reply: %s", HINTS[answer]
@@ -159,9 +164,16 @@ def canary_mod(
     return reply
 
 
-def _answer(
+def _put_canary(
     order: CanaryOrder, sent: RecordDict, reply: RecordDict
 ) -> Acknowledgement:
+    """Replace the arrays in a reply by the model plus the canary, if they fit.
+
+    Args:
+        order: the order.
+        sent: the content of the server's message.
+        reply: the content of the client's reply, which is changed.
+    """
     try:
         _, sent_arrays = _only(sent, "message")
         name, reply_arrays = _only(reply, "reply")
@@ -181,8 +193,11 @@ def _answer(
     return Acknowledgement.CANARY
 
 
-def _names_inside(call_next: object, depth: int = 20) -> Iterator[str]:
-    """The names of the mods between this one and the app, which are in nested closures."""
+def _names_inside(call_next: object, depth: int = _MAX_NESTED) -> Iterator[str]:
+    """The names of the mods between this one and the app.
+
+    Flower nests them: each mod is a variable in the closure of the function that calls it.
+    """
     if depth == 0:
         return
     for cell in getattr(call_next, "__closure__", None) or ():
@@ -203,6 +218,7 @@ def _only(content: RecordDict, place: str) -> tuple[str, ArrayRecord]:
 
 
 def _clip_norm(content: RecordDict) -> float:
+    """The clip norm in the configuration of a message; 0 without one."""
     for config in records_of(content, ConfigRecord).values():
         if _CLIPPING_NORM in config:
             return float(config[_CLIPPING_NORM])  # type: ignore[arg-type]
@@ -227,7 +243,8 @@ class ClientCanaries:
             them.
         acknowledge: whether replies contain an `Acknowledgement`, see `CanaryOrder`.
         kind: the kind of the canaries, see `CanarySet`.
-        numbers: the canaries' numbers by client; initial entries are kept.
+        numbers: the number of each selected client's canary. Clients are added when they are
+            first asked.
 
     Raises:
         ArgumentError: for a share outside (0, 1], or an empty or repeating list.
@@ -258,20 +275,26 @@ class ClientCanaries:
             or len(set(chosen)) < len(chosen)
             or len(chosen) > self.count
         ):
-            wanted = f"to be 1 to num_canaries={self.count} different clients"
-            raise_invalid("clients", chosen, wanted)
+            requirement = (
+                f"to be 1 to num_canaries={self.count} different clients"
+            )
+            raise_invalid("clients", chosen, requirement)
         self.numbers.update(
             {client: number for number, client in enumerate(chosen)}
         )
 
     def number(self, node_id: int) -> int | None:
-        """The number of the client's canary; ``None`` for a real client."""
+        """The number of the client's canary; ``None`` for a real client.
+
+        The first call for a client decides whether it gets a canary.
+        """
         client = int((self.identity or int)(node_id))
         share = self.clients
         is_open = client not in self.numbers and len(self.numbers) < self.count
         if isinstance(share, (int, float)) and is_open:
-            coin = generator(self.seed, _SHARE_STREAM, client)
-            if coin.random() < share:
+            # The same client gets the same random number in every process.
+            rng = generator(self.seed, _SHARE_STREAM, client)
+            if rng.random() < share:
                 self.numbers[client] = len(self.numbers)
         return self.numbers.get(client)
 

@@ -1,6 +1,5 @@
 """Tests of noise that clients add themselves, against their promise or each other's noise."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -12,32 +11,20 @@ from fl_epe.checks import NamedArrays
 from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.fault_log import FaultLog, logger
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.replies import MOST_READ, are_noise, base_of, model_record
+from fl_epe.flower.replies import MAX_READ, are_noise, base_of, model_record
 from fl_epe.flower.round_state import RoundState
 from fl_epe.noise import LocalDp, PromisedNoise
 
-# Ratio to the median node's noise below which neither chance nor a missing update explains it.
-_LOW_NOISE_RATIO = 0.7
+# A node has less noise than others if it has less than this share of the median node's: neither
+# chance nor a missing update explains that.
+_MAX_LOW_NOISE = 0.7
 
-# An outlier can be identified among this many nodes.
+# The smallest number of nodes among which one can be an outlier.
 _MIN_NODES = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class ClientNoiseFindings:
-    """The result of the tests of clients' noise.
-
-    Attributes:
-        sentences: what was measured.
-        faults: faults of the promise and of nodes' noise, as clauses.
-    """
-
-    sentences: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
-
-
 class ClientNoise:
-    """The test of clients' noise in a run: of each reply, or of nodes against each other.
+    """The test of clients' noise in a run: against a promise, or of nodes against each other.
 
     Args:
         promise: the clients' promise; without one, nodes are compared with each other.
@@ -69,9 +56,9 @@ class ClientNoise:
         preferred: str,
         faults: FaultLog,
     ) -> None:
-        """Test each node's first reply of a round; the first failure of a node is logged.
+        """Test the replies of a round, and report each node that fails for the first time.
 
-        Unreadable replies are skipped, because they are logged elsewhere.
+        Replies that cannot be read are skipped, as they are faults already.
 
         Args:
             current: the round.
@@ -87,13 +74,16 @@ class ClientNoise:
                 if node not in self._reported_nodes:
                     self._reported_nodes.add(node)
                     text = f"node {node}: {ratio:.2g} times the noise that other nodes seem to add"
-                    faults.observed(index, FaultKind.NOISE_UNLIKE_OTHERS, text)
+                    faults.report_fault(
+                        index, FaultKind.NOISE_UNLIKE_OTHERS, text
+                    )
             return
         promised = self.promised or self._begin(self._promise, layout)
         self.promised = promised
         earlier_faults = promised.faults
         base = base_of(updates.kind, layout.flatten(current.arrays))
         readable = set(updates.contents)
+        # If a node answered twice, its first reply counts.
         replies = {
             reply.metadata.src_node_id: reply
             for reply in reversed(real)
@@ -109,7 +99,9 @@ class ClientNoise:
         for sender, text in promised.faults.items():
             if sender not in earlier_faults:
                 kind = FaultKind.NOISE_NOT_PROMISED
-                faults.observed(index, kind, text, "noise is not as promised: ")
+                faults.report_fault(
+                    index, kind, text, "noise is not as promised: "
+                )
 
     def _begin(self, promise: LocalDp, layout: Layout) -> PromisedNoise:
         num_entries = {
@@ -129,12 +121,16 @@ class ClientNoise:
             self.promised = self._begin(self._promise, layout)
             self.promised.restore(state)
 
-    def findings(self) -> ClientNoiseFindings:
-        """The result; empty without a promise."""
+    def findings(self) -> tuple[list[str], list[str]]:
+        """The results in sentences, and the faults of the promise and of nodes, as clauses.
+
+        Both are empty without a promise.
+        """
+        sentences = list[str]()
+        faults = list[str]()
         if self._promise is None:
-            return ClientNoiseFindings()
-        sentences = [f"Noise of clients: {self._promise.sentence()}."]
-        faults = []
+            return sentences, faults
+        sentences.append(f"Noise of clients: {self._promise.sentence()}.")
         fault_of_promise = self._promise.fault()
         if fault_of_promise:
             faults.append(fault_of_promise)
@@ -142,11 +138,11 @@ class ClientNoise:
             results, faults_of_nodes = self.promised.findings()
             sentences += results
             faults += faults_of_nodes
-        return ClientNoiseFindings(tuple(sentences), tuple(faults))
+        return sentences, faults
 
 
 def less_noise(updates: RoundUpdates) -> dict[int, float]:
-    """Nodes with less noise than the other nodes, whose updates look like pure noise.
+    """The nodes with less noise than the other nodes, if the others' updates look like pure noise.
 
     Args:
         updates: the updates of a round.
@@ -159,10 +155,10 @@ def less_noise(updates: RoundUpdates) -> dict[int, float]:
     if len(rms) < _MIN_NODES:
         return {}
     ratios = rms / max(float(np.median(rms)), np.finfo(float).tiny)
-    is_low = ratios < _LOW_NOISE_RATIO
+    is_low = ratios < _MAX_LOW_NOISE
     if not is_low.any():
         return {}
-    if not are_noise(list(updates.entries[~is_low][:MOST_READ])):
+    if not are_noise(list(updates.entries[~is_low][:MAX_READ])):
         return {}
     rows = np.flatnonzero(is_low).tolist()
     return {updates.nodes[row]: float(ratios[row]) for row in rows}

@@ -28,22 +28,22 @@ from fl_epe.seeding import generator
 
 # The approximate number of entries of an update that are compared in a round.
 _ROUND_ENTRIES = 1 << 12
-# The number of these entries that are summed over the run, and the number of nodes for which
-# they are: those that move the model most.
+# The number of these entries that are summed over the run, and the largest number of nodes with
+# such a sum: those that move the model most.
 _RUN_ENTRIES = 1024
-_MOST_NODES = 64
+_MAX_NODES = 64
 # A stream of the audit's own random choices.
-_SAMPLED = 3
-# A dominant contribution has this share of the energy (the scores double without it), and is so
-# many times as long as the median of the others.
-_MOST = 0.75
-_TIMES = 10.0
+_ENTRIES_STREAM = 3
+# A dominant contribution has this share of the energy, so that the scores of canaries double if
+# its sender subtracts it. Its norm is this multiple of the median norm of the others.
+_MIN_SHARE = 0.75
+_MIN_NORM_RATIO = 10.0
 # Nodes form one direction if their cosines with the sum are above the first value, and the norm
 # of their sum is above this share of the sum of their norms.
-_SAME = 0.5
-_ALIGNED = 0.9
-# The number of nodes of a group that are named.
-_NAMED = 3
+_MIN_COSINE = 0.5
+_MIN_ALIGNMENT = 0.9
+# The number of nodes of a group that a message names.
+_MAX_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,23 +53,26 @@ class Dominant:
     Attributes:
         nodes: one node, or several whose contributions have about the same direction.
         share: their share of the sum's energy, by the components along the sum.
-        times: the norm of their common contribution over the median norm of the others'.
+        norm_ratio: the norm of their common contribution, divided by the median norm of the
+            others'.
     """
 
     nodes: tuple[int, ...]
     share: float
-    times: float
+    norm_ratio: float
 
     def __str__(self) -> str:
         """A text as "node 7 moved the model 64.1 times as far as the median other node, …"."""
-        who = f"node {self.nodes[0]}"
+        senders = f"node {self.nodes[0]}"
         if len(self.nodes) > 1:
-            more = ", …" if len(self.nodes) > _NAMED else ""
-            names = ", ".join(map(str, self.nodes[:_NAMED]))
-            who = f"{len(self.nodes)} nodes with one direction ({names}{more})"
+            further = ", …" if len(self.nodes) > _MAX_NAMED else ""
+            names = ", ".join(map(str, self.nodes[:_MAX_NAMED]))
+            senders = (
+                f"{len(self.nodes)} nodes with one direction ({names}{further})"
+            )
         return (
-            f"{who} moved the model {self.times:.3g} times as far as the median other node, with"
-            f" {self.share:.0%} of the energy of all"
+            f"{senders} moved the model {self.norm_ratio:.3g} times as far as the median other"
+            f" node, with {self.share:.0%} of the energy of all"
         )
 
 
@@ -80,9 +83,9 @@ def find_dominant(
 
     A node dominates if it has three quarters of the energy, and its contribution is more than
     ten times as long as the median of the others. A group of nodes whose contributions have
-    almost the same direction dominates likewise, if it has at most half of the nodes. A
-    direction that most nodes have in common is what they learn, and no node dominates.
-    Contributions of 0 are ignored, as idle nodes are no measure of length.
+    almost the same direction dominates likewise, if it has at most half of the nodes: a
+    direction that most nodes have in common is what they learn. Contributions of 0 are ignored,
+    as idle nodes are no measure of length.
 
     Args:
         contributions: the weighted contribution of each node by its id, each ``(entries,)``.
@@ -96,24 +99,25 @@ def find_dominant(
     rows = np.array(list(active.values()))
     norms = np.linalg.norm(rows, axis=1)
     total = rows.sum(axis=0)
-    along = rows @ total
+    products = rows @ total
     energy = float(total @ total) + len(total) * noise**2
+    # A bound on the norms of the nodes without a contribution here.
     shorter = np.full(max(count - len(contributions), 0), norms.min())
-    longest_one = np.arange(len(rows)) == np.argmax(along)
-    same_direction = along > _SAME * norms * math.sqrt(energy)
-    for chosen in (longest_one, same_direction):
+    is_longest = np.arange(len(rows)) == np.argmax(products)
+    has_direction = products > _MIN_COSINE * norms * math.sqrt(energy)
+    for chosen in (is_longest, has_direction):
         other_norms = np.concatenate([norms[~chosen], shorter])
         length = float(np.linalg.norm(rows[chosen].sum(axis=0)))
-        share = float(along[chosen].sum()) / energy
-        is_one_direction = length > _ALIGNED * norms[chosen].sum()
+        share = float(products[chosen].sum()) / energy
+        is_one_direction = length > _MIN_ALIGNMENT * norms[chosen].sum()
         is_minority = chosen.sum() <= len(other_norms)
-        if share > _MOST and is_one_direction and is_minority:
-            times = length / float(np.median(other_norms))
-            if times > _TIMES:
+        if share > _MIN_SHARE and is_one_direction and is_minority:
+            norm_ratio = length / float(np.median(other_norms))
+            if norm_ratio > _MIN_NORM_RATIO:
                 dominant_nodes = tuple(
                     nodes[row] for row in np.flatnonzero(chosen)
                 )
-                return Dominant(dominant_nodes, min(share, 1.0), times)
+                return Dominant(dominant_nodes, min(share, 1.0), norm_ratio)
     return None
 
 
@@ -180,12 +184,14 @@ class RoundUpdates:
         if base is not None:
             updates -= base
         if wrapped.clips_on_server:
+            # The norms of whole updates follow from every ``step``-th entry.
             norms = math.sqrt(step) * np.linalg.norm(
                 updates, axis=1, keepdims=True
             )
             updates *= np.minimum(
                 1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny)
             )
+        # A client may send any number as its weight.
         finite_weights = np.clip(
             weights(replies, wrapped.weighted_by()),
             0.0,
@@ -238,16 +244,16 @@ class NodeContributions:
                 [shares.get(content, 0.0) for content in updates.contents]
             )
         count = updates.entries.shape[1]
-        places = generator(self._seed, _SAMPLED).permutation(count)[
-            :_RUN_ENTRIES
-        ]
-        added = weights[:, None] * updates.entries[:, places]
+        # The same entries in each round.
+        order = generator(self._seed, _ENTRIES_STREAM).permutation(count)
+        added = weights[:, None] * updates.entries[:, order[:_RUN_ENTRIES]]
         for node, row in zip(updates.nodes, added, strict=True):
             self._sums[node] = self._sums.get(node, 0.0) + row
         norms = {
             node: float(np.linalg.norm(row)) for node, row in self._sums.items()
         }
-        for node in sorted(norms, key=norms.__getitem__)[:-_MOST_NODES]:
+        shortest_first = sorted(norms, key=norms.__getitem__)
+        for node in shortest_first[:-_MAX_NODES]:
             del self._sums[node]
         self._variance += updates.noise**2
 
@@ -258,7 +264,7 @@ class NodeContributions:
     def state(self) -> NamedArrays:
         """The state as named arrays, for `restore`."""
         return {
-            "ids": np.array([node % 2**64 for node in self._sums], np.uint64),
+            "ids": np.array(list(self._sums), np.uint64),
             "sums": np.array(list(self._sums.values())),
             "variance": np.array(self._variance),
         }

@@ -7,7 +7,7 @@ from fl_epe.auditing import FaultBook, FaultKind
 
 # A child of Flower's logger, so that its messages are shown with Flower's own.
 logger = logging.getLogger("flwr.fl_epe")
-# The kinds of faults for `FaultLog.failed`.
+# The kinds of faults for `FaultLog.report_failure`.
 _FAILURES = (
     FaultKind.AUDIT_STOOD_BACK,
     FaultKind.CANARY_UNUSED,
@@ -33,17 +33,17 @@ class FaultLog:
 
     @property
     def first_failure(self) -> str | None:
-        """The first part of the audit that could not be done, and why."""
+        """The first failure of the audit, with its reason; ``None`` without one."""
         return self.book.first(*_FAILURES)
 
     def is_new(self, text: str) -> bool:
-        """Whether a text was not logged before; from now on it counts as logged."""
+        """Note a text as logged, and return whether it was not logged before."""
         if text in self._logged:
             return False
         self._logged.add(text)
         return True
 
-    def failed(
+    def report_failure(
         self,
         index: int,
         failure: str,
@@ -72,11 +72,11 @@ class FaultLog:
                 "Where it happened",
                 exc_info=reason if isinstance(reason, Exception) else None,
             )
-        except Exception as error:  # noqa: BLE001 - of the log itself
+        except Exception as error:  # noqa: BLE001 - a user's log handler may raise any error
             text = f"{text}; it could not be logged: {described(error)}"
             self.book.add(index, kind, text)
 
-    def observed(
+    def report_fault(
         self, index: int, kind: FaultKind, text: str, intro: str = ""
     ) -> None:
         """Add a fault of a node, and log it.

@@ -23,14 +23,15 @@ from fl_epe.archive import one_line
 from fl_epe.auditing import FederationFacts, SiloAnswer, SiloLine
 from fl_epe.checks import check_probability, raise_invalid
 
-_MOST_TEXTS = 20  # the largest number of sentences of one kind in an answer
-_LONGEST_NAME = 40
+_MAX_TEXTS = 20  # of one kind in an answer
+_MAX_NAME_LENGTH = 40
+# The names of numbers in a `SiloLine`, which are at least 0.
 _INTERVAL = ("epsilon", "low", "high")
 _NUMBERS = (*_INTERVAL, "proved", "theory", "linear_limit")
-_ANSWER = pydantic.TypeAdapter(SiloAnswer)
+_ANSWER_TYPE = pydantic.TypeAdapter(SiloAnswer)
 
 
-def fingerprint(arrays: ArrayRecord) -> str:
+def model_hash(arrays: ArrayRecord) -> str:
     """The hash by which a model is recognized."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays.values():
@@ -44,15 +45,16 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
     Raises:
         ValueError: if the text is not a valid answer.
     """
-    answer = _ANSWER.validate_json(text)
+    answer = _ANSWER_TYPE.validate_json(text)
     check_probability("delta", answer.delta)
     check_probability("confidence", answer.confidence)
     lines = {line.adversary: _checked(line) for line in answer.lines}
+    # A silo without a name sends the number of its node, see `SiloAnswer`.
     name = answer.silo if answer.silo not in ("", str(node)) else f"node {node}"
     return dataclasses.replace(
         answer,
-        silo=one_line(name, _LONGEST_NAME),
-        unit=one_line(answer.unit, _LONGEST_NAME),
+        silo=one_line(name, _MAX_NAME_LENGTH),
+        unit=one_line(answer.unit, _MAX_NAME_LENGTH),
         lines=tuple(lines.values()),
         faults=_short(answer.faults),
         notes=_short(answer.notes),
@@ -60,7 +62,10 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
 
 
 def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
-    """The line without the results that hold only for the rounds that an audit covers."""
+    """The line without the results that do not hold for rounds that the audit did not cover.
+
+    A proved bound is kept, and so is an infinite theoretical ε.
+    """
     fields = (*_INTERVAL, "scale", "linear_limit")
     no_results: dict[str, Any] = dict.fromkeys(fields)
     theory = math.inf if line.theory == math.inf else None
@@ -68,6 +73,7 @@ def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
 
 
 def _checked(line: SiloLine) -> SiloLine:
+    """The line with short texts, and with a reason if it has no complete interval."""
     for name in _NUMBERS:
         value = getattr(line, name)
         if value is not None and not value >= 0:
@@ -81,7 +87,7 @@ def _checked(line: SiloLine) -> SiloLine:
 
 
 def _short(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(map(one_line, texts[:_MOST_TEXTS]))
+    return tuple(map(one_line, texts[:_MAX_TEXTS]))
 
 
 @dataclasses.dataclass
@@ -91,7 +97,7 @@ class FederationRound:
     Attributes:
         energies: the energy of each silo's weighted update, by the names of the silos whose
             reply arrived; ``None`` if the update cannot be seen.
-        model: the fingerprint of the newest model after the round.
+        model: the hash of the newest model after the round.
         released: whether the round released this model.
         averaged: whether the model is the average of the replies.
     """
@@ -101,8 +107,11 @@ class FederationRound:
     released: bool = True
     averaged: bool = True
 
-    def left_of_others(self, silo: str, allies: int) -> float | None:
-        """The share of the energy of all other silos that is not of the largest ``allies``."""
+    def share_without_allies(self, silo: str, allies: int) -> float | None:
+        """The share of the other silos' energy that remains without the ``allies`` largest.
+
+        ``None`` if the energy of another silo is not known.
+        """
         energies = list[float]()
         for name, energy in self.energies.items():
             if name != silo:
@@ -113,7 +122,8 @@ class FederationRound:
         total = sum(energies)
         if not total:
             return 0.0
-        return sum(energies[: max(0, len(energies) - allies)]) / total
+        num_remaining = max(0, len(energies) - allies)
+        return sum(energies[:num_remaining]) / total
 
 
 @dataclasses.dataclass
@@ -122,7 +132,7 @@ class HeardAnswer:
 
     Attributes:
         node: the node that sent it.
-        rounds: the number of rounds of the federation when it arrived, including that round.
+        rounds: the number of the federation's round in which it arrived, from 1.
         answer: the answer as it arrived.
         saw_last: whether the silo had seen the last model.
     """
@@ -138,7 +148,7 @@ class FederationLog:
     """A federation after some rounds, which is saved in a folder.
 
     Attributes:
-        start: the fingerprint of the initial model.
+        start: the hash of the initial model.
         rounds: all rounds, in order.
         names: the name of each node's silo.
         heard: the newest answer of each silo.
@@ -153,7 +163,7 @@ class FederationLog:
 
     @property
     def model(self) -> str:
-        """The fingerprint of the newest model."""
+        """The hash of the newest model."""
         if self.rounds:
             return self.rounds[-1].model
         return self.start
@@ -163,10 +173,10 @@ class FederationLog:
         """All silos that ever replied, in the order of their names."""
         return sorted({name for past in self.rounds for name in past.energies})
 
-    def name(
+    def name_silo(
         self, node: int, answer: SiloAnswer | None, present: Collection[str]
     ) -> str:
-        """The name of the silo of a node that replies in the coming round.
+        """Name the silo of a node that replies in the coming round, and note the name.
 
         The name is that of the node's first answer. A silo that was restarted may have another
         node. If two silos of a round have the same name, the second gets the number of its
@@ -184,30 +194,31 @@ class FederationLog:
             self.names[node] = name
         return name
 
-    def go_back(self, model: str) -> int:
-        """Remove the rounds after a model, or all rounds if the model is not in this log.
-
-        Returns:
-            The number of remaining rounds.
-        """
+    def up_to(self, model: str) -> FederationLog:
+        """The log without the rounds after a model; empty if no round released the model."""
         rounds = [
             t for t, past in enumerate(self.rounds, 1) if past.model == model
         ]
         if not rounds:
-            vars(self).update(vars(FederationLog(model)))
-            return 0
-        last = max(rounds)
-        if last < len(self.rounds):
-            del self.rounds[last:]
-            self.heard = {
-                silo: heard
-                for silo, heard in self.heard.items()
-                if heard.rounds <= last
-            }
-            self.faults.append(
-                f"what came after round {last} is forgotten: it is in no model"
+            # Faults of another run do not count, but those before the first round do.
+            return FederationLog(
+                model, faults=[] if self.rounds else self.faults
             )
-        return last
+        last = max(rounds)
+        if last == len(self.rounds):
+            return self
+        heard = {
+            silo: heard
+            for silo, heard in self.heard.items()
+            if heard.rounds <= last
+        }
+        fault = f"the rounds after round {last} were removed, as they are not in the model"
+        return dataclasses.replace(
+            self,
+            rounds=self.rounds[:last],
+            heard=heard,
+            faults=[*self.faults, fault],
+        )
 
     def answer(self, silo: str) -> SiloAnswer:
         """The newest answer of a silo.
@@ -220,9 +231,9 @@ class FederationLog:
         uploads = [
             t for t, past in enumerate(self.rounds, 1) if silo in past.energies
         ]
-        later = sum(t > heard.rounds for t in uploads)
-        if later:
-            reason = f"its last {later} of {len(uploads)} uploads came without an answer"
+        unanswered = sum(t > heard.rounds for t in uploads)
+        if unanswered:
+            reason = f"its last {unanswered} of {len(uploads)} uploads came without an answer"
         elif answer.rounds < len(uploads):
             reason = (
                 f"its audit covers {answer.rounds} of {len(uploads)} rounds, as its state was lost"
@@ -238,7 +249,7 @@ class FederationLog:
     def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
         """The facts that a silo gets with the last model.
 
-        A round without visible uploads counts as the worst of the others.
+        If some rounds have no visible uploads, the smallest share of the others counts for them.
 
         Args:
             silo: the name of the silo.
@@ -249,7 +260,9 @@ class FederationLog:
         numbers = [
             t for t, past in enumerate(released, 1) if silo in past.energies
         ]
-        shares = [released[t - 1].left_of_others(silo, allies) for t in numbers]
+        shares = [
+            released[t - 1].share_without_allies(silo, allies) for t in numbers
+        ]
         visible = [share for share in shares if share is not None]
         if not visible:
             shares = []
@@ -258,7 +271,7 @@ class FederationLog:
             upload_rounds=tuple(numbers),
             silos=len(self.silos),
             remaining_energies=tuple(
-                min(visible) if s is None else s for s in shares
+                min(visible) if share is None else share for share in shares
             ),
             allies=allies,
             **server,

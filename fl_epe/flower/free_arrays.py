@@ -1,7 +1,7 @@
 """Finds the arrays of a model that are free parameters, as far as the replies of a round show.
 
-A variance below 0 breaks a network, and an array that every client returns unchanged would be
-moved by a canary alone. Names do not show either of them, but the values in replies do.
+A canary must not move a variance below 0, which breaks a network, nor an array that no client
+moves. The names of arrays do not show which these are, but the values in replies do.
 
 Examples:
     >>> before = {"weight": np.array([0.1, -0.2]), "var": np.ones(2), "frozen": np.array([-1.0])}
@@ -49,7 +49,7 @@ def not_free(before: Arrays, models: Sequence[Arrays]) -> set[str]:
     """
     same = unmoved(models[0], models[1:])
     if len(same) == len(before):
-        # There is one client, or clients have the same data.
+        # There is one client, or the clients have the same data.
         same = set()
     nowhere_negative = {
         name
@@ -69,7 +69,7 @@ def leave_alone(
     if len(names) in (0, len(layout.moved)):
         return canary
     remainder = canary.copy()
-    parts = layout.split(remainder)
+    arrays = layout.split(remainder)  # views
     for name in names:
-        parts[name][:] = 0
+        arrays[name][:] = 0
     return np.divide(remainder, norm(remainder), dtype=remainder.dtype)

@@ -22,11 +22,11 @@ ReplyKind = Literal["model", "update"]
 class Layout:
     """The arrays of a model that a canary moves, and their places in the flat vector.
 
-    Floating-point arrays with at least one axis are moved. Integer and boolean buffers, 0-d
-    arrays and arrays that match ``leave_out`` are not, because clipping treats them
-    differently: Flower's clipping does not change 0-d arrays, and integers lose the scaling. No
-    canary could represent a client there. The first replies show more such arrays, see
-    `without`.
+    Floating-point arrays with at least one axis are moved. Integer and boolean arrays and 0-d
+    arrays are not, because clipping treats them differently: Flower's clipping does not change
+    0-d arrays, and integers lose the scaling. No canary could represent a client there. Nor are
+    arrays that match ``leave_out``, and those that the first replies show not to be free
+    parameters, see `without`.
 
     Attributes:
         shapes: the shapes of all arrays, by name and in order.
@@ -104,16 +104,18 @@ class Layout:
             ValueError: if arrays do not match; the message names them.
         """
         values = _decode(arrays)
-        their_names = self._match(values)
-        parts = [
-            values[their_names[name]].reshape(-1)[::step] for name in self.moved
+        names = self._match(values)
+        entries = [
+            values[names[name]].reshape(-1)[::step] for name in self.moved
         ]
-        return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
+        return np.concatenate(entries, dtype=self.dtype, casting="same_kind")
 
     def split(self, flat: Vector) -> dict[str, Vector]:
         """The moved arrays of a flat vector ``(dim,)`` by name, as flat views of it."""
-        ends = np.cumsum([math.prod(self.shapes[name]) for name in self.moved])
-        return dict(zip(self.moved, np.split(flat, ends[:-1]), strict=True))
+        sizes = [math.prod(self.shapes[name]) for name in self.moved]
+        inner_offsets = np.cumsum(sizes)[:-1]
+        arrays = np.split(flat, inner_offsets)
+        return dict(zip(self.moved, arrays, strict=True))
 
     def form(
         self,
@@ -128,8 +130,8 @@ class Layout:
                 exception are integer arrays that canaries do not move: if the global model has
                 their mean, it is not rounded, as the rounding would be an update.
             arrays: the global model, which has the arrays that canaries do not move.
-            kind: whether replies are a "model" or an "update" of it, in which such arrays are 0; if
-                ``None``, they are as in ``like``.
+            kind: the kind of the reply. Arrays that canaries do not move are those of ``arrays`` in
+                a model and 0 in an update. If ``None``, they are those of ``like``.
 
         Raises:
             ValueError: if arrays do not match; the message names them.
@@ -138,24 +140,23 @@ class Layout:
         model_values = _decode(arrays)
         reply_names = self._match(reply_values)
         model_names = self._match(model_values)
-        unmoved_values = {
-            name: reply_values[reply_names[name]]
-            for name in self.left_out
-            if name in reply_names
-        }
+        unmoved_names = [name for name in self.left_out if name in reply_names]
         match kind:
             case "model":
                 unmoved_values = {
                     name: model_values[model_names[name]]
-                    for name in unmoved_values
+                    for name in unmoved_names
                 }
             case "update":
                 unmoved_values = {
-                    name: np.zeros_like(value)
-                    for name, value in unmoved_values.items()
+                    name: np.zeros_like(reply_values[reply_names[name]])
+                    for name in unmoved_names
                 }
             case None:
-                pass
+                unmoved_values = {
+                    name: reply_values[reply_names[name]]
+                    for name in unmoved_names
+                }
             case _:
                 assert_never(kind)
 
@@ -182,7 +183,11 @@ class Layout:
         return fill
 
     def _match(self, values: NamedArrays) -> dict[str, str]:
-        """The names in ``values`` by the names here; arrays that do not move may be missing."""
+        """The name in ``values`` of each array of the layout; arrays not moved may be missing.
+
+        Raises:
+            ValueError: if the arrays match neither by name and shape nor by order and shape.
+        """
         shapes = {name: value.shape for name, value in values.items()}
         if set(self.moved) <= shapes.keys() <= self.shapes.keys():
             for name, shape in shapes.items():
@@ -204,11 +209,14 @@ class Layout:
 
 
 def longest_norm(arrays: ArrayRecord) -> float:
-    """The largest norm of an update that can be squared in the coarsest type of some arrays."""
-    largest = [
-        np.finfo(a.dtype).max for a in arrays.values() if "float" in a.dtype
+    """The largest norm of an update whose square the coarsest type of some arrays can hold."""
+    largest_numbers = [
+        np.finfo(array.dtype).max
+        for array in arrays.values()
+        if "float" in array.dtype
     ]
-    return 0.5 * math.sqrt(min(largest, default=math.inf))
+    # Half of it, as rounding may increase the norm.
+    return 0.5 * math.sqrt(min(largest_numbers, default=math.inf))
 
 
 def _decode(arrays: ArrayRecord) -> NamedArrays:

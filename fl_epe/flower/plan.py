@@ -17,7 +17,8 @@ from fl_epe.schedules import ParticipationLaw, ShuffledEpochs, presence
 from fl_epe.seeding import generator
 
 # A stream of the audit's own random choices.
-_SCHEDULE = 0
+_SCHEDULE_STREAM = 0
+# A product of rates may be less than a whole number by rounding.
 _ROUNDING = 1e-9
 
 
@@ -26,11 +27,10 @@ class AuditPlan:
     """The canaries' share of the rounds, as decided in the first round.
 
     Attributes:
-        number: the number of canaries that may take part, which is smaller than requested if
-            they do not fit.
+        number: the number of canaries that may take part: fewer than requested if not all fit.
         clients: the number of real clients in the first round, including replaced ones.
         nodes: the number of nodes from which they were drawn; ``None`` if it is not known.
-        canaries: the largest number of canaries in a round; 0 if only the clients know it.
+        canaries: the largest number of canaries in a round; 0 if clients answer with canaries.
         planned: the participations of all canaries together; ``None`` if not known.
         replaced: the number of clients in a round that canaries replace, and that are not
             asked.
@@ -66,12 +66,14 @@ class AuditPlan:
 
     def sentences(self) -> list[str]:
         """The plan in plain English."""
-        lines = [] if self.load is None else self.load.sentences()
-        if self.load is None and self.canaries:
-            lines = [
+        lines = list[str]()
+        if self.load is not None:
+            lines += self.load.sentences()
+        elif self.canaries:
+            lines.append(
                 f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
                 f" {self.clients} clients: {self.largest_share:.0%} of the replies."
-            ]
+            )
         if self.replaced:
             lines.append(
                 f"Up to {self.replaced} of {self.clients} clients a round are not asked, as"
@@ -90,11 +92,12 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
     Args:
         share: the largest share of canaries in the replies.
         clients: the number of clients that the strategy asks.
-        room: the number of replies that can be added; further canaries replace clients. A user
-            who set a finite number wants canaries to fill it, up to half of a round.
+        room: the number of replies that can be added; further canaries replace clients. If it
+            is finite, the user has chosen it, and canaries fill it up to half of a round.
     """
     if share == 1:
         return math.inf
+    # If canaries do not replace clients, and if they do.
     by_share = min(share / (1 - share) * clients, share * (clients + room))
     if math.isfinite(room):
         return max(by_share, min(room, clients))
@@ -102,7 +105,7 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
 
 
 def check_rounds(settings: CanaryAuditSettings, rounds: int | None) -> int:
-    """The rounds of a run, over which canaries that the server makes are spread.
+    """The number of rounds of a run, over which canaries that the server makes are spread.
 
     Raises:
         ValueError: if the number is not known, or the participations do not fit into the
@@ -110,9 +113,9 @@ def check_rounds(settings: CanaryAuditSettings, rounds: int | None) -> int:
     """
     if rounds is None:
         raise ValueError(
-            "Expected rounds=… in CanaryAudit, those of all starts together: start() does not"
-            " tell them, or has a single round, which may be one of many (pass rounds=1, if"
-            " that is all)."
+            "Expected rounds=… in CanaryAudit, the number of rounds of all starts together:"
+            " start() does not have it, or has a single round, which may be one of many (pass"
+            " rounds=1 if it is the only one)."
         )
     # This raises the error for participations that do not fit.
     ShuffledEpochs(rounds, settings.participations or 1.0)
@@ -127,10 +130,17 @@ def spread(
     *,
     replaces: bool,
 ) -> Booleans:
-    """Whether each canary of ``number``, or of a load, is in each round, shape ``(T, k)``.
+    """Whether each canary is in each round, shape ``(T, k)``.
 
     If canaries replace clients, none is in the first of several rounds, as the clients' weights
     are not known before.
+
+    Args:
+        settings: the settings of the audit.
+        rounds: the number T of rounds.
+        number: the number k of canaries, without a load.
+        load: the load, each place of which has one or several canaries.
+        replaces: whether canaries replace clients.
     """
     places = number
     participations = settings.participations or 1.0
@@ -140,11 +150,13 @@ def spread(
         participations = all_participations / max(1, places)
     if not places or not participations:
         return np.zeros((rounds, 0), bool)
-    rng = generator(settings.canary_seed, _SCHEDULE)
-    first = 1 if replaces and rounds > 1 else 0
-    later_rounds = rounds - first
+    rng = generator(settings.canary_seed, _SCHEDULE_STREAM)
+    empty_rounds = 1 if replaces and rounds > 1 else 0
+    later_rounds = rounds - empty_rounds
     schedule = ShuffledEpochs(later_rounds, min(participations, later_rounds))
-    by_place = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))
+    by_place = np.pad(
+        presence(schedule, places, rng), ((empty_rounds, 0), (0, 0))
+    )
     if load is None:
         return by_place
     return load.presence(by_place, rng)
@@ -160,11 +172,11 @@ def _load(
     """The load with the clients of the first round; the arguments are those of `make_plan`."""
     nodes = nodes or clients
     participations = settings.participations or rounds * clients / nodes
-    # Over a run, this number of clients shares one place of a round.
-    per_place = rounds / participations
+    # Over a run, this number of clients shares one place in a round.
+    clients_per_place = rounds / participations
     z = settings.noise_multiplier
     return canary_load(
-        max(1, round(clients * per_place)),
+        max(1, round(clients * clients_per_place)),
         rounds=rounds,
         participations=participations,
         delta=settings.delta,
@@ -172,7 +184,7 @@ def _load(
         share=settings.largest_share,
         share_name="max_share",
         share_of_few=MAX_CANARY_SHARE if settings.max_share is None else None,
-        replies=(clients + wrapped.room(clients)) * per_place,
+        replies=(clients + wrapped.room(clients)) * clients_per_place,
     )
 
 
@@ -183,7 +195,7 @@ def make_plan(
     clients: int,
     nodes: int | None,
 ) -> AuditPlan:
-    """Plan as many canaries as fit beside the clients of the first round; none if one fits.
+    """Plan as many canaries as fit beside the clients of the first round; none if only one fits.
 
     Args:
         settings: the settings of the audit.
@@ -210,9 +222,9 @@ def make_plan(
             fit = int(canaries_per_round * rounds * number / total)
             fit = fit if fit >= 2 else 0
             reduced = (
-                f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as "
-                f"more than {share:.0%} of replies harm the model: ask for as many, or raise "
-                "max_share."
+                f"Of {number} canaries, {fit} fit into {rounds} rounds with {clients} clients, as"
+                f" more than {share:.0%} of replies harm the model: ask for fewer canaries, or"
+                " raise max_share."
             )
             number = fit
             by_round = spread_of(fit, None)
@@ -220,8 +232,8 @@ def make_plan(
     replaced = int(min(max(canaries - room, 0), clients))
     if load is not None and number and replaced == clients:
         reduced = (
-            "Canaries would answer in the place of every client of a round: ask more clients, or"
-            " raise num_sampled_clients of the DP wrapper."
+            "Canaries would replace every client of a round: ask more clients, or raise"
+            " num_sampled_clients of the DP wrapper."
         )
         return AuditPlan(0, clients, nodes, reduced=reduced)
     return AuditPlan(

@@ -1,4 +1,4 @@
-"""`RecordAudit` collects at the server how much a federation of silos leaks about a record.
+"""`RecordAudit` collects at the server how much a federation of silos leaks about a data record.
 
 Silos audit their own training with `fl_epe.silos.audit_records`, and each reply contains their
 results. Pass ``RecordAudit(strategy, delta=1e-5)`` to Flower instead of the strategy, and call
@@ -8,7 +8,7 @@ results. Pass ``RecordAudit(strategy, delta=1e-5)`` to Flower instead of the str
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,47 +22,53 @@ from fl_epe.archive import error_text, one_line, read_archive, write_archive
 from fl_epe.auditing import RECORDS, SiloAnswer
 from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
-from fl_epe.flower.audited_strategy import AuditedStrategy
+from fl_epe.flower.audited_strategy import AuditedStrategy, arguments_of
 from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.fault_log import described, logger
 from fl_epe.flower.federation_log import (
     FederationLog,
     FederationRound,
     HeardAnswer,
-    fingerprint,
+    model_hash,
     read_answer,
 )
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import readable
 from fl_epe.flower.round_state import Aggregation
-from fl_epe.flower.watching import arguments_of, shares_of
+from fl_epe.flower.watching import shares_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers, RunLogger
+from fl_epe.mechanism import ServerSGD
 
 QUERY = "query.records"
 """The type of the message with the last model."""
 
 _SCHEMA = 1
-_WHAT = "an audit saved by RecordAudit"
-_JSON = pydantic.TypeAdapter(FederationLog)
-# The approximate number of entries of an update of which the energy is computed.
-_ENTRIES = 1 << 16
-# Uploads are masked if their energies add up to more than this multiple of their sum's energy.
-_MASKED = 1e3
-# A part of Flower's error message for an app without a query function, and the hint to the
-# user.
-_NO_HANDLER = "No query function"
-_HINT = 'its client app has no line app.query("records")(answer_records)'
+_FILE_KIND = "an audit saved by RecordAudit"
+_LOG_TYPE = pydantic.TypeAdapter(FederationLog)
+# The approximate number of entries of an update from which its energy is computed.
+_SAMPLED_ENTRIES = 1 << 16
+# Random masks cancel in the sum of the uploads: uploads count as masked if their energies add up
+# to more than this multiple of the energy of their sum.
+_MAX_ENERGY_RATIO = 1e3
+# A part of Flower's error message for a client app without a function for the last model.
+_NO_QUERY_FUNCTION = "No query function"
+_QUERY_FUNCTION_HINT = (
+    'its client app has no line app.query("records")(answer_records)'
+)
 
 
 class RecordAudit(AuditedStrategy):
     """Collects the results of silos, around any message-API strategy, which works as before.
 
-    The strategy sees the same as without the audit, as the audit's record is removed from each
-    reply. After its ``start`` has returned, the last model is sent once to each silo that had
-    answered, with the facts that a silo cannot know about its federation (`FederationFacts`).
-    If a silo does not answer then, its last answer counts. An error inside the audit never ends
-    a run: it is a fault in the report.
+    The strategy sees the same as without the audit, as the audit's ``ConfigRecord`` is removed
+    from each reply. After its ``start`` has returned, the last model is sent once to each silo
+    that had answered, with the facts that a silo cannot know about its federation
+    (`FederationFacts`). If a silo does not answer then, its last answer counts. An error inside
+    the audit never ends a run: it is a fault in the report.
+
+    For a loop of your own instead of ``start``, ``attach`` hooks the strategy and returns it.
+    Call `ask_silos` after the loop.
 
     Args:
         strategy: the strategy of the deployment.
@@ -97,22 +103,24 @@ class RecordAudit(AuditedStrategy):
         self._wrapped = Wrapped(strategy, with_canaries=False)
         self._delta = delta
         self._allies = allies
-        self._is_enabled = enabled
         self._timeout = closing_timeout
         self._path = Path(folder, "silos.npz") if folder else None
         self._loggers = Loggers(
             log_to, Path(folder or run_folder("audit")), logger.warning
         )
         self._log = FederationLog()
+        # The state of this run, which is not saved.
         self._has_begun = False
         self._is_resumed = False
-        self._is_changed = False
-        self._is_closed = False
+        self._is_model_changed = False
+        self._has_asked_silos = False
         self._grid: Grid | None = None
-        self._newest: ArrayRecord | None = None
-        super().__init__(strategy, self._fault)
+        self._model: ArrayRecord | None = None
+        if not enabled:
+            self._add_fault("nothing is audited", "enabled=False")
+        super().__init__(strategy, self._add_fault, is_enabled=enabled)
 
-    def _fault(self, failure: str, reason: Exception | str) -> None:
+    def _add_fault(self, failure: str, reason: Exception | str) -> None:
         """Add and log a failure with its reason, unless it is already known."""
         fault = f"{failure}: {described(reason)}"
         if not any(
@@ -121,41 +129,24 @@ class RecordAudit(AuditedStrategy):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 
-    def start(self, *arguments: Any, **named: Any) -> Any:
-        """Call the strategy's own ``start`` with the audit, with its arguments and result."""
-        # A function that replaced the strategy's ``start`` calls this one.
-        if "start" in self._hooks.calling:
-            return type(self.strategy).start(self.strategy, *arguments, **named)
-        start = self.strategy.start
-        if not self._is_enabled:
-            self._fault("nothing is audited", "enabled=False")
-            return start(*arguments, **named)
+    def _start_audited(self, *arguments: Any, **named: Any) -> Any:
         self._has_begun = False
         with self._noting_failure("the audit could not prepare"):
-            values = arguments_of(start, arguments, named)
+            values = arguments_of(self.strategy.start, arguments, named)
             if isinstance(values.get("initial_arrays"), ArrayRecord):
-                self._open(values["initial_arrays"], values["grid"])
-        result = self._start_hooked(start, *arguments, **named)
+                self._begin_round(values["initial_arrays"], values["grid"])
+        result = self._start_hooked(*arguments, **named)
         with self._noting_failure("the last model could not be sent to silos"):
             self.ask_silos()
             returned = getattr(result, "arrays", None)
-            if returned and fingerprint(returned) != self._log.model:
-                self._fault(
-                    "all answers belong to the last round",
+            if returned and model_hash(returned) != self._log.model:
+                self._add_fault(
+                    "the answers are about the model of the last round",
                     "start() returned another model",
                 )
         return result
 
-    def attach(self) -> Strategy:
-        """Hook the strategy's own instance, and return it, for a loop without `start`.
-
-        Call `ask_silos` after the loop.
-        """
-        if self._is_enabled:
-            self._hooks.attach()
-        return self.strategy
-
-    def configure_train(
+    def _configure_audited(
         self,
         server_round: int,
         arrays: ArrayRecord,
@@ -163,71 +154,71 @@ class RecordAudit(AuditedStrategy):
         grid: Grid,
     ) -> Any:
         """The strategy's messages."""
-        original = self._hooks.replaced("configure_train")
-        if original is not None:
-            return original(server_round, arrays, config, grid)
         with self._noting_failure("the round cannot be audited"):
-            self._open(arrays, grid)
+            self._begin_round(arrays, grid)
         return self._hooks.call(
             "configure_train", server_round, arrays, config, grid
         )
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+    def _aggregate_audited(
+        self, server_round: int, replies: list[Message]
     ) -> Any:
         """The strategy's aggregate of the replies."""
-        original = self._hooks.replaced("aggregate_train")
-        if original is not None:
-            return original(server_round, replies)
-        replies = list(replies)
         uploads = readable(replies)
-        energies = dict[str, float | None]()
+        silos = list[str]()
         with self._noting_failure("silos' answers cannot be read"):
             for reply in uploads:
                 node = reply.metadata.src_node_id
-                answer = self._answer_in(reply)
-                silo = self._log.name(node, answer, energies)
-                energies[silo] = None
+                answer = self._pop_answer(reply)
+                silo = self._log.name_silo(node, answer, silos)
+                silos.append(silo)
                 if answer is not None:
                     self._log.heard[silo] = HeardAnswer(
                         node, len(self._log.rounds) + 1, answer
                     )
+        energies: dict[str, float | None] = dict.fromkeys(silos)
         with self._noting_failure("uploads cannot be read"):
-            energies |= zip(energies, self._energies(uploads), strict=True)
+            energies = dict(zip(silos, self._energies(uploads), strict=True))
         result = self._hooks.call("aggregate_train", server_round, replies)
         with self._noting_failure("the round could not be noted"):
-            self._close(energies, uploads, result[0])
+            self._end_round(energies, uploads, result[0])
         return result
 
-    def _open(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Store the model at the beginning of a round; the first shows where to continue."""
+    def _begin_round(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Note the model with which a round begins.
+
+        In the first round, load the saved log, and remove the rounds after this model.
+        """
         self._grid = grid
-        is_same = arrays is self._newest
-        self._newest = arrays
+        is_same = arrays is self._model
+        self._model = arrays
         if self._has_begun:
-            if not is_same:
-                self._is_changed |= fingerprint(arrays) != self._log.model
+            if not is_same and model_hash(arrays) != self._log.model:
+                self._is_model_changed = True
             return
         self._has_begun = True
         with self._noting_failure("the saved audit cannot be read"):
             path = self._path
             if not self._log.rounds and path is not None and path.exists():
                 (saved,), _ = read_archive(
-                    path, _WHAT, schema=_SCHEMA, texts=("silos",)
+                    path, _FILE_KIND, schema=_SCHEMA, texts=("silos",)
                 )
-                self._log = _JSON.validate_python(saved)
+                self._log = _LOG_TYPE.validate_python(saved)
         rounds = len(self._log.rounds)
-        remaining = self._log.go_back(fingerprint(arrays)) if rounds else 0
-        if rounds and not remaining:
+        self._log = self._log.up_to(model_hash(arrays))
+        if rounds and not self._log.rounds:
             logger.warning(
                 "Audit of records: %d rounds are of another run: a new log begins",
                 rounds,
             )
         self._is_resumed = bool(self._log.rounds)
-        self._is_closed = False
+        self._has_asked_silos = False
 
-    def _answer_in(self, reply: Message) -> SiloAnswer | None:
-        """Remove the audit's record from a reply, and return the answer, or ``None``."""
+    def _pop_answer(self, reply: Message) -> SiloAnswer | None:
+        """Remove the audit's ``ConfigRecord`` from a reply, and return the answer in it.
+
+        ``None`` without an answer that can be read.
+        """
         node = reply.metadata.src_node_id
         with self._noting_failure(
             f"node {node} gave no answer that can be read"
@@ -240,40 +231,41 @@ class RecordAudit(AuditedStrategy):
 
     def _energies(self, uploads: Sequence[Message]) -> list[float | None]:
         """‖w_j (θ_j − θ_sent)‖² of each upload; ``None`` if they are masked or unreadable."""
-        unseen: list[float | None] = [None] * len(uploads)
-        if self._newest is None:
-            return unseen
+        unknown: list[float | None] = [None] * len(uploads)
+        if self._model is None:
+            return unknown
         updates = RoundUpdates.of(
             self._wrapped,
-            Layout.of(self._newest),
-            self._newest,
+            Layout.of(self._model),
+            self._model,
             uploads,
             kind=self._wrapped.reply_kind,
-            entries=_ENTRIES,
+            entries=_SAMPLED_ENTRIES,
         )
         if updates is None or len(updates.nodes) < len(uploads):
-            return unseen
-        added = updates.weights[:, None] * updates.entries
-        energies = np.sum(added**2, axis=1)
-        if energies.sum() > _MASKED * np.sum(added.sum(axis=0) ** 2):
-            return unseen
+            return unknown
+        weighted = updates.weights[:, None] * updates.entries
+        energies = np.sum(weighted**2, axis=1)
+        energy_of_sum = np.sum(weighted.sum(axis=0) ** 2)
+        if energies.sum() > _MAX_ENERGY_RATIO * energy_of_sum:
+            return unknown
         return list(energies.tolist())
 
-    def _close(
+    def _end_round(
         self,
         energies: dict[str, float | None],
         uploads: Sequence[Message],
         arrays: ArrayRecord | None,
     ) -> None:
-        """Add a round that has ended to the log."""
+        """Add a round that has ended to the log, save the log, and pass on the metrics."""
         model = self._log.model
         is_average = True
         if arrays:
-            model = fingerprint(arrays)
+            model = model_hash(arrays)
             is_average = self._wrapped.averages or self._is_average(
                 uploads, arrays
             )
-            self._newest = arrays
+            self._model = arrays
         self._log.rounds.append(
             FederationRound(energies, model, bool(arrays), is_average)
         )
@@ -281,15 +273,16 @@ class RecordAudit(AuditedStrategy):
         if count == 1:
             for silo in sorted(energies.keys() - self._log.heard.keys()):
                 logger.warning(
-                    "Audit of records: no answer came from %s (audit.reply)",
+                    "Audit of records: no answer came from %s: its client app must put"
+                    " audit.reply(…) into its reply",
                     silo,
                 )
         if self._path is not None:
-            saved = {"silos": _JSON.dump_python(self._log, mode="json")}
+            saved = {"silos": _LOG_TYPE.dump_python(self._log, mode="json")}
+            # The first round of a run replaces the file of another run, which is renamed.
+            previous = None
             if count == 1:
                 previous = self._path.with_stem("silos-before")
-            else:
-                previous = None
             write_archive(
                 self._path, {}, saved, schema=_SCHEMA, previous=previous
             )
@@ -299,6 +292,7 @@ class RecordAudit(AuditedStrategy):
     def _is_average(
         self, uploads: Sequence[Message], arrays: ArrayRecord
     ) -> bool:
+        """Whether the arrays are the average of the uploads, as far as these can be read."""
         try:
             averaging = shares_of(
                 Aggregation(uploads, arrays),
@@ -314,13 +308,14 @@ class RecordAudit(AuditedStrategy):
         """The server's update of the model, as fields of `FederationFacts`."""
         server = self._wrapped.server()
         name = self._wrapped.description
-        if self._is_changed:
+        if self._is_model_changed:
             return {"server": f"{name}, whose model is changed between rounds"}
         all_averaged = all(past.averaged for past in self._log.rounds)
         if len(self._wrapped.layers) > 1 or not all_averaged:
             return {"server": name}
         if isinstance(server, str):
-            return {}
+            # The strategy is unknown, but was observed to average the replies.
+            server = ServerSGD()
         if self._is_resumed and server.momentum:
             return {"server": f"{name}, whose momentum was lost in a restart"}
         return dataclasses.asdict(server)
@@ -328,10 +323,10 @@ class RecordAudit(AuditedStrategy):
     def ask_silos(self) -> None:
         """Send the last model to each silo that has answered, and store its answer.
 
-        `start` calls this function at its end. If a loop of your own replaces `start`, call it
-        once, after the loop.
+        ``start`` calls this function at its end. If a loop of your own replaces ``start``, call
+        it once, after the loop.
         """
-        if self._grid is None or self._newest is None:
+        if self._grid is None or self._model is None:
             return
         messages = list[Message]()
         for silo, heard in self._log.heard.items():
@@ -339,37 +334,38 @@ class RecordAudit(AuditedStrategy):
             content = RecordDict(
                 {RECORDS: ConfigRecord({"facts": facts.to_json()})}
             )
-            content[self._wrapped.arrays_key()] = self._newest
+            content[self._wrapped.arrays_key()] = self._model
             messages.append(Message(content, heard.node, QUERY))
-        self._is_closed = True
+        self._has_asked_silos = True
         for reply in self._grid.send_and_receive(
             messages, timeout=self._timeout
         ):
-            node = reply.metadata.src_node_id
-            silo = self._log.names.get(node, f"node {node}")
-            if reply.has_error():
-                reason = reply.error.reason or "no reason was given"
-                if _NO_HANDLER in reason:
-                    reason = _HINT
-                # The last line of a traceback is the error.
-                lines = reason.strip().splitlines() or [reason]
-                last_line = lines[-1]
-                self._fault(f"{silo} did not answer the last model", last_line)
-                continue
-            answer = self._answer_in(reply)
-            if answer is not None:
-                rounds = len(self._log.rounds)
-                self._log.heard[silo] = HeardAnswer(
-                    node, rounds, answer, saw_last=True
-                )
+            self._store_last_answer(reply)
+
+    def _store_last_answer(self, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        silo = self._log.names.get(node, f"node {node}")
+        if reply.has_error():
+            reason = reply.error.reason or "no reason was given"
+            if _NO_QUERY_FUNCTION in reason:
+                reason = _QUERY_FUNCTION_HINT
+            # The last line of a traceback is the error.
+            lines = reason.strip().splitlines() or [reason]
+            self._add_fault(f"{silo} did not answer the last model", lines[-1])
+            return
+        answer = self._pop_answer(reply)
+        if answer is not None:
+            self._log.heard[silo] = HeardAnswer(
+                node, len(self._log.rounds), answer, saw_last=True
+            )
 
     def answers(self) -> dict[str, SiloAnswer]:
         """The newest answer of each silo, by its name."""
         answers = dict[str, SiloAnswer]()
         for silo, heard in sorted(self._log.heard.items()):
             answer = self._log.answer(silo)
-            if self._is_closed and not heard.saw_last:
-                notes = (*answer.notes, "the last model was never seen by it")
+            if self._has_asked_silos and not heard.saw_last:
+                notes = (*answer.notes, "it has not seen the last model")
                 answer = dataclasses.replace(answer, notes=notes)
             answers[silo] = answer
         return answers
@@ -383,7 +379,8 @@ class RecordAudit(AuditedStrategy):
             for silo in self._log.silos:
                 if silo not in answers:
                     faults.append(
-                        f"{silo}: no answer came with its replies (audit.reply)"
+                        f"{silo}: no answer came with its replies: its client app must put"
+                        " audit.reply(…) into its reply"
                     )
                 elif answers[silo].delta != self._delta:
                     faults.append(
@@ -424,5 +421,5 @@ class RecordAudit(AuditedStrategy):
         try:
             return silos_text([*self.answers().values()], self.faults)
         except Exception as error:  # noqa: BLE001 - the known faults are returned
-            self._fault("the report could not be made", error)
+            self._add_fault("the report could not be made", error)
             return "\n".join(["ε: not measured", *self._log.faults])

@@ -70,7 +70,7 @@ class Recording:
         self._score_with(self._new_auditor())
 
     def _score_with(self, auditor: RunAuditor) -> None:
-        """Score canaries with this auditor from now on, and measure noise and nodes anew."""
+        """Use this auditor from now on, and discard what was measured of noise and nodes."""
         self.auditor = auditor
         self.noise = NoiseHealth(level=RUN_LEVEL)
         self.contributions = NodeContributions(self.state.seed)
@@ -78,10 +78,9 @@ class Recording:
     def _new_auditor(self) -> RunAuditor:
         settings = self.settings
         plan = self.state.plan
+        law = None
         if settings.clients is None:
             law = plan.law(self.state.rounds or 1)
-        else:
-            law = None
         return RunAuditor(
             max(2, plan.number),
             settings.unobserved_beside(plan.number),
@@ -125,11 +124,13 @@ class Recording:
         layout = saved.layout
         self.last = layout.flatten(arrays)
         self.start = saved.start
+        # Flower's FedAvgM has one array for each array of the model, after a round.
         momentum = getattr(self.wrapped.base, "momentum_vector", None)
         velocity = None
         if momentum is not None:
-            vectors = map(np.asarray, momentum)
-            by_name = dict(zip(layout.shapes, vectors, strict=True))
+            arrays_of_momentum = map(np.asarray, momentum)
+            by_name = dict(zip(layout.shapes, arrays_of_momentum, strict=True))
+            # It is subtracted from the model.
             velocity = -layout.flatten(pack(**by_name))
         start = layout.flatten(saved.start)
         self.auditor.restore(
@@ -144,7 +145,7 @@ class Recording:
             self.noise.restore(under(saved.scores, "noise."))
             self.contributions.restore(under(saved.scores, "nodes."))
             promised = under(saved.scores, "promised.")
-            self.client_noise.restore(saved.whole, promised)
+            self.client_noise.restore(saved.full_layout, promised)
 
     def arrays(self) -> NamedArrays:
         """The state as named arrays, for `resume`."""
@@ -162,12 +163,10 @@ class Recording:
         while self.auditor.rounds < self.state.index:
             self.auditor.observe(None, RoundFacts())
 
-    def is_last(self, arrays: object) -> bool:
+    def is_last(self, arrays: ArrayRecord | None) -> bool:
         """Whether these arrays are the newest model."""
         layout = self.state.layout
-        if layout is None or self.last is None:
-            return False
-        if not isinstance(arrays, ArrayRecord):
+        if layout is None or self.last is None or arrays is None:
             return False
         try:
             return np.array_equal(layout.flatten(arrays), self.last)
@@ -175,23 +174,30 @@ class Recording:
             return False
 
     def note_model(self, arrays: ArrayRecord | None) -> None:
-        """Store the hash of the model after this round; ``None`` if it did not change."""
+        """Store the hash of the model after this round, if there is a checkpoint.
+
+        Args:
+            arrays: the model; ``None`` if it did not change.
+        """
         models = self.state.models
         layout = self.state.whole
         if models and layout is not None:
             model = models[max(models)]
-            # The model may lack arrays that canaries do not move.
+            # The model may lack arrays that canaries do not move; it is then not recognized.
             with contextlib.suppress(ValueError):
                 if arrays is not None:
                     model = digest(layout.flatten(arrays))
                 models[self.state.index] = model
 
-    def release(
-        self, layout: Layout, arrays: ArrayRecord | None
-    ) -> Vector | None:
-        """The model that a round released, if it is finite; otherwise a fault is added."""
+    def release(self, arrays: ArrayRecord | None) -> Vector | None:
+        """Store the model that a round released, if it is finite; otherwise add a fault.
+
+        Returns:
+            The model as a vector; ``None`` without a finite one.
+        """
         text = "the strategy released no model"
-        if arrays:
+        layout = self.state.layout
+        if arrays and layout is not None:
             theta = layout.flatten(arrays)
             self.last_is_finite = math.isfinite(norm(theta))
             if self.last_is_finite:
@@ -204,18 +210,21 @@ class Recording:
         return None
 
     def noise_fails(self) -> bool:
-        """Whether the noise failed its last check.
+        """Whether the noise failed its last check; it is checked after 1, 2, 4, 8, … rounds.
 
         Each check has some probability of a false alarm, and takes long after many rounds.
-        Therefore the noise is checked only after 1, 2, 4, 8, … rounds.
         """
-        is_power_of_two = self.state.index & (self.state.index - 1) == 0
+        is_power_of_two = self.state.index.bit_count() == 1
         if is_power_of_two or self._noise_fails is None:
-            self._noise_fails = bool(self.noise.findings()[1])
+            _, faults = self.noise.findings()
+            self._noise_fails = bool(faults)
         return self._noise_fails
 
     def noise_multipliers(self) -> tuple[float | None, float | None]:
-        """The claimed noise multiplier, and that of the sum alone; ``None`` if not known."""
+        """The claimed noise multiplier, and that of the sum alone; ``None`` if not known.
+
+        See `Wrapped.noise_multipliers`.
+        """
         z = self.settings.noise_multiplier
         if z is not None:
             return z, z
@@ -228,12 +237,13 @@ class Recording:
         answers: Sequence[Vector],
         kind: ReplyKind | None,
     ) -> None:
-        """Decide which arrays canaries do not move: in the first round for the whole run.
+        """Choose the arrays that canaries do not move.
 
-        In later rounds, the decision is for that round.
+        The first choice is for the run: the arrays that are no free parameters. Later choices
+        are for their round alone: the arrays that no answer moved.
 
         Args:
-            current: the round, which stores the arrays that no answer moved.
+            current: the round, which stores the choice.
             answers: the answers of clients drawn at random, each of shape ``(dim,)``.
             kind: the kind of the answers.
 
@@ -242,27 +252,28 @@ class Recording:
         """
         if not answers:
             raise ValueError("Expected a reply that can be read.")
+        models = answers
         if base_of(kind, current.before) is None:
-            answers = [current.before + update for update in answers]
+            models = [current.before + update for update in answers]
         layout = current.layout
         before = layout.split(current.before)
-        models = [layout.split(answer) for answer in answers]
+        arrays = [layout.split(model) for model in models]
         if not self.state.settled:
-            self._settle(current, not_free(before, models))
+            self._settle(current, not_free(before, arrays))
             return
-        names = unmoved(before, models)
-        current.moved_part = math.sqrt(layout.without(names).dim / layout.dim)
+        names = unmoved(before, arrays)
+        current.moved_norm = math.sqrt(layout.without(names).dim / layout.dim)
         current.unmoved = names
         self.state.unmoved |= names
 
     def _settle(self, current: RoundState, left_out: Collection[str]) -> None:
-        """Exclude these arrays from now on; canaries have the dimension of the others."""
+        """Leave these arrays out from now on; a new auditor scores canaries without them."""
         layout = current.layout.without(left_out)
         if left_out and self.start is not None:
             before = layout.flatten(current.arrays)
             auditor = self._new_auditor()
             auditor.begin(layout.flatten(self.start))
-            # The earlier rounds had no canary.
+            # No canary took part in the earlier rounds.
             for _ in range(self.state.index):
                 auditor.observe(before, RoundFacts())
             self._score_with(auditor)

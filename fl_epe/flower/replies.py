@@ -19,17 +19,21 @@ from fl_epe.flower.layout import Layout, ReplyKind
 from fl_epe.mechanism import norm
 from fl_epe.messages import error_kind, records_of
 
-# The number of real updates whose median norm is an estimate for all.
-MOST_READ = 9
+# The number of a round's replies that are read as vectors: enough for a median norm.
+MAX_READ = 9
 # The largest distance of the share of the global model in a reply from 0 or 1.
-_NEAR = 0.25
-# The number and size of the blocks of entries in which `are_noise` tests an update, and the
-# fewest entries of an update.
-_BLOCKS = 64
-_BLOCK_SIZE = 256
-_FEWEST_ENTRIES = 256
-# The level of each test of `are_noise`.
-_RARE = 1e-3
+_MAX_SHARE_ERROR = 0.25
+# `are_noise` tests up to 64 blocks of an update, of 32 to 256 entries each, if the update has at
+# least 256 entries.
+_MAX_BLOCKS = 64
+_MAX_BLOCK_SIZE = 256
+_MIN_BLOCK_SIZE = 32
+_MIN_ENTRIES = 256
+# The level of each test of `are_noise`, but for the largest of many cosines: that must be below
+# this number of standard deviations.
+_LEVEL = 1e-3
+_MAX_COSINE_DEVIATIONS = 5
+# The usual names of the loss of a client's training.
 _LOSSES = ("train_loss", "train-loss", "loss")
 
 
@@ -39,26 +43,21 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 
 
 def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
-    """The loss of the training in each record of metrics that has one."""
-    losses = [
-        record.get(name)
-        for record in metrics
-        for name in _LOSSES
-        if name in record
-    ]
+    """The losses of the training in records of metrics."""
+    losses = [record.get(name) for record in metrics for name in _LOSSES]
     return [float(loss) for loss in losses if isinstance(loss, int | float)]
 
 
-def clients_of(
+def match_clients(
     replies: Sequence[Message],
     sent: Sequence[Message],
     identity: Callable[[int], int],
     faults: FaultBook,
     index: int,
 ) -> dict[int, int]:
-    """The client of each reply without an error, by the ``id`` of the reply's content.
+    """Match replies with clients, and add the faults of replies to a book.
 
-    Errors, missing replies and losses that are not finite are faults.
+    Faults are errors, second and missing replies, and losses that are not finite.
 
     Args:
         replies: the replies of a round.
@@ -66,6 +65,9 @@ def clients_of(
         identity: a function from a node id to a lasting id of the client.
         faults: the book to which faults are added.
         index: the index of the round, from 0.
+
+    Returns:
+        The client of each reply without an error, by the ``id`` of the reply's content.
     """
     # If a node dies, a SuperLink replies in its place, with the id of the SuperLink.
     nodes = {
@@ -100,6 +102,7 @@ def clients_of(
             for message_id, node in nodes.items()
             if message_id not in answered
         ]
+        # Replies that do not refer to a message do not show which node is missing.
         names = f": {', '.join(missing)}" if len(missing) == unanswered else ""
         text = f"{unanswered} of {len(sent)} clients did not answer{names}"
         faults.add(index, FaultKind.NO_ANSWER, text, unanswered)
@@ -107,7 +110,14 @@ def clients_of(
 
 
 def weights(replies: Sequence[Message], key: str) -> list[float]:
-    """The weight of each reply in an average; 1 for a reply without a weight."""
+    """The weight of each reply in an average; 1 for a reply without a weight.
+
+    Like Flower, it reads the first record of metrics.
+
+    Args:
+        replies: the replies.
+        key: the metric by which replies are weighted.
+    """
     values: list[float] = []
     for reply in replies:
         records = [*records_of(reply.content, MetricRecord).values()]
@@ -117,7 +127,7 @@ def weights(replies: Sequence[Message], key: str) -> list[float]:
 
 
 def as_shares(values: Floats) -> Floats:
-    """``values`` over their sum; equal shares if that is not positive."""
+    """``values`` divided by their sum; equal shares if that is not positive."""
     total = values.sum()
     if total > 0:
         return np.asarray(values / total)
@@ -198,6 +208,10 @@ class ReadableReply:
         """The arrays of that name."""
         return records_of(self.reply.content, ArrayRecord)[self.name]
 
+    def in_layout(self, layout: Layout) -> ReadableReply:
+        """The same reply with the entries of its arrays in another layout."""
+        return dataclasses.replace(self, vector=layout.flatten(self.arrays))
+
 
 def some_answers(
     replies: Sequence[Message],
@@ -207,7 +221,7 @@ def some_answers(
     rng: np.random.Generator,
     refuse: Callable[[str], object],
 ) -> list[ReadableReply]:
-    """At most nine replies, drawn at random among those that fit the model and are finite.
+    """At most `MAX_READ` replies, drawn at random from those that fit the model and are finite.
 
     Replies with the unchanged model, or with a zero update, are returned only if there is no
     other reply.
@@ -239,11 +253,11 @@ def some_answers(
         except ValueError as error:
             reason = f"node {reply.metadata.src_node_id}: {error}"
             refuse(reason)
-        if len(answers) == MOST_READ:
+        if len(answers) == MAX_READ:
             break
     if not answers and not idle:
         raise ValueError(f"Expected a reply that can be read: {reason}")
-    return answers or idle[:MOST_READ]
+    return answers or idle[:MAX_READ]
 
 
 def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
@@ -251,7 +265,7 @@ def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
 
     Args:
         kind: the kind of the replies; ``None`` if the model is 0, where kinds do not differ.
-        before: the model that was sent.
+        before: the model that was sent, as a vector.
     """
     match kind:
         case "model":
@@ -278,9 +292,9 @@ def kind_of_replies(
     share = statistics.median(
         float(answer @ start) / energy for answer in answers
     )
-    if abs(share) < _NEAR:
+    if abs(share) < _MAX_SHARE_ERROR:
         return "update"
-    if abs(share - 1) < _NEAR:
+    if abs(share - 1) < _MAX_SHARE_ERROR:
         return "model"
     return None
 
@@ -297,10 +311,10 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
         before: the model to subtract from an answer; ``None`` if answers are updates.
     """
     dim = len(answers[0]) if answers else 0
-    if dim < _FEWEST_ENTRIES or len(answers) < 3:
+    if dim < _MIN_ENTRIES or len(answers) < 3:
         return False
-    blocks = min(_BLOCKS, dim // 32)
-    size = min(_BLOCK_SIZE, dim // blocks)
+    blocks = min(_MAX_BLOCKS, dim // _MIN_BLOCK_SIZE)
+    size = min(_MAX_BLOCK_SIZE, dim // blocks)
     first_places = np.linspace(0, dim - size, blocks).astype(np.int64)
     places = first_places[:, None] + np.arange(size)
     base = 0.0 if before is None else before[places].astype(np.float64)
@@ -311,26 +325,42 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
         return False
     count = len(answers)
     entry_count = blocks * size
+    chi2 = scipy.stats.chi2
+    deviations = scipy.special.ndtri(1 - _LEVEL / 2)
+
+    # A mean of n squares has the relative variance 2/n.
     relative_blocks = block_squares / squares[:, None] - 1
     spread_of_blocks = size / 2 * float(np.sum(relative_blocks**2))
+    blocks_agree = spread_of_blocks < chi2.isf(_LEVEL, count * (blocks - 1))
+
     relative_lengths = squares / squares.mean() - 1
     spread_of_lengths = entry_count / 2 * float(np.sum(relative_lengths**2))
+    freedom = count - 1
+    lengths_agree = (
+        chi2.ppf(_LEVEL, freedom)
+        < spread_of_lengths
+        < chi2.isf(_LEVEL, freedom)
+    )
+
+    # The excess kurtosis of n normal numbers has the variance 24/n.
     excess_kurtosis = np.mean(entries**4, axis=(1, 2)) / squares**2 - 3
+    kurtosis_deviation = np.sqrt(24 / entry_count / count)
+    are_normal = abs(excess_kurtosis.mean()) < deviations * kurtosis_deviation
+
     directions = (
         entries.reshape(count, -1) / np.sqrt(entry_count * squares)[:, None]
     )
     cosines = (directions @ directions.T)[np.triu_indices(count, 1)]
-    chi2 = scipy.stats.chi2
-    deviations = scipy.special.ndtri(1 - _RARE / 2)
+    max_mean = deviations / np.sqrt(entry_count * len(cosines))
+    max_cosine = _MAX_COSINE_DEVIATIONS / np.sqrt(entry_count)
+    have_no_common_direction = (
+        abs(cosines.mean()) < max_mean and np.abs(cosines).max() < max_cosine
+    )
     return bool(
-        spread_of_blocks < chi2.isf(_RARE, count * (blocks - 1))
-        and spread_of_lengths > chi2.ppf(_RARE, count - 1)
-        and spread_of_lengths < chi2.isf(_RARE, count - 1)
-        and abs(excess_kurtosis.mean())
-        < deviations * np.sqrt(24 / entry_count / count)
-        and abs(cosines.mean())
-        < deviations / np.sqrt(entry_count * len(cosines))
-        and np.abs(cosines).max() < 5 / np.sqrt(entry_count)
+        blocks_agree
+        and lengths_agree
+        and are_normal
+        and have_no_common_direction
     )
 
 
@@ -350,7 +380,7 @@ def median_norm(
     if noisy:
         raise ValueError(
             "Expected updates, but what clients answer looks like noise of their own, which"
-            " says nothing about how long an update is: let clients answer with canaries"
+            " says nothing about the norm of an update: let clients answer with canaries"
             " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
         )
     lengths = [norm(answer.vector, before) for answer in answers]

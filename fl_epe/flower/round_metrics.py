@@ -19,11 +19,12 @@ OURS = {
 
 
 def epsilons(run: AuditedRun) -> dict[str, float]:
-    """ε after the round and the theoretical bound, as metrics; at last those of the report.
+    """ε after the round and the theoretical bound, as metrics.
 
-    With an ε, "epsilon-unreliable" and "epsilon-faulty" are 1 if that is its status, else 0.
-    Faults that only the scores of the whole run show are known after the last round, and noise
-    is checked after 1, 2, 4, 8, … rounds.
+    After the last round, these are the metrics of the report. With an ε, "epsilon-unreliable"
+    and "epsilon-faulty" are 1 if the report has such a warning, else 0. Faults that only the
+    scores of all rounds show are known after the last round, and noise is checked after 1, 2,
+    4, 8, … rounds.
     """
     recording = run.recording
     z, _ = recording.noise_multipliers()
@@ -58,10 +59,10 @@ def rename_ours(run: AuditedRun, metrics: Any) -> Any:
     clashes = OURS & metrics.keys()
     if not clashes:
         return metrics
-    text = f"clients have metrics with names of the audit's: {', '.join(sorted(clashes))}"
+    text = f"clients have metrics with the audit's names: {', '.join(sorted(clashes))}"
     if run.faults.is_new(text):
         index = run.state.index
-        text = f"{text}; theirs begin with clients- now"
+        text = f"{text}; the clients' metrics now begin with clients-"
         run.faults.book.add(index, FaultKind.METRICS_RENAMED, text)
     return MetricRecord(
         {

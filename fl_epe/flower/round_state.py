@@ -16,7 +16,8 @@ from fl_epe.checks import Floats32, Vector
 from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.layout import Layout
 
-_ROUNDING = 1e-5  # weights that differ by less are equal
+# Weights that differ by less from 1 are 1.
+_MAX_DIFFERENCE = 1e-5
 
 Shares = Mapping[int, float]
 """The share of each reply in the released model, by the ``id`` of its content."""
@@ -49,10 +50,10 @@ class Aggregation:
 
 @dataclasses.dataclass(frozen=True)
 class StrategyCall:
-    """The observations of the strategy's aggregation.
+    """What was observed of a call of the strategy's ``aggregate_train``.
 
     Attributes:
-        replies: all replies that it got, without errors.
+        replies: all replies without an error that it got.
         used: the replies that it used, with keys as in `Shares`; ``None`` if that is not known.
         innermost: the aggregation of the innermost strategy; ``None`` if it was not observed.
         noise_std: the claimed standard deviation of the noise; ``None`` if the noise cannot be
@@ -101,17 +102,18 @@ class RoundState:
         grid: the grid by which clients are asked.
         sent: the messages that are sent.
         withheld: the messages that are not sent, as a canary replaces the client.
+        canaries_may_join: whether canaries join the replies.
         cohort: the numbers of the canaries that should take part.
         clients: the client of each real reply, by the ``id`` of its content.
-        absent: the number of clients and canaries whose update was lost.
+        absent: the number of clients and canaries whose update is lost.
         update_norm: the norm of a client's or a canary's update after clipping; NaN if not
             known. It is the clip norm until replies are read.
         canaries: the canaries that take part.
-        call: the observations of the strategy's aggregation.
+        call: what was observed of the strategy's aggregation.
         updates: some entries of the real clients' updates; ``None`` if they cannot be read.
         unmoved: the names of the layout's arrays that no reply of the round moved, and that
             canaries do not move in this round either.
-        moved_part: the expected norm of the part of a canary in the other arrays.
+        moved_norm: the expected norm of a canary without these arrays, at most 1.
     """
 
     index: int
@@ -122,6 +124,7 @@ class RoundState:
     grid: Grid
     sent: list[Message]
     withheld: list[Message] = dataclasses.field(default_factory=list)
+    canaries_may_join: bool = False
     cohort: list[int] = dataclasses.field(default_factory=list)
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     absent: int = 0
@@ -130,20 +133,21 @@ class RoundState:
     call: StrategyCall = StrategyCall()
     updates: RoundUpdates | None = None
     unmoved: Collection[str] = ()
-    moved_part: float = 1.0
+    moved_norm: float = 1.0
 
     def __post_init__(self) -> None:
         self.update_norm = self.clip_norm
 
-    def without_canaries(self) -> None:
-        """Remove the canaries, and the observations of the strategy's call with them."""
+    def remove_canaries(self) -> None:
+        """Remove the canaries, and what was observed of the strategy's call with them."""
+        self.canaries_may_join = False
         self.canaries = CanaryReplies()
         self.call = StrategyCall()
 
     def settle(
         self, shares: Shares | None
     ) -> tuple[RoundFacts, Floats32 | None]:
-        """The contributions to the mean of a client of median weight, and of each canary.
+        """The contributions to the mean: of a client with median weight, and of each canary.
 
         Canaries that the strategy did not use are absent.
 
@@ -154,29 +158,31 @@ class RoundState:
             The facts of the round, and the vectors of the canaries that are present.
         """
         contents = [id(reply.content) for reply in self.canaries.replies]
-        canary_shares = [1.0] * len(contents)
-        if shares:
-            canary_shares = [shares.get(content, 0.0) for content in contents]
+        # Without shares, all canaries have the same.
+        canary_shares = shares or dict.fromkeys(contents, 1.0)
         used = self.call.used
         present = [
             position
             for position, content in enumerate(contents)
-            if canary_shares[position] > 0 and (used is None or content in used)
+            if canary_shares.get(content, 0.0) > 0
+            and (used is None or content in used)
         ]
         vectors = self.canaries.vectors
         if len(present) < len(contents) and vectors is not None:
             vectors = vectors[present]
-        median = self._median_share(shares)
-        weights = [1.0] * len(present)
+        median = self._median_share(canary_shares)
+        weights = [
+            canary_shares[contents[position]] / median for position in present
+        ]
+        contribution = math.nan
         if shares:
-            weights = [canary_shares[position] / median for position in present]
-        contribution = self.update_norm * median
+            contribution = self.update_norm * median
         if math.isnan(self.clip_norm):
-            # Without noise, only the moved arrays count.
-            contribution *= self.moved_part
+            # A client's contribution is also in the moved arrays only.
+            contribution *= self.moved_norm
         else:
-            weights = [weight * self.moved_part for weight in weights]
-        differ = any(abs(weight - 1) > _ROUNDING for weight in weights)
+            weights = [weight * self.moved_norm for weight in weights]
+        differ = any(abs(weight - 1) > _MAX_DIFFERENCE for weight in weights)
         facts = RoundFacts(
             present=[self.canaries.numbers[position] for position in present],
             contribution=contribution,
@@ -187,13 +193,11 @@ class RoundState:
         )
         return facts, vectors
 
-    def _median_share(self, shares: Shares | None) -> float:
-        """The median of the real replies' positive shares; NaN if not known.
+    def _median_share(self, shares: Shares) -> float:
+        """The median of the real replies' positive shares; NaN without positive shares.
 
         If every reply is a canary's, it is the median of the canaries' shares.
         """
-        if not shares:
-            return math.nan
         canaries = {id(reply.content) for reply in self.canaries.replies}
         positive = {
             content: share for content, share in shares.items() if share > 0
@@ -206,11 +210,13 @@ class RoundState:
         return statistics.median_low(real or positive.values() or [math.nan])
 
     def client_weights(self, shares: Shares | None) -> dict[int, float]:
-        """The share of each client's replies in median shares; 1 for each reply if unknown."""
-        median = self._median_share(shares)
+        """The share of each client's replies, divided by the median share.
+
+        Without shares, it is the number of the client's replies.
+        """
+        client_shares = shares or dict.fromkeys(self.clients, 1.0)
+        median = self._median_share(client_shares)
         weights = dict.fromkeys(self.clients.values(), 0.0)
         for content, client in self.clients.items():
-            weights[client] += (
-                shares.get(content, 0.0) / median if shares else 1.0
-            )
+            weights[client] += client_shares.get(content, 0.0) / median
         return weights

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import MetricRecord
@@ -50,45 +49,43 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
 def _note_problem(
     run: AuditedRun, error: Exception, problems: list[str]
 ) -> None:
-    # Before the first round, there is nothing to report.
+    """Add an error to the problems that are reported, and to the faults of the run."""
+    # Before the first round, every report lacks an ε, which is no problem.
     if run.state.index > 0:
         problems.append(f"The report is incomplete: {error_text(error)}")
         index = run.state.index - 1
-        run.failed("the report could not be made", error, index)
+        run.report_failure("the report could not be made", error, index)
 
 
 def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
+    """The report of a run with a record; see `report`."""
     # This package is slow to import.
     from fl_epe.reporting import as_text, summarize, write_report
 
     record = run.record()
     summary = summarize(record)
     notes = list[str]()
-
-    def write(name: str, write_files: Callable[[], object]) -> None:
-        """Write files; if that fails, the report is still returned, with a note."""
-        try:
-            write_files()
-        except OSError as error:
-            index = run.state.index - 1
-            run.failed(f"{name} could not be written", error, index)
-            notes.append(f"{name} could not be written: {error}")
-
     if folder is not None:
-        write("record.npz", lambda: record.save(folder / "record.npz"))
-        write("the report's files", lambda: write_report(summary, folder))
-    run.loggers.close(summary.metrics(), None if notes else folder)
-    if folder is not None and not notes:
-        notes.append(f"Report: {folder / 'report.html'}")
+        try:
+            record.save(folder / "record.npz")
+            write_report(summary, folder)
+            notes.append(f"Report: {folder / 'report.html'}")
+        except OSError as error:
+            failure = "the report's files could not be written"
+            run.report_failure(failure, error, run.state.index - 1)
+            notes.append(f"{failure}: {error}")
+            folder = None
+    run.loggers.close(summary.metrics(), folder)
     return "\n".join([as_text(summary, details=details).rstrip(), *notes])
 
 
 def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
+    """The report of a run without a record, with the reason; see `report`."""
     from fl_epe.reporting import as_text, summarize_unmeasured, write_report
 
     outcome = run.outcome
     values = {"delta": run.settings.delta} | run.faults.book.values()
-    # The report has the reason even without the configuration.
+    # The reason is reported even if the configuration is not known.
     with contextlib.suppress(Exception):
         design = outcome.design().to_settings()
         values["config"] = design | dataclasses.asdict(outcome.findings())

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from fl_epe.auditing import ClientLog
 from fl_epe.checks import Floats32, NamedArrays
 
+# Ids of clients are stored as unsigned integers, while a user's ids may be negative.
+_ID_RANGE = 1 << 64
+
 
 class SeenClients:
     """The real clients that answered in each round, numbered by the order of first answers.
@@ -20,29 +23,30 @@ class SeenClients:
         self._numbers: dict[int, int] = {}
         self._rounds: dict[int, NDArray[np.int32]] = {}
         self._weights: dict[int, Floats32] = {}
-        self._last: dict[int, float] = {}
+        self._last_weights: dict[int, float] = {}
 
     def note(self, index: int, weights: Mapping[int, float]) -> None:
-        """Store the clients that answered in a round, instead of those stored before.
+        """Store the clients that answered in a round, replacing what was stored for it before.
 
         Args:
-            index: the index of the round.
+            index: the index of the round, from 0.
             weights: the weight of each client's replies, relative to the median reply.
         """
-        clients = sorted(weights)
+        by_id = {client % _ID_RANGE: weights[client] for client in weights}
+        ids = sorted(by_id)
         numbers = [
-            self._numbers.setdefault(client % 2**64, len(self._numbers))
-            for client in clients
+            self._numbers.setdefault(client, len(self._numbers))
+            for client in ids
         ]
         self._rounds[index] = np.array(numbers, np.int32)
         self._weights[index] = np.array(
-            [weights[client] for client in clients], np.float32
+            [by_id[client] for client in ids], np.float32
         )
-        self._last.update(weights)
+        self._last_weights.update(by_id)
 
     def last_weight(self, client: int) -> float:
         """The weight of a client's last replies; NaN for a client that never answered."""
-        return self._last.get(client, math.nan)
+        return self._last_weights.get(client % _ID_RANGE, math.nan)
 
     @property
     def count(self) -> int:
@@ -59,11 +63,11 @@ class SeenClients:
     def log(self, rounds: int) -> ClientLog:
         """The clients of the first ``rounds`` rounds."""
         empty: np.ndarray = np.empty(0, np.int32)
-        ids = [self._rounds.get(t, empty) for t in range(rounds)]
+        numbers = [self._rounds.get(t, empty) for t in range(rounds)]
         weights = [self._weights.get(t, empty) for t in range(rounds)]
         return ClientLog(
-            ids=np.concatenate([empty, *ids], dtype=np.int64),
-            offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
+            ids=np.concatenate([empty, *numbers], dtype=np.int64),
+            offsets=np.cumsum([0, *map(len, numbers)], dtype=np.int64),
             weights=np.concatenate([empty, *weights], dtype=np.float64),
         )
 
@@ -78,17 +82,16 @@ class SeenClients:
         }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Continue from the first ``rounds`` rounds of a `state`."""
-        names = state["clients"].tolist()
-        self._numbers = {name: number for number, name in enumerate(names)}
-        self._rounds = {}
-        self._weights = {}
-        self._last = {}
-        ends = state["clients.offsets"][1:-1]
-        ids = np.split(state["clients.ids"], ends)
-        weights = np.split(state["clients.weights"], ends)
+        """Continue from the first ``rounds`` rounds of a `state`, before any other round."""
+        ids = state["clients"]
+        inner_offsets = state["clients.offsets"][1:-1]
+        numbers = np.split(state["clients.ids"], inner_offsets)
+        weights = np.split(state["clients.weights"], inner_offsets)
+        self._numbers = {
+            client: number for number, client in enumerate(ids.tolist())
+        }
         for index in range(rounds):
-            clients = [names[number] for number in ids[index]]
+            clients = ids[numbers[index]].tolist()
             self.note(
                 index, dict(zip(clients, weights[index].tolist(), strict=True))
             )

@@ -21,11 +21,13 @@ from fl_epe.flower.layout import ReplyKind
 from fl_epe.loggers import RunLogger
 from fl_epe.noise import LocalDp
 
-# The largest number of clients that answer with a canary, by default.
-_MOST = 1000
+# The default of the largest number of clients that answer with a canary.
+_MAX_CLIENTS = 1000
 # The default of ``max_share`` if clients answer with canaries.
 _SHARE_OF_CLIENTS = 0.5
+# The arguments whose types are not checked by their annotations.
 _OF_MANY_TYPES = ("clients", "checkpoint", "client_noise", "log_to")
+# The arguments that have no meaning if clients answer with canaries.
 _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
@@ -137,7 +139,7 @@ class CanaryAuditSettings:
         self._check()
 
     def _check(self) -> None:
-        # `RunAuditor` checks delta and unobserved.
+        # `RunAuditor` checks the ranges of ``delta`` and ``unobserved``.
         for field in dataclasses.fields(self):
             if field.name not in _OF_MANY_TYPES:
                 checked_type(
@@ -171,7 +173,7 @@ class CanaryAuditSettings:
                     "to be left out with clients, who answer whenever they are asked, with their"
                     " own weight",
                 )
-        self.client_canaries(self.count_of_clients(_MOST), {})
+        self.client_canaries(self.count_of_clients(_MAX_CLIENTS), {})
 
     @property
     def largest_share(self) -> float:
@@ -189,16 +191,16 @@ class CanaryAuditSettings:
         return max(LEAST_FOR_NULL, canaries)
 
     def count_of_clients(self, nodes: int) -> int:
-        """The largest number of ``nodes`` nodes that answer with a canary."""
+        """The number of canaries if clients answer with them, and there are ``nodes`` nodes."""
         count = nodes
         if isinstance(self.clients, Collection):
             count = len(self.clients)
-        return self.num_canaries or max(2, min(count, _MOST))
+        return self.num_canaries or max(2, min(count, _MAX_CLIENTS))
 
     def client_canaries(
         self, count: int, numbers: dict[int, int], left_out: Sequence[str] = ()
     ) -> ClientCanaries:
-        """The clients that answer with ``count`` canaries; some may be known.
+        """The clients that answer with ``count`` canaries, some of which may be known.
 
         Args:
             count: the number of canaries.

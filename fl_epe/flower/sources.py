@@ -19,11 +19,11 @@ from fl_epe.flower.client_canaries import (
     take_acknowledgement,
     with_order,
 )
-from fl_epe.flower.layout import ReplyKind, longest_norm
+from fl_epe.flower.layout import longest_norm
 from fl_epe.flower.plan import spread
 from fl_epe.flower.recording import Recording
 from fl_epe.flower.replies import (
-    MOST_READ,
+    MAX_READ,
     ReadableReply,
     are_noise,
     base_of,
@@ -43,24 +43,23 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
-# The length of an update in clip norms that is not clipped even after the rounding of arrays.
-_JUST_BELOW = 1 - 1e-4
-# A canary is in an answer if its inner product exceeds this many standard deviations of answers
-# without the canary.
-_SURELY = 3.0
+# The norm of a canary that must not be clipped, in clip norms: arrays are rounded.
+_UNCLIPPED_NORM = 1 - 1e-4
+# A canary is in an answer if its inner product with the update exceeds this many standard
+# deviations of inner products with updates without the canary.
+_MIN_DEVIATIONS = 3.0
 # A clip norm above this multiple of the longest update is not the norm of a client's update.
-_FAR = 2.0
+_MAX_CLIP_NORM_RATIO = 2.0
 # Streams of the audit's own random choices, besides that of its plan.
-_WITHHELD = 1
-_NORMS = 2
-_THINNED = 3
+_WITHHELD_STREAM = 1
+_ANSWERS_STREAM = 2
+_THINNED_STREAM = 3
 _ROUNDING = 1e-9
 # A client whose weight is above this multiple of the mean weight is not replaced.
-_HEAVY = 2.0
+_MAX_REPLACED_WEIGHT = 2.0
 # Clients without an earlier answer can be replaced if they are more than this share of a round.
-_MOSTLY = 0.5
-# The multiples of the golden ratio, modulo 1, are spread evenly.
-_GOLDEN = (math.sqrt(5) - 1) / 2
+_MIN_SHARE_OF_NEW = 0.5
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 def check_share(
@@ -79,7 +78,8 @@ def check_share(
         may_be_all: whether a round may have canaries without real clients.
     """
     is_too_much = canaries > largest_share * (canaries + real) + _ROUNDING
-    if is_too_much or (canaries and real <= 0 and not may_be_all):
+    has_no_real = canaries > 0 and real <= 0
+    if is_too_much or (has_no_real and not may_be_all):
         raise ValueError(
             f"Expected canaries to be at most {largest_share:.0%} of a round, got {canaries:g}"
             f" beside {real:g} of real clients ({canaries / (canaries + real):.0%}): lower"
@@ -118,9 +118,10 @@ class ServerCanaries:
 
     @property
     def _largest_share(self) -> float:
-        """The largest share in one round.
+        """The largest share of canaries in one round.
 
-        A round with fewer clients than planned may have up to twice the planned share.
+        A round with fewer clients than planned may have up to twice the planned share, if that
+        is not more than half of the round.
         """
         planned_share = max(
             self.settings.largest_share, self.state.plan.largest_share
@@ -130,11 +131,13 @@ class ServerCanaries:
     def _thinned(
         self, cohort: list[int], share: float, index: int
     ) -> list[int]:
-        """A share of the cohort, drawn at random, and over several rounds exact on average."""
+        """A share of the cohort, drawn at random; over several rounds, it is exact on average."""
         if share >= 1:
             return cohort
-        rng = generator(self.settings.canary_seed, _THINNED, index)
-        count = math.floor(share * len(cohort) + index * _GOLDEN % 1)
+        rng = generator(self.settings.canary_seed, _THINNED_STREAM, index)
+        # The offsets are spread evenly over [0, 1), so that rounding down has no bias.
+        offset = index * _GOLDEN_RATIO % 1
+        count = math.floor(share * len(cohort) + offset)
         return sorted(rng.choice(cohort, count, replace=False).tolist())
 
     def configure(
@@ -163,21 +166,23 @@ class ServerCanaries:
         if self.state.inject == "replace":
             room = 0
         if self.rounds > 1 and not seen.count:
-            # The clients' weights are not known yet, so that none can be replaced.
+            # As the clients' weights are not known yet, no client can be replaced.
             cohort = cohort[: int(min(room, len(cohort)))]
         current.cohort = cohort
         replaced = int(min(max(len(cohort) - room, 0), clients))
-        # With few clients, the remaining canary of a load may be half of this round.
+        # A load may leave one canary in a round with a single client.
         largest_share = self._largest_share
         if self.state.plan.load is not None:
             largest_share = max(largest_share, 0.5)
         check_share(len(cohort), clients - replaced, largest_share)
-        rng = generator(self.settings.canary_seed, _WITHHELD, current.index)
-        withheld = self._replaced(messages, replaced, seen, rng)
+        rng = generator(
+            self.settings.canary_seed, _WITHHELD_STREAM, current.index
+        )
+        withheld = self._choose_withheld(messages, replaced, seen, rng)
         current.sent = [m for m in messages if id(m) not in withheld]
         current.withheld = [m for m in messages if id(m) in withheld]
 
-    def _replaced(
+    def _choose_withheld(
         self,
         messages: Sequence[Message],
         count: int,
@@ -186,10 +191,16 @@ class ServerCanaries:
     ) -> set[int]:
         """The ``id`` of each message that is not sent, as a canary replaces the client.
 
-        They are drawn from the messages to all clients except those with the largest weights. A
-        canary has the median weight, so that without such a client the other clients' shares
-        would be much larger than in other rounds. A client that never answered may have a large
-        weight, and is only drawn if most clients never answered.
+        They are drawn at random from the messages to all clients except those with the largest
+        weights. A canary has the median weight: in place of such a client, it would make the
+        other clients' shares much larger than in other rounds. A client that never answered may
+        have a large weight, and is only drawn if most clients never answered.
+
+        Args:
+            messages: the messages of the strategy.
+            count: the number of clients to replace.
+            seen: the clients that answered before.
+            rng: the generator of the choice.
         """
         identity = self.settings.identity or int
         by_node = sorted(
@@ -200,11 +211,13 @@ class ServerCanaries:
             [seen.last_weight(int(identity(node))) for node in nodes]
         )
         is_new = np.isnan(last_weights)
-        last_weights[is_new] = 1.0 if np.mean(is_new) > _MOSTLY else math.inf
+        are_mostly_new = np.mean(is_new) > _MIN_SHARE_OF_NEW
+        last_weights[is_new] = 1.0 if are_mostly_new else math.inf
         mean_weight = last_weights[np.isfinite(last_weights)].mean()
-        light = int(np.count_nonzero(last_weights <= _HEAVY * mean_weight))
+        is_light = last_weights <= _MAX_REPLACED_WEIGHT * mean_weight
+        num_light = int(np.count_nonzero(is_light))
         lightest_first = np.argsort(last_weights, kind="stable")
-        candidates = lightest_first[: max(light, count)]
+        candidates = lightest_first[: max(num_light, count)]
         drawn = rng.choice(candidates, count, replace=False)
         return {id(by_node[position]) for position in drawn}
 
@@ -213,8 +226,8 @@ class ServerCanaries:
     ) -> list[Message]:
         """The replies for the strategy, including the canaries', which the round stores.
 
-        Without a readable real reply, there is no round and no canary. A round without canaries
-        is also read, for the norm of a client's update.
+        Without a readable real reply, there are no canaries. The replies of a round without
+        canaries are also read, for the norm of a client's update.
 
         Args:
             current: the round.
@@ -229,24 +242,26 @@ class ServerCanaries:
             return replies
         cohort = self._fitting_cohort(current, len(real))
         if not cohort:
-            # The norm of a client's update may not be known.
+            # If the norm of a client's update is not known, no canary needs it.
             with contextlib.suppress(ValueError):
                 self._read(current, real, recording)
             return replies
-        answers, kind = self._read(current, real, recording)
+        answers = self._read(current, real, recording)
         weighted_by = self.wrapped.weighted_by()
         weight = self._weight(weights(real, weighted_by), len(cohort))
         norms, clipped = self._norms(current, len(cohort), answers)
         vectors = recording.auditor.canaries.vectors(cohort)
         updates = CanaryUpdates(cohort, vectors, norms, clipped, weight)
         synthetic = make_replies(
-            updates, answers, real, weighted_by, current, kind
+            updates, answers, real, weighted_by, current, self.state.kind
         )
         current.canaries = CanaryReplies(cohort, synthetic, vectors)
         return [*replies, *synthetic]
 
     def _fitting_cohort(self, current: RoundState, replies: int) -> list[int]:
-        """The canaries that remain with ``replies`` replies of clients.
+        """The canaries that can join ``replies`` replies of clients.
+
+        If fewer clients replied than were asked, it may be the same share of the canaries.
 
         Raises:
             ValueError: if there are too many, and they replace clients.
@@ -261,8 +276,8 @@ class ServerCanaries:
 
     def _read(
         self, current: RoundState, real: Sequence[Message], recording: Recording
-    ) -> tuple[list[ReadableReply], ReplyKind | None]:
-        """Some answers and their kind; the round stores the norm of a client's update.
+    ) -> list[ReadableReply]:
+        """Some answers; the round stores the norm of a canary's update, and the run their kind.
 
         Raises:
             ValueError: if the norm or the kind is not known, with the reason.
@@ -277,7 +292,9 @@ class ServerCanaries:
             layout,
             current.before,
             self.wrapped.arrays_key(),
-            generator(self.settings.canary_seed, _NORMS, current.index),
+            generator(
+                self.settings.canary_seed, _ANSWERS_STREAM, current.index
+            ),
             refuse,
         )
         vectors = [answer.vector for answer in answers]
@@ -288,37 +305,47 @@ class ServerCanaries:
                     "Expected replies that are clearly models or clearly differences from the"
                     " model: say which with replies='model' or replies='update'."
                 )
-        # The kind is None if the model is 0, where kinds do not differ.
-        kind = state.kind
-        recording.choose_arrays(current, vectors, kind)
+        # The kind stays unknown while the model is 0, where kinds do not differ.
+        recording.choose_arrays(current, vectors, state.kind)
         if current.layout is not layout:
-            # From now on, there are more arrays that canaries do not move.
-            vectors = [
-                current.layout.flatten(answer.arrays) for answer in answers
-            ]
-            answers = [
-                dataclasses.replace(answer, vector=vector)
-                for answer, vector in zip(answers, vectors, strict=True)
-            ]
-        before = base_of(kind, current.before)
-        noisy = are_noise(vectors, before)
-        state.note(current.index).noisy = noisy
+            # The replies have shown further arrays that canaries do not move.
+            answers = [answer.in_layout(current.layout) for answer in answers]
+            vectors = [answer.vector for answer in answers]
+        noisy = are_noise(vectors, base_of(state.kind, current.before))
+        state.notes_on(current.index).noisy = noisy
+        current.update_norm = self._update_norm(current, answers, recording)
+        return answers
+
+    def _update_norm(
+        self,
+        current: RoundState,
+        answers: Sequence[ReadableReply],
+        recording: Recording,
+    ) -> float:
+        """The norm of a canary's update, which is that of a client's.
+
+        Raises:
+            ValueError: if it is not known.
+        """
+        state = self.state
+        before = base_of(state.kind, current.before)
         if math.isnan(current.clip_norm):
-            current.update_norm = self.settings.canary_norm or median_norm(
+            noisy = bool(state.notes_on(current.index).noisy)
+            return self.settings.canary_norm or median_norm(
                 answers, before, noisy=noisy
             )
-        else:
-            # If the clip norm is far above the real updates and the noise, canaries of that
-            # norm would determine the model.
-            multiplier = recording.noise_multipliers()[1] or 0.0
-            noise = (
-                multiplier * math.sqrt(current.layout.dim) * current.clip_norm
-            )
-            longest = max(norm(vector, before) for vector in vectors)
-            hidden = max(longest, noise)
-            is_far = current.clip_norm > _FAR * hidden
-            current.update_norm = hidden if is_far else current.clip_norm
-        return answers, kind
+        # If the clip norm is far above the real updates and the noise, canaries of that norm
+        # would determine the model.
+        _, sum_multiplier = recording.noise_multipliers()
+        multiplier = sum_multiplier or 0.0
+        noise_norm = (
+            multiplier * math.sqrt(current.layout.dim) * current.clip_norm
+        )
+        longest = max(norm(answer.vector, before) for answer in answers)
+        hiding_norm = max(longest, noise_norm)
+        if current.clip_norm > _MAX_CLIP_NORM_RATIO * hiding_norm:
+            return hiding_norm
+        return current.clip_norm
 
     def _weight(self, real: Sequence[float], count: int) -> float:
         """The weight of each canary in a round, of the type of the real replies' weights.
@@ -356,7 +383,7 @@ class ServerCanaries:
     def _norms(
         self, current: RoundState, count: int, answers: Sequence[ReadableReply]
     ) -> tuple[Floats, Booleans]:
-        """The norms of the canaries' updates in replies, and whether each of them is clipped.
+        """The norms of the canaries' updates in replies, and whether each will be clipped.
 
         Raises:
             ValueError: if the number type of the replies cannot hold the clip norm's square.
@@ -379,7 +406,7 @@ class ServerCanaries:
                     " replies' numbers cannot hold the square of a longer update."
                 )
             far_above = min(FAR_ABOVE * clip_norm, longest)
-            sent = np.where(clipped, far_above, _JUST_BELOW * sent)
+            sent = np.where(clipped, far_above, _UNCLIPPED_NORM * sent)
         if not self.wrapped.clips_on_server:
             sent = np.minimum(sent, clip_norm)
         return sent, clipped
@@ -409,7 +436,10 @@ class ClientAnswers:
     def configure(
         self, current: RoundState, messages: list[Message], seen: SeenClients
     ) -> None:
-        """See `ServerCanaries.configure`; no canary is sent before replies show the arrays."""
+        """See `ServerCanaries.configure`.
+
+        No canary is ordered before replies have shown which arrays canaries move.
+        """
         state = self.state
         if not state.settled:
             return
@@ -417,8 +447,8 @@ class ClientAnswers:
         if self.wrapped.clips_on_server and math.isfinite(current.clip_norm):
             length = FAR_ABOVE * current.clip_norm
         orders = [
-            self._clients.order(m.metadata.dst_node_id, length)
-            for m in messages
+            self._clients.order(message.metadata.dst_node_id, length)
+            for message in messages
         ]
         cohort = [order.number for order in orders if order is not None]
         real = len(messages) - len(cohort)
@@ -443,7 +473,8 @@ class ClientAnswers:
             if answer is Acknowledgement.CANARY:
                 number = self._clients.number(reply.metadata.src_node_id)
                 if number is not None:
-                    has_duplicates |= number in by_number
+                    if number in by_number:
+                        has_duplicates = True
                     by_number[number] = reply
             elif answer is not None:
                 state.refused.add(answer)
@@ -452,14 +483,14 @@ class ClientAnswers:
             reply for reply in real if id(reply) not in with_canary
         ]
         answers = list[Vector]()
-        for reply in without_canary[:MOST_READ]:
+        for reply in without_canary[:MAX_READ]:
             # A reply may be encrypted, or have other arrays.
             with contextlib.suppress(ValueError):
                 answers.append(self._vector(reply, current))
-        # There is an error if no client moved the model.
+        # There may be no answer, or no answer that moved the model.
         with contextlib.suppress(ValueError):
             recording.choose_arrays(current, answers, "model")
-        missing = self._missing(current, by_number, without_canary, recording)
+        missing = self._missing(current, by_number, answers, recording)
         for number in missing:
             node = by_number.pop(number).metadata.src_node_id
             text = f"node {node}: its answer does not hold its canary"
@@ -471,7 +502,7 @@ class ClientAnswers:
         current.update_norm = math.nan if has_duplicates else current.clip_norm
         numbers = sorted(by_number)
         current.canaries = CanaryReplies(
-            numbers, [by_number[n] for n in numbers]
+            numbers, [by_number[number] for number in numbers]
         )
         current.absent += len(missing)
         return replies
@@ -483,31 +514,32 @@ class ClientAnswers:
         self,
         current: RoundState,
         by_number: Mapping[int, Message],
-        without_canary: Sequence[Message],
+        answers: Sequence[Vector],
         recording: Recording,
     ) -> list[int]:
         """The canaries that are not in the answers of clients that acknowledged them.
 
-        Answers that cannot be read are trusted, and so are all answers if those of clients
-        without a canary are noise.
+        None is missing if such an answer cannot be read, or if the other clients' updates are
+        noise, which hides canaries.
+
+        Args:
+            current: the round.
+            by_number: the replies that acknowledge a canary, by the canary's number.
+            answers: some of the other clients' models, each of shape ``(dim,)``.
+            recording: the recording of the run.
         """
         missing = list[int]()
         try:
             for number, reply in by_number.items():
                 update = self._vector(reply, current) - current.before
                 canary = recording.auditor.canaries.vectors([number])[0]
-                threshold = _SURELY * norm(update) / math.sqrt(len(update))
+                standard_deviation = norm(update) / math.sqrt(len(update))
+                threshold = _MIN_DEVIATIONS * standard_deviation
                 if not canary @ update > threshold:
                     missing.append(number)
-            if not missing:
-                return []
-            updates = [
-                self._vector(reply, current) - current.before
-                for reply in without_canary[:MOST_READ]
-            ]
-            if are_noise(updates):
-                return []
-            return missing
         except ValueError:
             # An answer may be encrypted.
             return []
+        if missing and are_noise(answers, current.before):
+            return []
+        return missing

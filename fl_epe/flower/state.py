@@ -19,8 +19,8 @@ class RoundNotes:
         loss: the loss of the clients' training; ``None`` if it is not reported.
         seconds: the time of the audit, without the strategy's own calls.
         canary_bytes: the memory of the canaries' updates and replies.
-        averaged: the strategy's way of averaging; "" if it is not known, ``None`` if no canary
-            took part.
+        averaged: the strategy's way of averaging, see `shares_of`; "" if it is not known,
+            ``None`` if no canary took part.
         noisy: whether clients' updates look like noise; ``None`` if they were not tested.
     """
 
@@ -46,14 +46,14 @@ class AuditState:
         clients: the canary's number of each client that has a canary.
         ordered: the numbers of canaries that were ordered from clients.
         answered: the numbers of canaries with which clients answered.
-        refused: the reasons of clients that sent their own update.
-        arguments: the arguments of the saved audit, see `fingerprint`.
+        refused: the reasons why some clients sent their own update instead of a canary.
+        arguments: the arguments of the saved audit, see `fixed_arguments`.
         index: the number of completed rounds.
         layout: the layout of the model; ``None`` before the first round.
         unmoved: the names of arrays that canaries did not move in some rounds, see
             `RoundState`.
-        settled: whether replies have shown which arrays canaries do not move in the whole run.
-        whole: the layout with those arrays, in which models are recognized.
+        settled: whether replies have shown which arrays canaries never move in the run.
+        whole: the layout that includes those arrays, in which models are recognized.
         models: the hash of the model after each number of rounds, if there is a checkpoint.
         blocks: the names of the checkpoint's files with the scores of earlier rounds, in order.
         kept_rows: the number of rows of each array in these files.
@@ -86,17 +86,18 @@ class AuditState:
     plan: AuditPlan = dataclasses.field(default_factory=AuditPlan)
     resumed: tuple[int, ...] = ()
 
-    def note(self, index: int) -> RoundNotes:
-        """The notes on the round with this index."""
+    def notes_on(self, index: int) -> RoundNotes:
+        """The notes on the round with this index, which are empty at first."""
         return self.notes.setdefault(index, RoundNotes())
 
     def averages(self, wrapped: Wrapped) -> bool:
-        """Whether a strategy that need not average did average in every round with canaries."""
+        """Whether an unknown strategy was observed to average in every round with canaries."""
         ways = {note.averaged for note in self.notes.values()} - {None}
         return not wrapped.averages and bool(ways) and "" not in ways
 
     def after(self, rounds_done: int) -> AuditState:
         """The state in which a saved audit continues after its first ``rounds_done`` rounds."""
+        # Files with rows of removed rounds are not used any more.
         is_cut = rounds_done < self.index
         return dataclasses.replace(
             self,

@@ -19,9 +19,9 @@ from fl_epe.messages import records_of
 # The metric with a client's vote on Flower's adaptive clip norm.
 _NORM_BIT = "norm_bit"
 # The largest relative change of a canary's norm by the rounding of its entries.
-_ROUNDED = 0.1
-# The first node id of canaries whose replies answer no message.
-_NODE = 1 << 62
+_MAX_ROUNDING = 0.1
+# The node id of canary 0, if its reply answers no message; the others have the next ids.
+_FIRST_NODE_ID = 1 << 62
 
 Value = int | float | list[int] | list[float]
 
@@ -57,7 +57,8 @@ def make_replies(
 
     Args:
         canaries: the updates of the canaries.
-        like: real replies, of which the canaries' take the form and the other content in turn.
+        like: real replies; each canary's reply has the form and the other content of one of
+            them, in turn.
         real: all replies of clients; the canaries' metrics are their average.
         weighted_by: the metric by which replies are weighted.
         current: the round; the first replies answer the messages that were withheld.
@@ -105,7 +106,7 @@ def make_replies(
         if position < len(current.withheld):
             order = current.withheld[position]
         else:
-            node = _NODE + canaries.numbers[position]
+            node = _FIRST_NODE_ID + canaries.numbers[position]
             order = Message(RecordDict(), node, MessageType.TRAIN)
         return Message(content, reply_to=order)
 
@@ -116,7 +117,7 @@ def make_replies(
 def _check_held(canary: Vector, update: Vector, length: float) -> None:
     """Raise a `ValueError` unless an update is ``length`` times the canary, up to rounding."""
     rounded_length = float(canary @ update)
-    if not abs(rounded_length - length) <= _ROUNDED * length:
+    if not abs(rounded_length - length) <= _MAX_ROUNDING * length:
         raise ValueError(
             f"Expected a canary of norm {length:.3g} to be {rounded_length:.3g} long"
             " after it is rounded to the numbers of a reply, which are too coarse or"
@@ -130,7 +131,7 @@ def _neutral_metrics(
     """Metrics that do not change a weighted average: the average of the real metrics.
 
     Only floating-point numbers are averaged, as an integer may be a class or the number of a
-    client. A canary takes integers and lists from a real reply.
+    client. A canary's integers and lists are those of a real reply.
     """
     shares = as_shares(np.array(weights(real, weighted_by)))
     metrics = [records_of(reply.content, MetricRecord) for reply in real]

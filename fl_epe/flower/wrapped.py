@@ -21,7 +21,7 @@ _FLOWER_DP = (
     flower.DifferentialPrivacyClientSideFixedClipping,
     _ADAPTIVE[1],
 )
-_NAMED = 3  # the number of arrays that a text names
+_MAX_NAMED = 3  # the number of arrays that a text names
 _AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 _REFUSED = {
     (
@@ -49,7 +49,7 @@ class Wrapped:
         clips_on_server: whether the server clips the updates that it receives.
         plain_layers: whether all layers around the innermost are Flower's own DP wrappers.
         noise_is_apart: whether the outermost of two strategies only adds noise to the result of
-            the other one.
+            the other one, so that the noise can be measured.
         averages: whether the arrays are averaged by weight, so that a canary's share is known.
             The ``aggregate_train`` of a subclass is observed when it runs, see `shares_of`.
         reply_kind: the kind of replies, as far as the strategy's type shows it.
@@ -62,13 +62,13 @@ class Wrapped:
     def __init__(
         self, strategy: Strategy, *, with_canaries: bool = True
     ) -> None:
-        _check(strategy, with_canaries=with_canaries)
         layers = [strategy]
         inner = getattr(strategy, "strategy", None)
         while isinstance(inner, Strategy):
-            _check(inner, with_canaries=with_canaries)
             layers.append(inner)
             inner = getattr(inner, "strategy", None)
+        for layer in layers:
+            _check(layer, with_canaries=with_canaries)
         self.layers = layers
         self.base = layers[-1]
         names = [type(layer).__name__ for layer in layers]
@@ -76,16 +76,14 @@ class Wrapped:
         self.clips_on_server = any(
             isinstance(layer, _ON_SERVER) for layer in layers
         )
-        self.plain_layers = all(
-            isinstance(layer, _FLOWER_DP) for layer in layers[:-1]
-        )
+        are_dp = [isinstance(layer, _FLOWER_DP) for layer in layers[:-1]]
+        self._has_dp = any(are_dp)
+        self.plain_layers = all(are_dp)
+        # Functions of the instance that somebody has replaced.
         replaced = vars(strategy).keys() & {
             "aggregate_train",
             "_add_noise_to_aggregated_arrays",
         }
-        self._has_dp = any(
-            isinstance(layer, _FLOWER_DP) for layer in layers[:-1]
-        )
         self.noise_is_apart = (
             len(layers) == 2 and type(strategy) in _FLOWER_DP and not replaced
         )
@@ -97,7 +95,7 @@ class Wrapped:
             self.reply_kind = "model"
 
     def _first(self, name: str, default: Any = None) -> Any:
-        """The numeric attribute of the outermost strategy that has it."""
+        """The number with this name of the outermost strategy that has one, or the default."""
         for layer in self.layers:
             value = getattr(layer, name, None)
             if isinstance(value, (int, float)):
@@ -110,7 +108,7 @@ class Wrapped:
 
     def noise_std(self) -> float | None:
         """The claimed standard deviation of the coming noise; ``None`` if not separable."""
-        z = self.noise_multipliers()[1]
+        _, z = self.noise_multipliers()
         expected = self.expected_replies()
         if not self.noise_is_apart or not z or not expected:
             return None
@@ -145,15 +143,11 @@ class Wrapped:
     def server(self) -> ServerSGD | str:
         """The server's step with the average: SGD, or the description of an unknown step."""
         base = self.base
-        if (
-            self.averages
-            and isinstance(base, flower.FedAvgM)
-            and base.server_opt
-        ):
+        if not self.averages:
+            return self.description
+        if isinstance(base, flower.FedAvgM) and base.server_opt:
             return ServerSGD(base.server_learning_rate, base.server_momentum)
-        if self.averages:
-            return ServerSGD()
-        return self.description
+        return ServerSGD()
 
     def caveat(self, *, averages: bool) -> str | None:
         """A caveat about this combination for readers of the report; ``None`` without one.
@@ -162,12 +156,13 @@ class Wrapped:
             averages: whether the innermost strategy is known to only average.
         """
         base = self.base
-        moves = isinstance(base, flower.FedAvgM) and base.server_opt
-        if not self._has_dp or averages or (self._averaging_base and not moves):
+        has_momentum = isinstance(base, flower.FedAvgM) and base.server_opt
+        only_averages = self._averaging_base and not has_momentum
+        if not self._has_dp or averages or only_averages:
             return None
         text = (
             f"The noise is added after {type(base).__name__} has made its step: the clip norm does"
-            " not bound what one client moves, and the analytical ε does not hold."
+            " not bound how far one client moves the model, and the analytical ε does not hold."
         )
         if isinstance(base, flower.FedAvgM):
             text += (
@@ -180,17 +175,17 @@ class Wrapped:
         """A caveat about arrays that DP may not clip; ``None`` without such arrays."""
         names = [
             name
-            for name, a in arrays.items()
-            if not a.shape or "float" not in a.dtype
+            for name, array in arrays.items()
+            if not array.shape or "float" not in array.dtype
         ]
         if not names or not self._has_dp:
             return None
-        shown = ", ".join(names[:_NAMED]) + (
-            ", …" if len(names) > _NAMED else ""
-        )
+        shown = ", ".join(names[:_MAX_NAMED])
+        if len(names) > _MAX_NAMED:
+            shown += ", …"
         return (
-            f"No ε holds for what clients answer in {shown}: no canary moves it, and Flower's DP"
-            " may not clip it (numbers without an axis, and integers from Flower 1.45 on)."
+            f"No ε holds for what clients answer in {shown}: no canary moves these arrays, and"
+            " Flower's DP may not clip them (0-d arrays, and integers from Flower 1.45 on)."
         )
 
     def noise_multipliers(
@@ -209,8 +204,9 @@ class Wrapped:
         for layer in self.layers:
             if isinstance(layer, _ADAPTIVE) and layer.noise_multiplier > 0:
                 z = layer.noise_multiplier
-                count_std = layer.clipped_count_stddev
-                return (z**-2 + (2 * count_std) ** -2) ** -0.5, z
+                # A client's vote, minus 1/2, is ±1/2: the sensitivity of the count.
+                z_of_count = 2 * layer.clipped_count_stddev
+                return (z**-2 + z_of_count**-2) ** -0.5, z
             if isinstance(layer, _FLOWER_DP):
                 return layer.noise_multiplier, layer.noise_multiplier
         return None, None
@@ -230,5 +226,5 @@ def _check(strategy: Strategy, *, with_canaries: bool) -> None:
             )
     if getattr(strategy, "audits_itself", False):
         raise ValueError(
-            f"Expected a strategy that does not audit itself already, got {name}."
+            f"Expected a strategy that is not audited already, got {name}."
         )

@@ -1,8 +1,8 @@
-"""What both the plug-in and the simulation need of Flower messages: records, arrays and errors.
+"""Records, arrays and errors in Flower messages, for the plug-in and the simulation.
 
-Arrays are encoded with one copy of their values and decoded with none. `error_kind`, which says
-what kind of fault an error reply is, is loaded when it is first used, so that a client's process
-does not load what a server needs.
+Arrays are encoded with one copy of their values and decoded with none. `error_kind` maps an
+error reply to a kind of fault. It is loaded when it is first used, as a client's process does
+not need it.
 
 Examples:
     >>> import numpy as np

@@ -18,6 +18,7 @@ NUMPY = "numpy.ndarray"
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
+# NumPy's functions that read a header, by the version of its format.
 _HEADERS = {
     (1, 0): npy.read_array_header_1_0,
     (2, 0): npy.read_array_header_2_0,
@@ -38,7 +39,7 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
 
 
 def pack(**arrays: np.ndarray) -> ArrayRecord:
-    """Named NumPy arrays as a Flower record."""
+    """A Flower record of named NumPy arrays."""
     return ArrayRecord({name: encoded(value) for name, value in arrays.items()})
 
 
@@ -67,15 +68,15 @@ def read_only(array: Array) -> np.ndarray:
     try:
         stream = io.BytesIO(array.data)  # the stream shares the bytes
         read_header = _HEADERS[npy.read_magic(stream)]
-        shape, is_columns_first, dtype = read_header(stream)
+        shape, fortran_order, dtype = read_header(stream)
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape}")
         flat = np.frombuffer(array.data, dtype, math.prod(shape), stream.tell())
-        if is_columns_first:
+        if fortran_order:
             return flat.reshape(shape[::-1]).T
         return flat.reshape(shape)
     except Exception as error:
-        # Python's parser reads the header, and may raise any error.
+        # NumPy reads the header with Python's parser, which may raise any error.
         raise ValueError(
             f"Expected the bytes of an array: {one_line(error)}"
         ) from error
@@ -96,7 +97,7 @@ class DecodedArray(Array):
 
     def __init__(self, array: Array) -> None:
         super().__init__(array.dtype, array.shape, array.stype, array.data)
-        vars(self)["values"] = read_only(array)
+        self.values = read_only(array)
 
     def numpy(self) -> np.ndarray:
         """A copy that belongs to the caller."""
@@ -122,7 +123,7 @@ class SharedArray(DecodedArray):
         self.dtype = str(values.dtype)
         self.shape = values.shape
         self.stype = NUMPY
-        vars(self)["values"] = values.view()
+        self.values = values.view()
         self.values.flags.writeable = False
 
     @property

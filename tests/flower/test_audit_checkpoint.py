@@ -592,7 +592,15 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["goes_on_after", "check", "take", "own", "save", "_look"]
+    "name",
+    [
+        "rounds_before",
+        "check",
+        "pop_saved",
+        "note_continued",
+        "save",
+        "_read",
+    ],
 )
 def test_whatever_fails_the_run_ends_with_an_audit(
     tmp_path, monkeypatch, name, killed
@@ -688,7 +696,7 @@ def test_no_debugger_shows_the_seed(tmp_path):
 def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
     tmp_path, monkeypatch, uninterrupted, block, back
 ):
-    monkeypatch.setattr("fl_epe.flower.checkpoint._BLOCK", block)
+    monkeypatch.setattr("fl_epe.flower.checkpoint._ROUNDS_PER_FILE", block)
     _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
     assert len(list(tmp_path.glob("rounds-*.npz"))) == KILLED // block
     _, arrays = read_archive(tmp_path / "audit.npz", "", texts=("audit",))
@@ -702,7 +710,7 @@ def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
 
 @pytest.mark.slow
 def test_a_damaged_block_is_never_read_in_part(tmp_path, monkeypatch):
-    monkeypatch.setattr("fl_epe.flower.checkpoint._BLOCK", 2)
+    monkeypatch.setattr("fl_epe.flower.checkpoint._ROUNDS_PER_FILE", 2)
     _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
     sorted(tmp_path.glob("rounds-*.npz"))[0].unlink()
     audit, _ = start(Later(), models[KILLED], 3, checkpoint=tmp_path)

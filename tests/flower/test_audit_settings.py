@@ -36,7 +36,7 @@ from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid
         ),
         pytest.param(
             lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA),
-            "does not audit itself already",
+            "is not audited already",
             id="CanaryAudit",
         ),
         pytest.param(

@@ -451,7 +451,7 @@ def test_rounds_that_nobody_told_of_are_not_measured():
     )
     audit, _ = _in_starts([1, 1, 1])
     assert audit.report().startswith("Not measured, as ")
-    assert "pass rounds=1, if that is all" in audit.faults[0]
+    assert "pass rounds=1 if it is the only one" in audit.faults[0]
 
 
 def test_a_second_start_with_another_model_is_not_measured():
@@ -477,10 +477,10 @@ def test_no_more_canaries_than_do_no_harm():
     assert record.presence.sum(axis=1).tolist() == [1] * ROUNDS
     text = " ".join(audit.report(details=True).split())
     assert (
-        f"Of 1000 canaries {ROUNDS} fit into {ROUNDS} rounds with 10 clients"
+        f"Of 1000 canaries, {ROUNDS} fit into {ROUNDS} rounds with 10 clients"
         in text
     )
-    assert "ask for as many, or raise max_share." in text
+    assert "ask for fewer canaries, or raise max_share." in text
     other_audit, _ = run(
         flower.FedAvg(**PLAIN), num_canaries=ROUNDS, max_share=None
     )

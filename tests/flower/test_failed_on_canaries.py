@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import strategy as flower
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.watching import Undo
+from fl_epe.flower.undo import Undo
 from fl_epe.messages import read_only
 
 

@@ -293,13 +293,18 @@ MARKS = {"clients": (), "records": (), "wrapped": pytest.mark.slow}
 # What a user calls to run a deployment, or what reads the user's own arguments, is not inside.
 # `noting_failure` is what keeps faults from the run.
 ENTRY = {
-    "CanaryAudit.start",
+    "AuditedStrategy.start",
+    "CanaryAudit._start_audited",
     "CanaryAudit.report",
     "run_report.report",
     "AuditedRun.noting_failure",
 }
 ENTRY |= {"AuditedStrategy._start_hooked", "AuditedStrategy._noting_failure"}
-ENTRY |= {"RecordAudit.start", "RecordAudit.report", "RecordAudit.faults"}
+ENTRY |= {
+    "RecordAudit._start_audited",
+    "RecordAudit.report",
+    "RecordAudit.faults",
+}
 # What the grid and the app of this case call before the audit does.
 OUTSIDE = {"records": {"DecodedArray.numpy", "arrays.read_only"}}
 

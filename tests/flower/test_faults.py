@@ -21,7 +21,7 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe import assert_private, epsilon_from_record
 from fl_epe.auditing import EVERY_ROUND, FaultBook, FaultKind, NotMeasured
-from fl_epe.flower.replies import clients_of
+from fl_epe.flower.replies import match_clients
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_who_does_not_answer_is_counted_and_named_where_it_is_known(
         for a in about
     ]
     faults = FaultBook()
-    clients_of(replies, sent, int, faults, 0)
+    match_clients(replies, sent, int, faults, 0)
     assert faults.messages == [f"round 1, 2 of 4 clients did not answer{named}"]
     assert faults.counts == {FaultKind.NO_ANSWER: 2}
 
@@ -203,7 +203,7 @@ def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     assert not record.presence.any()
     text = " ".join(audit.report(tmp_path).split())
     assert text.startswith(
-        "Not measured, as round 1, no canary takes part: Of 30 canaries 0"
+        "Not measured, as round 1, no canary takes part: Of 30 canaries, 0"
     )
     assert "could not be made" not in text
     written = json.loads((tmp_path / "report.json").read_text())

@@ -133,5 +133,5 @@ def test_a_share_that_was_given_or_noise_that_is_not_known_is_left_alone():
 def test_canaries_do_not_answer_in_the_place_of_everybody():
     plan = plan_of(fixed(1), 60, 1)
     assert (plan.number, plan.replaced) == (0, 0)
-    assert "in the place of every client" in plan.sentences()[0]
+    assert "replace every client" in plan.sentences()[0]
     assert plan_of(fixed(1, expected=2), 60, 1).number >= 2

@@ -144,7 +144,9 @@ def replaced(clients: int, known: dict[int, float]) -> set[int]:
     nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
     messages = [types.SimpleNamespace(metadata=node) for node in nodes]
     drawn = [
-        source._replaced(messages, 1, clients_seen, np.random.default_rng(i))
+        source._choose_withheld(
+            messages, 1, clients_seen, np.random.default_rng(i)
+        )
         for i in range(200)
     ]
     replaced_messages = set().union(*drawn)

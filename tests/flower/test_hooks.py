@@ -11,7 +11,8 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.watching import Attachment, Undo, arguments_of
+from fl_epe.flower.audited_strategy import Attachment, arguments_of
+from fl_epe.flower.undo import Undo
 
 NODES = 10
 
@@ -85,16 +86,14 @@ def test_the_strategy_s_own_error_goes_through_and_ours_does_not():
         def aggregate_train(self, server_round, replies):
             return hooks.call("aggregate_train", server_round, replies)
 
-    names = ["aggregate_train"]
-    hooks = Attachment(
-        strategy, Fails(), names, lambda name, error: [], noted.append
-    )
+    def note(failure: str, error: Exception) -> None:
+        noted.append(error)
+
+    hooks = Attachment(strategy, Fails(), lambda name, error: [], note)
     hooks.attach()
     assert strategy.aggregate_train(1, []) == (None, None)
     hooks.detach()
-    hooks = Attachment(
-        strategy, Asks(), names, lambda name, error: [], noted.append
-    )
+    hooks = Attachment(strategy, Asks(), lambda name, error: [], note)
     hooks.attach()
     with pytest.raises(AttributeError):
         strategy.aggregate_train(1, [object()])  # type: ignore[list-item]

@@ -9,7 +9,7 @@ from flower_clients import drifting_app, model
 from flwr.serverapp.strategy import FedAvg
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.watching import base_arguments
+from fl_epe.flower.audited_strategy import base_arguments
 
 ROUNDS = 4
 

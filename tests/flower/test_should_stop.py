@@ -89,7 +89,7 @@ def test_a_rule_never_ends_a_run_with_an_error():
     assert audit.stop_when(epsilon=0.0)() is False  # before the first round
     audit._run.recording.auditor = None  # type: ignore[assignment]
     assert audit.stop_when(epsilon=0.0)(1, anything=np.ones(2)) is False
-    assert "the rule to stop could not be asked" in audit.faults[0]
+    assert "the rule to stop could not be evaluated" in audit.faults[0]
     for epsilon in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="epsilon="):
             audit.stop_when(epsilon=epsilon)
