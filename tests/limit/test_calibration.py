@@ -313,9 +313,6 @@ class TestNoise:
             ),
             pytest.param({"sees": "most"}, "sees='most'", id="sees"),
             pytest.param(
-                {"confidence": 95}, "confidence=95", id="confidence=95"
-            ),
-            pytest.param(
                 {"clip_norms": np.ones(3)}, "clip_norms=", id="clip_norms="
             ),
             pytest.param(
