@@ -34,9 +34,9 @@ from fl_epe.schedules import ParticipationLaw, clients_of, make_schedule
 DRAWN_CONFIDENCE = 0.999
 
 # The relative error of the noise for a target ε.
-_CLOSE = 1e-3
+_NOISE_ERROR = 1e-3
 
-BOTH: tuple[Sees, Sees] = ("final", "all")
+VIEWS: tuple[Sees, Sees] = ("final", "all")
 """The models that the two adversaries of a comparison see."""
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
@@ -82,8 +82,11 @@ def drawn_guarantee(
         The ε, or ``None`` without draws, if theory is exact, or if there is nothing to draw,
         see `fl_epe.accounting.drawn_epsilon`.
     """
-    has_events = law.events is not None and len(law.events.independent) > 0
-    is_exact = strategy is None and has_events
+    has_independent_events = (
+        law.events is not None and len(law.events.independent) > 0
+    )
+    # Theory is exact for independent events with independent noise.
+    is_exact = strategy is None and has_independent_events
     if plan.draws is None or is_exact:
         return None
     return accounting.drawn_epsilon(
@@ -184,13 +187,13 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     )
     answers = []
     failure = None
-    for sees in BOTH:
+    for sees in VIEWS:
         try:
             answers.append(median_client(record, sees))
         except NotMeasured as error:
             # There may be a theoretical bound without a measurement.
             failure = str(error)
-    for sees in BOTH:
+    for sees in VIEWS:
         worst = worst_client(
             record, schedule, sees, clients, plan.confidence, plan.seed
         )
@@ -213,7 +216,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         needed_noise = accounting.noise_at(
             lambda noise: guaranteed_epsilon(law, strategy, noise, delta),
             plan.target_epsilon,
-            close=_CLOSE,
+            close=_NOISE_ERROR,
         )
     return dataclasses.replace(
         row,
