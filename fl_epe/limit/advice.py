@@ -57,7 +57,7 @@ def canary_lines(advice: Sequence[CanaryAdvice]) -> list[str]:
     answers = next((option.answers for option in advice if option.answers), ())
     for answer in answers[:1]:
         lines.append(
-            f"• The median client takes part {_times(answer)}. The adversary {_knowledge(answer)}; "
+            f"• The median client takes part {_times(answer)}. Each adversary {_knowledge(answer)}; "
             f"theory allows {_theory(answer)}."
         )
     lines.append(
