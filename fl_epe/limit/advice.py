@@ -57,8 +57,8 @@ def canary_lines(advice: Sequence[CanaryAdvice]) -> list[str]:
     answers = next((option.answers for option in advice if option.answers), ())
     for answer in answers[:1]:
         lines.append(
-            f"• The median client takes part {_times(answer)}. Each adversary {_knowledge(answer)}; "
-            f"theory allows {_theory(answer)}."
+            f"• The median client takes part {_times(answer)}. Each adversary "
+            f"{_knowledge(answer)}; theory allows {_theory(answer)}."
         )
     lines.append(
         "• There are as many canaries as the share allows, but no more than an interval of ±10% "

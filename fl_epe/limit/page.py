@@ -5,7 +5,7 @@ client's rounds, and the adjacency.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -59,7 +59,7 @@ def _texts(plan: ComparisonPlan, rows: Sequence[Row]) -> dict[str, str]:
         "failures": failures_of(rows),
         "choice": choice,
         "remarks": remarks,
-        "extremes": extremes_of(plan, rows),
+        "best_for_worst_case": best_for_worst_case(plan, rows),
     }
 
 
@@ -134,8 +134,8 @@ def print_comparison(
         console.print(texts["remarks"])
     for table in tables:
         _print_table(console, table, folded=details)
-    if texts["extremes"] and (details or not texts["choice"]):
-        console.print(texts["extremes"])
+    if texts["best_for_worst_case"] and (details or not texts["choice"]):
+        console.print(texts["best_for_worst_case"])
     for note in notes:
         console.print(f"• {note}", style="dim")
 
@@ -234,8 +234,8 @@ def failures_of(rows: Sequence[Row]) -> str:
     return f"Not measured, or diverged: {failures} of {counted(len(rows), 'row')}; see the notes."
 
 
-def extremes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
-    """The schedules with the smallest and the largest ε of the worst-case client.
+def best_for_worst_case(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
+    """The schedule with the smallest ε of the worst-case client, in a sentence.
 
     The text is empty if fewer than two schedules have such an ε.
     """
@@ -249,28 +249,16 @@ def extremes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     if len(epsilons) < 2:
         return ""
     smallest = min(epsilons.values())
-    largest = max(epsilons.values())
-    client = (
-        f"the worst-case client of {clients:,} (adversary sees the final model and knows the "
-        "client's rounds; zero-out)"
-    )
-    if largest < smallest * (1 + _TIE):
-        return f"All of these schedules have the same ε of {client}: {number(largest)}."
-    return (
-        f"ε of {client} is least under {_schedules_with(smallest, epsilons)} and largest under "
-        f"{_schedules_with(largest, epsilons)}."
-    )
-
-
-def _schedules_with(epsilon: float, epsilons: Mapping[str, float]) -> str:
-    """The names of the schedules whose ε is tied with ``epsilon``."""
-    tied = [
+    best = [
         schedule
-        for schedule, candidate in epsilons.items()
-        if abs(candidate / epsilon - 1) < _TIE
+        for schedule, epsilon in epsilons.items()
+        if epsilon < smallest * (1 + _TIE)
     ]
-    tie = ", a tie" if len(tied) > 1 else ""
-    return f"{', '.join(tied)} ({number(epsilon)}{tie})"
+    tie = ", a tie" if len(best) > 1 else ""
+    return (
+        f"ε of the worst-case client of {clients:,} (adversary sees the final model and knows the "
+        f"client's rounds; zero-out) is least under {', '.join(best)} ({number(smallest)}{tie})."
+    )
 
 
 def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
