@@ -13,7 +13,7 @@ from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import EVERY, FINAL, PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON
-from fl_epe.reporting.summary import Summary
+from fl_epe.reporting.summary import CONFIDENCE, Summary
 from fl_epe.wording import counted, number, signed
 
 _MOST_ROUNDS = 200  # largest number of points of a curve
@@ -33,7 +33,7 @@ def run_charts(summary: Summary) -> list[Chart]:
     answers = summary.answers
     drawn = (
         epsilon_chart(record, answers),
-        rounds_chart(record, answers[1], summary.delta, summary.confidence),
+        rounds_chart(record, answers[1], summary.delta),
         scores_chart(record, answers),
         training_chart(record),
     )
@@ -41,11 +41,11 @@ def run_charts(summary: Summary) -> list[Chart]:
 
 
 def rounds_chart(
-    record: AuditRecord, answer: Answer, delta: float, confidence: float = 0.95
+    record: AuditRecord, answer: Answer, delta: float
 ) -> Chart | None:
     """Draws ε so far after each round, its time-uniform interval, and what theory allows."""
     by_round = epsilon_by_round(
-        record, delta, confidence=confidence, most=_MOST_ROUNDS
+        record, delta, confidence=CONFIDENCE, most=_MOST_ROUNDS
     )
     if not by_round:
         return None
@@ -86,7 +86,7 @@ def rounds_chart(
         name="rounds",
         title="ε so far, after each round",
         caption="For an adversary who sees every round's model. The shaded intervals hold at all "
-        f"rounds at once ({confidence:.0%}), so that a run may be stopped by them; the "
+        f"rounds at once ({CONFIDENCE:.0%}), so that a run may be stopped by them; the "
         "answer's, for one look, is narrower."
         + charts.left_out(record.rounds, "rounds", _MOST_ROUNDS),
         alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "

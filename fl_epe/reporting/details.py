@@ -12,7 +12,7 @@ from fl_epe.reporting.clients import ClientLeakage, client_leakage
 from fl_epe.reporting.numbers import interval
 from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
-from fl_epe.reporting.summary import Summary
+from fl_epe.reporting.summary import CONFIDENCE, Summary
 from fl_epe.wording import capitalized, counted, how_often, number
 
 # The heaviest client is named from so many times the median weight on.
@@ -203,7 +203,7 @@ def _paper(summary: Summary) -> Iterator[str]:
                 summary.delta,
                 statistic=statistic,
                 variance="fitted",
-                confidence=summary.confidence,
+                confidence=CONFIDENCE,
             )
         except ValueError as error:
             yield f"The paper's {name}: not measured, as {error}."

@@ -18,6 +18,7 @@ from fl_epe.auditing import (
     AuditRecord,
     Evidence,
     LadderTest,
+    Sees,
     divergence,
     evidence_against_theory,
     ladder_fit,
@@ -32,7 +33,10 @@ from fl_epe.wording import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 
-SEES = {"final": "the final model", "all": "every round's model"}
+SEES: dict[Sees, str] = {
+    "final": "the final model",
+    "all": "every round's model",
+}
 """What an adversary sees, in words of a sentence."""
 
 

@@ -19,10 +19,14 @@ from fl_epe.auditing import (
 from fl_epe.checks import check_probability
 from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.reliability import SEES
-from fl_epe.reporting.summary import Summary, settings_of, summarize
+from fl_epe.reporting.summary import (
+    CONFIDENCE,
+    Summary,
+    settings_of,
+    summarize,
+)
 from fl_epe.wording import signed
 
-_CONFIDENCE = 0.95  # confidence of the intervals
 # With more pairs, every run is compared with the first run only.
 _MOST_PAIRS = 15
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -97,8 +101,6 @@ class RunsCompared:
     Attributes:
         runs: the runs, in the order in which they were named.
         delta: the δ of every ε.
-        confidence: the confidence of each run's intervals, and the simultaneous confidence of
-            all differences for one adversary.
         different: the settings that differ, by name, with a value for each run.
         differences: the differences between pairs of runs.
         notes: what a reader has to know, in sentences.
@@ -106,7 +108,6 @@ class RunsCompared:
 
     runs: tuple[ComparedRun, ...]
     delta: float
-    confidence: float
     different: dict[str, list[str]]
     differences: tuple[PairDifference, ...]
     notes: tuple[str, ...]
@@ -151,7 +152,7 @@ def compare_runs(
             different[name] = values
     differences = _differences(runs, delta)
     notes = tuple(_notes(runs, delta, differences))
-    return RunsCompared(runs, delta, _CONFIDENCE, different, differences, notes)
+    return RunsCompared(runs, delta, different, differences, notes)
 
 
 def independent(first: ComparedRun, second: ComparedRun) -> bool:
@@ -186,7 +187,7 @@ def _differences(
     if len(pairs) > _MOST_PAIRS:
         # The first pairs are those of the first run.
         pairs = pairs[: len(runs) - 1]
-    error = (1 - _CONFIDENCE) / len(pairs)
+    error = (1 - CONFIDENCE) / len(pairs)
     by_level = dict[tuple[str, float], tuple[Answer, Answer]]()
     differences = []
     for place, adversary in enumerate(SEEN):
@@ -255,7 +256,7 @@ def _notes(
     if differences:
         lines.append(
             "A difference is larger than chance if its interval leaves 0 out. All intervals of one "
-            f"adversary hold together {_CONFIDENCE:.0%} of the time (Bonferroni)."
+            f"adversary hold together {CONFIDENCE:.0%} of the time (Bonferroni)."
         )
     dependent = dict.fromkeys(
         f"{pair.first} and {pair.second}"

@@ -18,6 +18,7 @@ from fl_epe.reporting.report_json import answer_values, as_report
 from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
 from fl_epe.reporting.sentences import marked_cells
 from fl_epe.reporting.still import still
+from fl_epe.reporting.summary import CONFIDENCE
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import amount, sentence
 
@@ -51,7 +52,7 @@ def to_dict(compared: RunsCompared) -> dict[str, Any]:
     return {
         "schema": 1,
         "delta": compared.delta,
-        "confidence": compared.confidence,
+        "confidence": CONFIDENCE,
         "finding": result(compared),
         "runs": [
             {
@@ -155,7 +156,7 @@ def print_runs_compared(console: Console, compared: RunsCompared) -> None:
         column.no_wrap = False
         column.overflow = "fold"
     table = plain_table(
-        f"ε at δ = {compared.delta:.2g} of one client, {compared.confidence:.0%} intervals",
+        f"ε at δ = {compared.delta:.2g} of one client, {CONFIDENCE:.0%} intervals",
         ("adversary sees", "run", *_HEADINGS),
         left=2,
     )
@@ -181,7 +182,7 @@ def _csv(compared: RunsCompared) -> str:
             for name in compared.different
         }
         for answer in run.summary.answers:
-            values = answer_values(answer, compared.delta, compared.confidence)
+            values = answer_values(answer, compared.delta)
             del values["unbounded"]
             row = {
                 "run": run.letter,
@@ -210,6 +211,7 @@ def _page(compared: RunsCompared) -> str:
     return render_page(
         "comparison.html.j2",
         compared=compared,
+        confidence=f"{CONFIDENCE:.0%}",
         result=result(compared),
         runs=[(run, _run_cells(run)) for run in compared.runs],
         rows=[

@@ -19,7 +19,7 @@ from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.checks import finite
 from fl_epe.reporting.charts import answer_cells, view_name
 from fl_epe.reporting.reliability import what_is_seen
-from fl_epe.reporting.summary import SMALL_DELTA, Summary
+from fl_epe.reporting.summary import CONFIDENCE, SMALL_DELTA, Summary
 from fl_epe.wording import counted, number, sentence
 
 LITTLE = 0.75
@@ -249,7 +249,7 @@ def what_to_do(summary: Summary) -> str:
 
 def headings(summary: Summary) -> tuple[str, ...]:
     """The headings of the table."""
-    level = f"{summary.confidence:.0%}"
+    level = f"{CONFIDENCE:.0%}"
     return (
         "adversary sees",
         "ε",
@@ -383,6 +383,6 @@ def meaning(summary: Summary) -> list[str]:
         "ε is an estimate of what this attack achieves. A stronger one may achieve more: up to "
         "what theory allows, if clipping and noise are implemented as claimed. An estimate is "
         "above that by chance, or because they are not. ε is at least what stands under "
-        f'"at least", with {summary.confidence:.0%} confidence{assumes}. δ is the small '
+        f'"at least", with {CONFIDENCE:.0%} confidence{assumes}. δ is the small '
         "probability with which ε need not hold.",
     ]
