@@ -9,7 +9,7 @@ import functools
 from pathlib import Path
 
 from fl_epe import accounting
-from fl_epe.auditing import AuditRecord, NotMeasured, Sees
+from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.checks import Floats
 from fl_epe.config import chosen_delta
 from fl_epe.files import record_in
@@ -28,6 +28,7 @@ from fl_epe.limit.plan import (
     rounds_like,
 )
 from fl_epe.mechanism import strategy_matrix
+from fl_epe.reporting import SEES
 from fl_epe.schedules import ParticipationLaw, clients_of, make_schedule
 
 # The confidence of all Monte Carlo bounds together.
@@ -35,9 +36,6 @@ DRAWN_CONFIDENCE = 0.999
 
 # The relative error of the noise for a target ε.
 _NOISE_ERROR = 1e-3
-
-VIEWS: tuple[Sees, Sees] = ("final", "all")
-"""The models that the two adversaries of a comparison see."""
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
 _schedule = functools.lru_cache(maxsize=64)(make_schedule)
@@ -187,13 +185,13 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     )
     answers = []
     failure = None
-    for sees in VIEWS:
+    for sees in SEES:
         try:
             answers.append(median_client(record, sees))
         except NotMeasured as error:
             # There may be a theoretical bound without a measurement.
             failure = str(error)
-    for sees in VIEWS:
+    for sees in SEES:
         worst = worst_client(
             record, schedule, sees, clients, plan.confidence, plan.seed
         )

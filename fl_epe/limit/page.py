@@ -14,7 +14,7 @@ from fl_epe.auditing import REAL_UPDATES_LEFT_OUT, installed_versions
 from fl_epe.files import write_json, write_text
 from fl_epe.limit.choice import choice_of
 from fl_epe.limit.client import ClientEpsilon
-from fl_epe.limit.measure import DRAWN_CONFIDENCE, VIEWS, Row
+from fl_epe.limit.measure import DRAWN_CONFIDENCE, Row
 from fl_epe.limit.plan import ComparisonPlan
 from fl_epe.reporting import (
     NOT_MEASURED,
@@ -173,7 +173,7 @@ def tables_of(
     if delta is not None:
         setting += f" at δ = {delta:.2g}"
     for client in ("median", "worst-case"):
-        for sees in VIEWS:
+        for sees in SEES:
             lines = []
             for row in rows:
                 answer = row.of(client, sees)

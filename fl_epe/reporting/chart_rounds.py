@@ -91,7 +91,9 @@ def rounds_chart(
         + charts.left_out(record.rounds, "rounds", _MOST_ROUNDS),
         alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "
         f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
-        traces=tuple(trace | {"meta": charts.SEEN["all"]} for trace in traces),
+        traces=tuple(
+            trace | {"meta": charts.VIEW_NAMES["all"]} for trace in traces
+        ),
         layout=charts.axes(
             "round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})
         ),

@@ -25,14 +25,14 @@ THEORY = "@theory"
 PLAIN = "@plain"
 """Roles of colors: the two adversaries, theory, and everything else."""
 
-SEEN = {"final": "final model", "all": "every round"}
-"""What an adversary sees, in words."""
+VIEW_NAMES = {"final": "final model", "all": "every round"}
+"""Short names of what an adversary sees, for tables and charts."""
 
 
 def view_name(sees: Sees, record: AuditRecord | None) -> str:
-    """What an adversary sees, as `SEEN`; the last model of a record may not be final."""
+    """The short name of what an adversary sees; the last model of a record may not be final."""
     if sees == "all" or record is None or record.findings.last_model_is_final:
-        return SEEN[sees]
+        return VIEW_NAMES[sees]
     return f"model after round {record.rounds}"
 
 

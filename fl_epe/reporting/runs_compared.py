@@ -17,7 +17,7 @@ from fl_epe.auditing import (
     epsilon_difference,
 )
 from fl_epe.checks import check_probability
-from fl_epe.reporting.charts import SEEN
+from fl_epe.reporting.charts import VIEW_NAMES
 from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import (
     CONFIDENCE,
@@ -58,7 +58,7 @@ class PairDifference:
     """ε of one run minus that of another, for one adversary.
 
     Attributes:
-        adversary: what the adversary sees, a key of `SEEN`.
+        adversary: what the adversary sees, a key of `VIEW_NAMES`.
         first: letter of the first run.
         second: letter of the second run.
         difference: the difference of their ε, with its interval.
@@ -190,7 +190,7 @@ def _differences(
     error = (1 - CONFIDENCE) / len(pairs)
     by_level = dict[tuple[str, float], tuple[Answer, Answer]]()
     differences = []
-    for place, adversary in enumerate(SEEN):
+    for place, adversary in enumerate(VIEW_NAMES):
         for pair in pairs:
             are_independent = independent(*pair)
             # The interval of a dependent difference uses both intervals, so each gets half.

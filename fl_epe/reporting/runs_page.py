@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fl_epe.files import write_json, write_text
-from fl_epe.reporting.charts import SEEN, answer_chart
+from fl_epe.reporting.charts import VIEW_NAMES, answer_chart
 from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.publish import table_text
@@ -160,7 +160,7 @@ def print_runs_compared(console: Console, compared: RunsCompared) -> None:
         ("adversary sees", "run", *_HEADINGS),
         left=2,
     )
-    for place, view in enumerate(SEEN.values()):
+    for place, view in enumerate(VIEW_NAMES.values()):
         for run in compared.runs:
             cells = (run.letter, *_answer_cells(run, place))
             table.add_row(view if run is compared.runs[0] else "", *cells)
@@ -201,7 +201,7 @@ def _page(compared: RunsCompared) -> str:
     chart = answer_chart(
         [
             (f"{view}, {run.letter}", run.summary.answers[place])
-            for place, view in enumerate(SEEN.values())
+            for place, view in enumerate(VIEW_NAMES.values())
             for run in compared.runs
         ],
         name="runs",
@@ -216,7 +216,7 @@ def _page(compared: RunsCompared) -> str:
         runs=[(run, _run_cells(run)) for run in compared.runs],
         rows=[
             (view, [(run, _answer_cells(run, place)) for run in compared.runs])
-            for place, view in enumerate(SEEN.values())
+            for place, view in enumerate(VIEW_NAMES.values())
         ],
         headings=_HEADINGS,
         chart=chart,
