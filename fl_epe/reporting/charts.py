@@ -45,11 +45,14 @@ LOOKS = {
 MOST_POINTS = 300
 """Largest number of points of a scatter plot in a page."""
 
-_GAP = 0.07  # between panels, as a share of the height
-# An axis is logarithmic if the largest ε is more than so many times the smallest.
-_FAR = 30.0
+# The gap between panels, as a share of the height.
+_GAP = 0.07
+
+# With a larger ratio of the largest to the smallest ε, an axis is logarithmic.
+_MAX_LINEAR_RATIO = 30.0
+
 # Smaller ε are drawn at this value, so that a logarithmic axis can show them.
-_FLOOR = 1e-2
+_MIN_DRAWN = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +87,7 @@ class Chart:
         rows = list[JSON]()
         x_title = self.layout["xaxis"]["title"]["text"]
         for trace in self.traces:
-            y_axis = trace.get("yaxis", "y").replace("y", "yaxis")
-            y_title = self.layout[y_axis]["title"]["text"] or "row"
+            y_title = self.layout[axis_of(trace)]["title"]["text"] or "row"
             columns = {"series": trace["name"]}
             if "meta" in trace:
                 columns["adversary"] = trace["meta"]
@@ -99,13 +101,13 @@ class Chart:
                         np.subtract(middle, bars["arrayminus"])
                     )
                     columns["to"] = plain(np.add(middle, bars["array"]))
-            rows += [
-                {
-                    name: values if isinstance(values, str) else values[place]
+            for index in range(len(trace["x"])):
+                row = {
+                    # A text is that of all rows.
+                    name: values if isinstance(values, str) else values[index]
                     for name, values in columns.items()
                 }
-                for place in range(len(trace["x"]))
-            ]
+                rows.append(row)
         return rows
 
     @property
@@ -131,13 +133,12 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
             **x_axis,
         }
     }
-    unit = (1 - _GAP * (len(panels) - 1)) / sum(
-        height for _, height, _ in panels
-    )
+    total_height = sum(height for _, height, _ in panels)
+    unit = (1 - _GAP * (len(panels) - 1)) / total_height
     top = 1.0
-    for place, (title, height, properties) in enumerate(panels):
+    for index, (title, height, properties) in enumerate(panels):
         low = max(top - unit * height, 0.0)
-        layout[panel(place).replace("y", "yaxis")] = {
+        layout[_axis_name(panel(index))] = {
             "title": {"text": title},
             "domain": [round(low, 4), round(top, 4)],
             **properties,
@@ -146,11 +147,20 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
     return layout
 
 
-def panel(place: int) -> str:
-    """Name of the y-axis of a panel; panels are numbered from 0 at the top."""
-    if place:
-        return f"y{place + 1}"
+def panel(index: int) -> str:
+    """The y-axis of a panel as traces name it, such as "y2"; panel 0 is at the top."""
+    if index:
+        return f"y{index + 1}"
     return "y"
+
+
+def axis_of(trace: JSON) -> str:
+    """The y-axis of a trace as layouts name it, such as "yaxis2"."""
+    return _axis_name(trace.get("yaxis", "y"))
+
+
+def _axis_name(panel_name: str) -> str:
+    return panel_name.replace("y", "yaxis")
 
 
 def scatter(
@@ -265,9 +275,11 @@ def answer_chart(
             allowed.append(drawable(answer.analytical.epsilon))
     if not names:
         return None
-    middle, low, high = np.maximum(ends, _FLOOR).T
-    is_far = middle.max() > _FAR * middle.min()
-    x_axis = {"type": "log"} if is_far else {"rangemode": "tozero"}
+    middle, low, high = np.maximum(ends, _MIN_DRAWN).T
+    if middle.max() > _MAX_LINEAR_RATIO * middle.min():
+        x_axis = {"type": "log"}
+    else:
+        x_axis = {"rangemode": "tozero"}
     epsilons = scatter(
         "markers", middle, [], "ε, interval", PLAIN, "circle", size=11
     )
