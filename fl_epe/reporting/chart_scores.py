@@ -9,9 +9,11 @@ from fl_epe.reporting.charts import Chart, scatter
 from fl_epe.reporting.numbers import JSON
 from fl_epe.wording import number, signed
 
-# 95% of the scores are within so many standard deviations of the expected score.
-_WIDE = 1.96
-_MOST_NULL = 100  # largest number of unobserved canaries that are drawn
+# 95% of the scores are within this number of standard deviations of the fitted score.
+_BAND = 1.96
+
+# The largest number of unobserved canaries that are drawn.
+_MAX_NULL = 100
 
 
 def scores_chart(
@@ -29,49 +31,46 @@ def scores_chart(
         sees = answer.adversary.sees
         name = charts.view_name(sees, record)
         color, dash, symbol = charts.LOOKS[sees]
+        # Each adversary has a panel.
         of_adversary: JSON = {"yaxis": charts.panel(len(clauses)), "meta": name}
         sizes = seen_by(record, Adversary(sees)).sizes.observed
         ends = np.array([0.0, float(sizes.max(initial=0.0))])
         line = fit.scale * ends
         label = f"{name}, κ = {signed(fit.scale)}"
-        chosen = charts.spread_out(len(sizes))
+        drawn = charts.spread_out(len(sizes))
         counts = scored_participations(record, len(sizes))
         hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
         points = scatter(
-            "markers",
-            sizes[chosen],
-            scores.observed[chosen],
-            name,
-            color,
-            symbol,
+            "markers", sizes[drawn], scores.observed[drawn], name, color, symbol
         )
         points |= {
-            "customdata": [[int(counts[canary])] for canary in chosen],
+            "customdata": [[int(counts[canary])] for canary in drawn],
             "showlegend": False,
             "hovertemplate": f"{hover}<extra>{name}</extra>",
         }
         traces += [
-            charts.band(ends, line - _WIDE, line + _WIDE, "band", color)
+            charts.band(ends, line - _BAND, line + _BAND, "band", color)
             | of_adversary,
             scatter("lines", ends, line, label, color, dash) | of_adversary,
             points | of_adversary,
         ]
         if scores.unobserved is not None:
-            drawn = charts.spread_out(len(scores.unobserved), _MOST_NULL)
-            null = scores.unobserved[drawn]
-            null_trace = scatter(
+            drawn_null = charts.spread_out(len(scores.unobserved), _MAX_NULL)
+            null = scores.unobserved[drawn_null]
+            null_points = scatter(
                 "markers",
-                0 * null,
+                np.zeros(len(null)),
                 null,
                 "took no part",
                 charts.PLAIN,
                 "x",
                 size=6,
             )
-            null_traces.append(null_trace | of_adversary)
+            null_traces.append(null_points | of_adversary)
         clauses.append(
             f"{name}: scores of {len(sizes):,} canaries are {signed(fit.scale)} times the expected "
-            f"ones ({signed(fit.low)} to {signed(fit.high)}), and {number(fit.width)} about them"
+            f"ones ({signed(fit.low)} to {signed(fit.high)}), with a standard deviation of "
+            f"{number(fit.width)} about them"
         )
     if not clauses:
         return None
