@@ -130,7 +130,7 @@ class Report:
         import_matplotlib()
         pages = write_runs_compared(compared, self.output or Path())
         print_whole(f"Comparison: {pages[0]}")
-        if compared.measured:
+        if compared.all_ok:
             return 0
         return NOT_MEASURED
 

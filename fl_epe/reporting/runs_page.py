@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fl_epe.auditing import Answer
 from fl_epe.files import write_json, write_text
 from fl_epe.reporting.charts import VIEW_NAMES, answer_chart
 from fl_epe.reporting.numbers import as_json
@@ -22,8 +23,8 @@ from fl_epe.reporting.summary import CONFIDENCE
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import amount, sentence
 
-# The terminal shows so many settings that differ; the page shows all.
-_MOST_SETTINGS = 12
+# The largest number of differing settings in the terminal; the page shows all.
+_MAX_SETTINGS = 12
 
 
 def write_runs_compared(compared: RunsCompared, directory: Path) -> list[Path]:
@@ -89,34 +90,33 @@ def result(compared: RunsCompared) -> str:
         if len(measured) > 1:
             return "These runs do not answer one question, so their ε are not compared."
         return "Too few of these runs were measured to say which leaks more."
+    ranked_pairs = [pair.ranked() for pair in compared.differences]
+    if not any(ranked_pairs):
+        return "No two of these runs can be told apart: their ε differ by no more than chance."
     clauses = []
-    any_leak = False
     for adversary, view in SEES.items():
         pairs = [
             pair for pair in compared.differences if pair.adversary == adversary
         ]
         if not pairs:
             continue
-        leaks = [leak for leak in [pair.leak() for pair in pairs] if leak]
-        any_leak = any_leak or bool(leaks)
+        rankings = [pair.ranked() for pair in pairs]
+        ranked = [letters for letters in rankings if letters is not None]
         if len(pairs) > 1:
-            clause = f"{len(leaks)} of {len(pairs)} pairs of runs differ by more than chance"
-        elif leaks:
-            clause = f"run {leaks[0][0]} leaks more than run {leaks[0][1]}"
+            clause = f"{len(ranked)} of {len(pairs)} pairs of runs differ by more than chance"
+        elif ranked:
+            clause = "run {} leaks more than run {}".format(*ranked[0])
         else:
             clause = "the two runs cannot be told apart"
         clauses.append(f"to an adversary who sees {view}, {clause}")
-    if not any_leak:
-        return "No two of these runs can be told apart: their ε differ by no more than chance."
     return sentence("; ".join(clauses))
 
 
 _HEADINGS = ("rounds", "ε", "interval", "at least", "theory allows")
 
 
-def _answer_cells(run: ComparedRun, place: int) -> tuple[str, ...]:
+def _answer_cells(answer: Answer) -> tuple[str, ...]:
     """Participations of the client, ε, interval, lower bound and theory."""
-    answer = run.summary.answers[place]
     rounds = amount(answer.participations)
     if not answer.adversary.knows_rounds:
         rounds += " (secret)"
@@ -150,7 +150,7 @@ def print_runs_compared(console: Console, compared: RunsCompared) -> None:
         runs.add_row(run.letter, *_run_cells(run), style=style)
     letters = [run.letter for run in compared.runs]
     settings = plain_table("Settings that differ", ("setting", *letters))
-    for name, values in list(compared.different.items())[:_MOST_SETTINGS]:
+    for name, values in list(compared.different.items())[:_MAX_SETTINGS]:
         settings.add_row(name, *values)
     for column in (runs.columns[1], *settings.columns[1:]):
         column.no_wrap = False
@@ -160,9 +160,9 @@ def print_runs_compared(console: Console, compared: RunsCompared) -> None:
         ("adversary sees", "run", *_HEADINGS),
         left=2,
     )
-    for place, view in enumerate(VIEW_NAMES.values()):
+    for index, view in enumerate(VIEW_NAMES.values()):
         for run in compared.runs:
-            cells = (run.letter, *_answer_cells(run, place))
+            cells = (run.letter, *_answer_cells(run.summary.answers[index]))
             table.add_row(view if run is compared.runs[0] else "", *cells)
         table.add_section()
     console.print(runs)
@@ -200,8 +200,8 @@ def _csv(compared: RunsCompared) -> str:
 def _page(compared: RunsCompared) -> str:
     chart = answer_chart(
         [
-            (f"{view}, {run.letter}", run.summary.answers[place])
-            for place, view in enumerate(VIEW_NAMES.values())
+            (f"{view}, {run.letter}", run.summary.answers[index])
+            for index, view in enumerate(VIEW_NAMES.values())
             for run in compared.runs
         ],
         name="runs",
@@ -215,8 +215,14 @@ def _page(compared: RunsCompared) -> str:
         result=result(compared),
         runs=[(run, _run_cells(run)) for run in compared.runs],
         rows=[
-            (view, [(run, _answer_cells(run, place)) for run in compared.runs])
-            for place, view in enumerate(VIEW_NAMES.values())
+            (
+                view,
+                [
+                    (run.letter, _answer_cells(run.summary.answers[index]))
+                    for run in compared.runs
+                ],
+            )
+            for index, view in enumerate(VIEW_NAMES.values())
         ],
         headings=_HEADINGS,
         chart=chart,
