@@ -128,6 +128,13 @@ class ReportWarning:
         return CODES[self.code]
 
 
+def status_of(warnings: Sequence[ReportWarning]) -> Status:
+    """The status of the most important warning, which is the first; "ok" without warnings."""
+    if warnings:
+        return warnings[0].status
+    return "ok"
+
+
 def warnings_of(
     record: AuditRecord, answers: Sequence[Answer]
 ) -> tuple[ReportWarning, ...]:

@@ -7,7 +7,12 @@ from rich.console import Console
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, interval
-from fl_epe.reporting.reliability import ReportWarning, Status, refutation
+from fl_epe.reporting.reliability import (
+    ReportWarning,
+    Status,
+    refutation,
+    status_of,
+)
 from fl_epe.reporting.sentences import CAVEAT, guess_limit, limit_in_words
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import number, sentence
@@ -55,10 +60,7 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
 
 def score_status(scores: ScoreSummary) -> Status:
     """The status of the most important warning, or "ok"."""
-    warnings = score_warnings(scores)
-    if warnings:
-        return warnings[0].status
-    return "ok"
+    return status_of(score_warnings(scores))
 
 
 def score_sentences(scores: ScoreSummary) -> list[str]:

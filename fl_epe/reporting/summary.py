@@ -32,6 +32,7 @@ from fl_epe.reporting.reliability import (
     SEES,
     ReportWarning,
     Status,
+    status_of,
     warnings_of,
 )
 
@@ -82,9 +83,7 @@ class Summary:
     @property
     def status(self) -> Status:
         """The status of the most important warning, or "ok"."""
-        if self.warnings:
-            return self.warnings[0].status
-        return "ok"
+        return status_of(self.warnings)
 
     @property
     def exit_status(self) -> int:
