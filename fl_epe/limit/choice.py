@@ -114,7 +114,7 @@ def _choices(
 ) -> tuple[list[_Choice], dict[str, str]]:
     """The schedules that can be run, the cheapest first, and the obstacles of the others."""
     cells = {
-        cell.place: cell
+        cell.combination: cell
         for cell in plan.cells()
         if cell.mechanism == plan.mechanisms[0]
     }

@@ -198,7 +198,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         if worst is not None:
             answers.append(worst)
     row = Row(
-        *cell.place,
+        *cell.combination,
         delta=delta,
         clients=clients,
         answers=tuple(answers),
@@ -210,7 +210,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         return row
     law = schedule.law(clients)
     needed_noise = None
-    if plan.target_epsilon is not None and cell.place[1:] == plan.middle:
+    if plan.target_epsilon is not None and cell.combination[1:] == plan.middle:
         needed_noise = accounting.noise_at(
             lambda noise: guaranteed_epsilon(law, strategy, noise, delta),
             plan.target_epsilon,

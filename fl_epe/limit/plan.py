@@ -61,13 +61,13 @@ _REPLACED_BY_GRID = {
     "stop_when",
 }
 
-# Relative error of a number that is printed with six digits.
+# The relative error of a number that is printed with six digits.
 _PRINTING_ERROR = 5e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One combination to measure.
+    """One measurement of a combination in the grid.
 
     Attributes:
         schedule: participation schedule, in the format of `fl_epe.schedules.parse_schedule`.
@@ -84,8 +84,8 @@ class Cell:
     replicate: int
 
     @property
-    def place(self) -> tuple[str, float, float]:
-        """The combination without its replicate.
+    def combination(self) -> tuple[str, float, float]:
+        """The schedule, noise multiplier and participations, without the replicate.
 
         A mechanism other than independent noise is appended to the schedule.
         """
@@ -240,7 +240,7 @@ class ComparisonPlan:
 
     @property
     def combinations(self) -> int:
-        """Number of combinations to measure, each with all its replicates."""
+        """The number of combinations in the grid, without replicates."""
         return math.prod(len(getattr(self, name)) for name in _GRID)
 
     def cells(self) -> Iterator[Cell]:
@@ -251,7 +251,7 @@ class ComparisonPlan:
         )
 
     def key(self, cell: Cell) -> str:
-        """A key of a training. Trainings with the same key have the same result."""
+        """A key of a training: trainings with the same key have the same result."""
         common = dataclasses.asdict(self)
         for name in (*_GRID, *_RECOMMENDATION, "replicates", "confidence"):
             del common[name]
@@ -260,7 +260,7 @@ class ComparisonPlan:
 
 
 def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a plan, completed by the participation logs that its schedules replay.
+    """Fields of a plan, completed from the participation logs among its schedules.
 
     A log determines the numbers of rounds, clients and participations; the other schedules are then
     measured at the same numbers.

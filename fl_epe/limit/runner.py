@@ -88,7 +88,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     if lost:
         reasons.append(lost)
     return Row(
-        *cell.place,
+        *cell.combination,
         delta=record.delta,
         clients=task.num_clients,
         answers=tuple(client_epsilons),
@@ -214,7 +214,7 @@ def carry_out(
     for cell, row in zip(cells, results, strict=True):
         rows[cell] = row
         on_cell(len(rows), len(cells))
-    groups = itertools.groupby(plan.cells(), lambda cell: cell.place)
+    groups = itertools.groupby(plan.cells(), lambda cell: cell.combination)
     return [
         _pooled(plan, [rows[cell] for cell in group]) for _, group in groups
     ]
@@ -268,9 +268,9 @@ def _result(
             return measure(plan, cell)
         return train(plan, cell, directory, nodes)
     except NotMeasured as error:
-        return Row(*cell.place, not_measured=str(error))
+        return Row(*cell.combination, not_measured=str(error))
     except ValueError as error:
-        return Row(*cell.place, skipped=str(error))
+        return Row(*cell.combination, skipped=str(error))
 
 
 def _as_worker() -> None:

@@ -152,7 +152,7 @@ def _caption(
     if any(estimate.epsilon > limit for estimate in estimates.values()):
         yield "An estimate above theory is so by chance."
     if any(answer.extrapolated for answer in answers):
-        yield "No canary took part so often."
+        yield "No canary took part as often."
     if len(client_counts):
         yield "Below are the clients of this run."
     not_drawn = int(np.sum(client_counts > end))

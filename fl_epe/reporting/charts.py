@@ -45,6 +45,8 @@ LOOKS = {
 MOST_POINTS = 300
 """Largest number of points of a scatter plot in a page."""
 
+_TRANSPARENT = "rgba(0,0,0,0)"
+
 # The gap between panels, as a share of the height.
 _GAP = 0.07
 
@@ -103,7 +105,7 @@ class Chart:
                     columns["to"] = plain(np.add(middle, bars["array"]))
             for index in range(len(trace["x"])):
                 row = {
-                    # A text is that of all rows.
+                    # A text, such as the series, is the same for all points.
                     name: values if isinstance(values, str) else values[index]
                     for name, values in columns.items()
                 }
@@ -170,7 +172,8 @@ def scatter(
     name: str,
     color: str,
     look: str,
-    **more: Any,
+    size: int = 9,
+    **properties: Any,
 ) -> JSON:
     """A trace of lines or markers.
 
@@ -181,12 +184,12 @@ def scatter(
         name: name of the trace.
         color: role of the color.
         look: the dash of lines, or the symbol of markers.
-        more: further properties of the trace, and the ``size`` of markers.
+        size: the size of markers.
+        properties: further properties of the trace.
     """
     if mode == "lines":
         style = {"line": {"color": color, "dash": look, "width": 2}}
     else:
-        size = more.pop("size", 9)
         style = {"marker": {"color": color, "symbol": look, "size": size}}
     return {
         "type": "scatter",
@@ -196,7 +199,7 @@ def scatter(
         "y": plain(np.ravel(y)),
         "hovertemplate": f"%{{x:.4g}}, %{{y:.4g}}<extra>{name}</extra>",
         **style,
-        **more,
+        **properties,
     }
 
 
@@ -204,14 +207,15 @@ def band(
     x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str
 ) -> JSON:
     """The area between two curves, which the legend does not name."""
-    there_and_back = np.append(np.ravel(x), np.ravel(x)[::-1])
-    upper_and_lower = np.append(high, np.ravel(low)[::-1])
+    # Along the upper curve, and back along the lower one.
+    corners_x = np.append(np.ravel(x), np.ravel(x)[::-1])
+    corners_y = np.append(high, np.ravel(low)[::-1])
     return scatter(
         "lines",
-        there_and_back,
-        upper_and_lower,
+        corners_x,
+        corners_y,
         name,
-        "rgba(0,0,0,0)",
+        _TRANSPARENT,
         "solid",
         showlegend=False,
         fill="toself",
@@ -242,6 +246,7 @@ def error_bars(
     return {
         "type": "data",
         "symmetric": False,
+        # plotly needs a length for each point.
         "array": [length or 0.0 for length in above],
         "arrayminus": [length or 0.0 for length in below],
         "color": color,

@@ -249,7 +249,7 @@ def _of_scores(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
         width = answer.fit.width
         yield ReportWarning(
             "width",
-            f"scores against {view} vary {width:.2f} times as much as is assumed",
+            f"scores against {view} vary {width:.2f} times as much as assumed",
         )
 
 
@@ -294,7 +294,7 @@ def _of_tests(
         scores = f"scores against {what_is_seen(answer, record)}"
         if fit.number is not None and fit.number.is_significant(level):
             text = (
-                f"{scores} do not grow with the number of participations as is assumed "
+                f"{scores} do not grow with the number of participations as assumed "
                 f"{_by_chance(fit.number)}"
             )
             if fit.ratio == 1:

@@ -60,7 +60,7 @@ def training(*answers):
 
 
 def _row(rows, cell):
-    (found,) = (row for row in rows if _place(row) == cell.place)
+    (found,) = (row for row in rows if _place(row) == cell.combination)
     return found
 
 
@@ -400,7 +400,8 @@ class TestRows:
         ]
         if failed:
             rows[0] = Row(
-                *next(SMALL.cells()).place, not_measured="no canary took part"
+                *next(SMALL.cells()).combination,
+                not_measured="no canary took part",
             )
         plan = dataclasses.replace(
             SMALL, noise_multipliers=(0.3,), participations=(1,)
