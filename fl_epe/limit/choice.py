@@ -165,7 +165,7 @@ def _obstacle(
     if plan.part_time and not basis.part_time:
         return "it needs clients at times at which they may be offline"
     if plan.clients_draw and not basis.drawn_by_clients:
-        return "it needs somebody who knows which clients are online"
+        return "its clients do not draw their own rounds"
     return None
 
 

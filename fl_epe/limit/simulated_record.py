@@ -183,9 +183,8 @@ class _Signal:
             final_residual = math.sqrt(float(np.sum(final**2)) * final_variance)
         else:
             noise = noise_multiplier * _noise_matrix(strategy)
-            factor = np.linalg.cholesky(
-                noise @ noise.T + np.diag(real.every_round)
-            )
+            covariance = noise @ noise.T + np.diag(real.every_round)
+            factor = np.asarray(np.linalg.cholesky(covariance), np.float64)
             residual = np.linalg.norm(factor, axis=1)
             rounds_variance = float(np.sum((final @ factor) ** 2))
             final_residual = math.sqrt(rounds_variance + excess)

@@ -25,7 +25,7 @@ THEORY = "@theory"
 PLAIN = "@plain"
 """Roles of colors: the two adversaries, theory, and everything else."""
 
-VIEW_NAMES = {"final": "final model", "all": "every round"}
+VIEW_NAMES: dict[Sees, str] = {"final": "final model", "all": "every round"}
 """Short names of what an adversary sees, for tables and charts."""
 
 

@@ -13,6 +13,7 @@ from fl_epe.auditing import (
     Answer,
     AuditRecord,
     EpsilonDifference,
+    Sees,
     answers,
     epsilon_difference,
 )
@@ -59,13 +60,13 @@ class PairDifference:
     """ε of one run minus that of another, for one adversary.
 
     Attributes:
-        adversary: what the adversary sees, a key of `VIEW_NAMES`.
+        adversary: what the adversary sees, "final" or "all".
         first: letter of the first run.
         second: letter of the second run.
         difference: the difference of their ε, with its interval.
     """
 
-    adversary: str
+    adversary: Sees
     first: str
     second: str
     difference: EpsilonDifference
