@@ -101,7 +101,7 @@ def print_report(
     say(first, None if summary.status == "ok" else "bold red")
     say(advice)
     title = sentences.table_title(summary)
-    console.print(plain_table(title, sentences.headings(summary), rows=rows))
+    console.print(plain_table(title, sentences.HEADINGS, rows=rows))
     if note:
         say(note, "dim")
     warnings = [

@@ -35,6 +35,15 @@ CAVEAT = "Stronger attacks may find more"
 ADVISE = "fl-epe advise noise"
 """The command that finds the noise for a target ε."""
 
+HEADINGS = (
+    "adversary sees",
+    "ε",
+    f"{CONFIDENCE:.0%} interval",
+    f"at least ({CONFIDENCE:.0%})",
+    "theory allows",
+)
+"""The headings of the table."""
+
 ALWAYS = "practically always"
 """How often a guess is right, in words, if at most one in a million is wrong."""
 
@@ -88,6 +97,7 @@ def limit_in_words(limit: float) -> str:
     """A `guess_limit` in words, with enough digits to distinguish it from certainty."""
     if limit > _CERTAIN:
         return ALWAYS
+    # As many decimals as distinguish the percentage from 100%.
     digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
     percent = math.ceil(100 * limit * 10**digits - _ROUNDING) / 10**digits
     return f"in at most {percent:.{digits}f}% of cases"
@@ -131,13 +141,13 @@ def exposure(summary: Summary) -> str:
         if estimate is None:
             continue
         upper = _upper_end(answer)
-        how_right = limit_in_words(guess_limit(upper, summary.delta))
+        how_often_right = limit_in_words(guess_limit(upper, summary.delta))
         if (
-            how_right == ALWAYS
+            how_often_right == ALWAYS
             and guess_limit(estimate.low, summary.delta) < LITTLE
         ):
             # The interval is too wide for a narrower statement.
-            how_right = f"between a blind guess and {how_right}"
+            how_often_right = f"between a blind guess and {how_often_right}"
         source = what_is_seen(answer, summary.record)
         if not answer.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
@@ -145,9 +155,9 @@ def exposure(summary: Summary) -> str:
         if upper != estimate.epsilon:
             limit = "theory ≤" if upper < estimate.high else "up to"
             numbers += f", {limit} {number(upper)}"
-        if not clauses and ALWAYS not in how_right:
+        if not clauses and ALWAYS not in how_often_right:
             numbers += "; blind guess: 50%"
-        clauses.append(f"{how_right} from {source} ({numbers})")
+        clauses.append(f"{how_often_right} from {source} ({numbers})")
     if not clauses:
         return ""
     return (
@@ -207,18 +217,6 @@ def what_to_do(summary: Summary) -> str:
         )
     return (
         "Little was found; whether it is little enough, the data owner decides."
-    )
-
-
-def headings(summary: Summary) -> tuple[str, ...]:
-    """The headings of the table."""
-    level = f"{CONFIDENCE:.0%}"
-    return (
-        "adversary sees",
-        "ε",
-        f"{level} interval",
-        f"at least ({level})",
-        "theory allows",
     )
 
 
