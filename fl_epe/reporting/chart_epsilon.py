@@ -36,8 +36,8 @@ _MAX_TICKS = 7  # ticks of the x-axis, besides 0
 # client's.
 _MAX_TIMES_MEDIAN = 4.0
 
-# The share of the x-axis that each letter of a label takes on a narrow screen.
-_LETTER_WIDTH = 0.045
+# The space for the labels of the last points on a narrow screen, as a share of the x-axis.
+_LABEL_WIDTH = 0.2
 
 # Both labels fit between two ε that differ by more than this share of the largest ε drawn.
 _LABEL_HEIGHTS = 0.2
@@ -81,20 +81,7 @@ def epsilon_chart(
         client_counts.max(initial=0),
     )
     end = min(largest_count, _MAX_TIMES_MEDIAN * client.participations)
-    squares = (
-        end * np.linspace(0, 1, _NUM_POINTS) ** 2
-    )  # curves are steep near 0
-    grid = np.union1d(squares, [client.participations])
-    by_adversary = [
-        _adversary_traces(record, client, answer, grid) for answer in answers
-    ]
-    by_adversary = [traces for traces in by_adversary if traces]
-    # All areas are drawn first, so that they hide no curve.
-    traces = list(
-        itertools.chain.from_iterable(zip(*by_adversary, strict=True))
-    )
-    highest = max(y or 0.0 for area, *_ in by_adversary for y in area["y"])
-    traces += _median_client_traces(answers[1], estimates, grid, highest)
+    traces = _traces(record, client, answers, estimates, end)
     panels: list[tuple[str, float, JSON]] = [
         ("ε", 6.0, {"rangemode": "tozero"})
     ]
@@ -110,18 +97,37 @@ def epsilon_chart(
         ),
         alternative=f"A client that takes part {times}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(traces),
-        layout=charts.axes(
-            "participations", *panels, **_x_axis(estimates, end)
-        ),
+        layout=charts.axes("participations", *panels, **_x_axis(end)),
         may_be_logarithmic=True,
     )
 
 
-def _x_axis(estimates: Mapping[str, EpsilonEstimate], end: float) -> JSON:
-    """The range and ticks of an axis to ``end``, with space for the labels of the estimates."""
-    letters = max(
-        len(number(estimate.epsilon)) for estimate in estimates.values()
+def _traces(
+    record: AuditRecord,
+    client: AuditedClient,
+    answers: tuple[Answer, Answer],
+    estimates: Mapping[str, EpsilonEstimate],
+    end: float,
+) -> list[JSON]:
+    """The traces of ε against participations, up to ``end``."""
+    # More points near 0, where curves are steep.
+    squares = end * np.linspace(0, 1, _NUM_POINTS) ** 2
+    grid = np.union1d(squares, [client.participations])
+    by_adversary = [
+        _adversary_traces(record, client, answer, grid) for answer in answers
+    ]
+    by_adversary = [traces for traces in by_adversary if traces]
+    # All areas are drawn first, so that they hide no curve.
+    traces = list(
+        itertools.chain.from_iterable(zip(*by_adversary, strict=True))
     )
+    highest = max(y or 0.0 for area, *_ in by_adversary for y in area["y"])
+    traces += _median_client_traces(answers[1], estimates, grid, highest)
+    return traces
+
+
+def _x_axis(end: float) -> JSON:
+    """The range and ticks of an axis to ``end``, with space for the labels of points there."""
     step = next(
         digit * 10**power
         for power in itertools.count()
@@ -129,7 +135,7 @@ def _x_axis(estimates: Mapping[str, EpsilonEstimate], end: float) -> JSON:
         if end <= _MAX_TICKS * digit * 10**power
     )
     return {
-        "range": [0, (1 + _LETTER_WIDTH * letters) * end],
+        "range": [0, (1 + _LABEL_WIDTH) * end],
         "tickvals": np.arange(0, end + step / 1000, step).tolist(),
     }
 
