@@ -169,6 +169,22 @@ def noise_for_epsilon(
             with contextlib.suppress(NotMeasured):
                 record = record_at(z, places=load.places, kept=load.kept)
                 answer = median_client(record, sees, _CONFIDENCE)
+    notes = _notes(
+        has_real_updates=has_real_updates,
+        hidden_by_updates=hidden_by_updates,
+    )
+    return NoiseAdvice(z, target_epsilon, answer, delta, clients, load, notes)
+
+
+def _notes(
+    *, has_real_updates: bool, hidden_by_updates: bool
+) -> tuple[str, ...]:
+    """The assumptions and warnings of a `NoiseAdvice`.
+
+    Args:
+        has_real_updates: whether real updates are part of the setting.
+        hidden_by_updates: whether they alone would give the target ε.
+    """
     notes = [
         "This is an estimate for random canaries, not a guarantee of differential privacy."
     ]
@@ -185,9 +201,7 @@ def noise_for_epsilon(
         )
     else:
         notes.append(REAL_UPDATES_LEFT_OUT)
-    return NoiseAdvice(
-        z, target_epsilon, answer, delta, clients, load, tuple(notes)
-    )
+    return tuple(notes)
 
 
 @dataclasses.dataclass(frozen=True)

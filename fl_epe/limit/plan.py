@@ -21,20 +21,26 @@ from fl_epe.schedules import log_of, parse_schedule
 ROUNDS = 512
 CLIENTS = 10_000
 
-# One schedule of each kind that needs no file.
-DEFAULT_SCHEDULES = (
-    "epochs",
-    "cyclic",
-    "balls-in-bins",
-    "k-out-of-t",
-    "min-separation:separation=24",
-    "b-min-sep:separation=24",
-    "poisson",
-    "fixed-size",
-    'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}',
-    "capped:of=poisson,per_run=8",
-    "drop-out:of=epochs,rate=0.2",
-)
+
+def _default_schedules(separation: int) -> tuple[str, ...]:
+    """One schedule of each kind that needs no file."""
+    return (
+        "epochs",
+        "cyclic",
+        "balls-in-bins",
+        "k-out-of-t",
+        f"min-separation:separation={separation}",
+        f"b-min-sep:separation={separation}",
+        "poisson",
+        "fixed-size",
+        'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}',
+        "capped:of=poisson,per_run=8",
+        "drop-out:of=epochs,rate=0.2",
+    )
+
+
+DEFAULT_SCHEDULES = _default_schedules(separation=24)
+"""The schedules of a plan that names none."""
 
 # Fields that span the grid.
 _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
@@ -167,12 +173,8 @@ class ComparisonPlan:
             object.__setattr__(self, name, tuple(distinct))
         checks.check_types(self)
         if self.least_distance > 1 and self.schedules == DEFAULT_SCHEDULES:
-            distance = f"separation={self.least_distance}"
-            schedules = [
-                spec.replace("separation=24", distance)
-                for spec in self.schedules
-            ]
-            object.__setattr__(self, "schedules", tuple(schedules))
+            schedules = _default_schedules(self.least_distance)
+            object.__setattr__(self, "schedules", schedules)
         for spec in self.schedules:
             with checks.argument_context("schedules", spec):
                 parse_schedule(spec)
