@@ -293,10 +293,10 @@ def _remarks(summary: Summary) -> Iterator[str]:
         yield "* As every round's."
     is_extrapolated = any(answer.extrapolated for answer in answers)
     if is_extrapolated and summary.record is not None:
-        most = int(summary.record.presence.sum(axis=0).max())
+        largest_count = int(summary.record.presence.sum(axis=0).max())
         yield (
             "† Extrapolated from canaries (synthetic clients) in at most "
-            f"{counted(most, 'round')}."
+            f"{counted(largest_count, 'round')}."
         )
     if summary.at_small_delta and measured:
         final, every = map(answer_cells, summary.at_small_delta)

@@ -256,9 +256,9 @@ def _largest(lines: dict[str, SiloLine]) -> str:
     largest = lines[silo]
     if largest.epsilon is not None:
         epsilon, proved, _, _ = line_cells(largest)
-        most = "most " if len(lines) > 1 else ""
+        where = f"most in {silo}" if len(lines) > 1 else f"in {silo}"
         at_least = f", at least {proved}" if largest.proved else ""
-        clauses.append(f"{most}in {silo}, ε ≈ {epsilon}{at_least}")
+        clauses.append(f"{where}, ε ≈ {epsilon}{at_least}")
     unmeasured = [name for name, line in lines.items() if line.epsilon is None]
     if unmeasured:
         clauses.append(f"not measured in {', '.join(unmeasured)}")
