@@ -153,7 +153,7 @@ class Noise:
                 strategy=strategy,
                 **limit_setting,
             )
-        setting = limit.setting_like(run, advice.noise_multiplier)
+        setting = limit.noise_multiplier_like(run, advice.noise_multiplier)
         if self.json:
             print_json(vars(advice) | {"setting": setting})
             return 0

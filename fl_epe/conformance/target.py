@@ -88,7 +88,7 @@ class Target:
         others: the updates of the other records, shape (n, d); by default nine random updates.
         categories: whether a category is released.
         noise: the law of the noise in each entry, independent between entries and steps;
-            ``None`` for another law, or if no release consists of noise alone. The scale
+            left out for another law, or if no release consists of noise alone. The scale
             follows from the claim: Gaussian noise is for a change in L2 (norms "l1" and "l2"),
             and Laplace noise for a change in L1.
         noise_multiplier: the claimed noise multiplier z of Gaussian mechanisms, sampled or not.

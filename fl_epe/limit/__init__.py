@@ -38,8 +38,8 @@ from fl_epe.limit.plan import (
     DEFAULT_SCHEDULES,
     ComparisonPlan,
     limit_like,
+    noise_multiplier_like,
     rounds_like,
-    setting_like,
     with_log,
 )
 from fl_epe.limit.runner import carry_out
@@ -62,9 +62,9 @@ __all__ = [
     "limit_record",
     "median_client",
     "noise_for_epsilon",
+    "noise_multiplier_like",
     "print_comparison",
     "rounds_like",
-    "setting_like",
     "with_log",
     "worst_client",
     "write_comparison",

@@ -6,6 +6,7 @@ Every line and table is for one client, adversary and adjacency, and names them.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from rich.table import Table
 
 from fl_epe.auditing import REAL_UPDATES_LEFT_OUT
@@ -13,8 +14,11 @@ from fl_epe.checks import finite
 from fl_epe.limit.calibration import CanaryAdvice, NoiseAdvice
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.client_exposure import Exposure
-from fl_epe.reporting import SEES, number, plain_table
+from fl_epe.reporting import NOT_MEASURED, SEES, number, plain_table
 from fl_epe.wording import how_often
+
+# The relative rounding error of a value that has four significant digits already.
+_ROUNDING = 1e-12
 
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
@@ -27,8 +31,8 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
         f"With it {client} has ε = {number(answer.epsilon)} at δ = {advice.delta:.2g}; "
         f"theory allows {_theory(answer)}.",
-        f"The client takes part {_times(answer)}. The adversary {_adversary(answer)} "
-        f"({answer.theory.adjacency} adjacency).",
+        f"The client takes part {_times(answer)}. The adversary sees {SEES[answer.sees]} and "
+        f"{_knowledge(answer)}.",
     ]
     if not advice.load.places:
         lines += advice.load.sentences()
@@ -37,6 +41,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
             f"this ε within about {number(answer.low)} – {number(answer.high)}"
         )
         if REAL_UPDATES_LEFT_OUT in advice.notes:
+            # Real updates can only lower ε.
             interval = f"at most about {number(answer.high)}"
         lines.append(
             f"A run whose canaries are {100 * advice.load.share:.2g}% of a round would report "
@@ -46,16 +51,19 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
 
 
 def canary_lines(advice: Sequence[CanaryAdvice]) -> list[str]:
-    """The analytical ε of the median client, and the reasons for the number of canaries."""
+    """What theory allows of the median client, and the reasons for the number of canaries."""
+    lines = []
+    # Theory is the same for each number of canaries and for both adversaries.
     answers = next((option.answers for option in advice if option.answers), ())
-    lines = [
-        f"• The median client takes part {_times(answer)}; who {_adversary(answer)} "
-        f"({answer.theory.adjacency} adjacency) is allowed {_theory(answer)} by theory."
-        for answer in answers
-    ]
+    for answer in answers[:1]:
+        lines.append(
+            f"• The median client takes part {_times(answer)}. Each adversary "
+            f"{_knowledge(answer)}; theory allows {_theory(answer)}."
+        )
     lines.append(
-        "• Canaries are no more than fit the share, nor than ±10% or ±0.5 in ε needs. "
-        f"Four times as many halve the interval. {REAL_UPDATES_LEFT_OUT}"
+        "• There are as many canaries as the share allows, but no more than an interval of ±10% "
+        "or ±0.5 in ε needs. Four times as many halve the interval. "
+        f"{REAL_UPDATES_LEFT_OUT}"
     )
     if not advice[0].load.secret:
         lines.append(
@@ -75,22 +83,25 @@ def canary_table(advice: Sequence[CanaryAdvice], delta: float) -> Table:
         "95% interval",
     )
     table = plain_table(
-        f"ε of the median client at δ = {delta:.2g}, and what canaries beside "
-        f"{advice[0].load.clients:,} clients tell of it",
+        f"ε of the median client at δ = {delta:.2g}, as canaries beside "
+        f"{advice[0].load.clients:,} clients would estimate it",
         headings,
     )
     for option in advice:
-        load = (
+        load_cells = (
             f"{option.share:.0%}",
             f"{option.load.places:,}",
             f"{100 * option.load.share:.2g}%",
         )
         if not option.answers:
-            table.add_row(*load, "–", "not measured", "–")
+            table.add_row(*load_cells, "–", NOT_MEASURED, "–")
         for answer in option.answers:
             interval = f"{number(answer.low)} – {number(answer.high)}"
             table.add_row(
-                *load, SEES[answer.sees], number(answer.epsilon), interval
+                *load_cells,
+                SEES[answer.sees],
+                number(answer.epsilon),
+                interval,
             )
     return table
 
@@ -110,10 +121,11 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
             number(finite(client.analytical)),
         )
     caps = plain_table(
-        "Caps: ε of the worst-case client, and z that keeps it as it is",
+        "Caps: ε of the worst-case client, and the z at which a cap does not change it",
         ("cap", "refused", "clients", "ε", "z"),
     )
     for effect in exposure.caps:
+        # A cap on the run, or on a window of consecutive rounds.
         span = "a run" if effect.window is None else f"in {effect.window}"
         caps.add_row(
             f"{effect.cap} {span}",
@@ -128,22 +140,22 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
 def exposure_lines(exposure: Exposure) -> list[str]:
     """The adversary of the tables, and their assumptions."""
     trace = exposure.trace
-    rounds = len(set(trace.round_ids.tolist()))
+    rounds_with_clients = len(np.unique(trace.round_ids))
     lines = [
         f"• The adversary sees {SEES[exposure.sees]} and knows the client's rounds; zero-out "
         "adjacency.",
         "• These are estimates, not a guarantee; every update is taken to have the clip norm.",
     ]
-    if rounds < trace.rounds:
+    if rounds_with_clients < trace.rounds:
         lines.append(
-            f"• The log has {trace.rounds:,} rounds; {rounds:,} have clients."
+            f"• The log has {trace.rounds:,} rounds; {rounds_with_clients:,} have clients."
         )
     return lines
 
 
-def _adversary(answer: ClientEpsilon) -> str:
+def _knowledge(answer: ClientEpsilon) -> str:
     knows = "knows" if answer.theory.knows_rounds else "does not know"
-    return f"sees {SEES[answer.sees]} and {knows} the client's rounds"
+    return f"{knows} the client's rounds ({answer.theory.adjacency} adjacency)"
 
 
 def _theory(answer: ClientEpsilon) -> str:
@@ -162,8 +174,8 @@ def _times(answer: ClientEpsilon) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """The value with four significant digits, rounded up, as less noise would not suffice."""
+    """A noise multiplier with four digits, rounded up, as less noise would not be enough."""
     if value == 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
+    return f"{math.ceil(value / unit * (1 - _ROUNDING)) * unit:.4g}"

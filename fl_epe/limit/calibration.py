@@ -27,7 +27,7 @@ from fl_epe.auditing import (
     Sees,
     canary_load,
 )
-from fl_epe.checks import check_positive, check_probability, raise_invalid
+from fl_epe.checks import check_positive, raise_invalid
 from fl_epe.limit.client import (
     ClientEpsilon,
     expected_epsilon,
@@ -40,6 +40,9 @@ from fl_epe.schedules import Schedule, clients_of
 
 # The noise multiplier that replaces 0, as real updates may be zero in some round.
 _LEAST_NOISE = 1e-60
+
+# The confidence of the expected intervals.
+_CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +99,6 @@ def noise_for_epsilon(
     *,
     sees: Sees = "final",
     worst_case: bool = False,
-    confidence: float = 0.95,
     **setting: Unpack[LimitSetting],
 ) -> NoiseAdvice:
     """The noise multiplier at which a run's report is expected to have the target ε.
@@ -108,9 +110,8 @@ def noise_for_epsilon(
         clients: the number of clients; a trace has its own.
         sees: the models that the adversary sees: "final" or "all". The adversary knows the
             client's rounds unless the schedule hides them.
-        worst_case: whether ε is a bound for all clients, with this confidence, instead of that
-            of the median client.
-        confidence: the confidence of the interval and of the worst-case client, in (0, 1).
+        worst_case: whether ε is a bound for all clients with 95% confidence, instead of that of
+            the median client. The adversary then knows the client's rounds.
         setting: the further setting of the limit, see `LimitSetting`.
 
     Raises:
@@ -119,7 +120,6 @@ def noise_for_epsilon(
     """
     if not 1e-9 <= target_epsilon <= 1e6:
         raise_invalid("target_epsilon", target_epsilon, "in [1e-09, 1e+06]")
-    check_probability("confidence", confidence)
     clients = clients_of(schedule, clients)
 
     def record_at(z: float, **canaries: Any) -> AuditRecord:
@@ -128,8 +128,10 @@ def noise_for_epsilon(
             schedule, noise, delta, clients, **canaries, **setting
         )
 
-    def worst_at(z: float) -> ClientEpsilon:
-        client = worst_client(record_at(z), schedule, sees, clients, confidence)
+    def client_at(z: float) -> ClientEpsilon:
+        if not worst_case:
+            return median_client(record_at(z), sees)
+        client = worst_client(record_at(z), schedule, sees, clients)
         if client is None:
             raise NotMeasured(
                 f"{schedule.kind!r} has no law in closed form, and to draw {clients} clients "
@@ -139,15 +141,12 @@ def noise_for_epsilon(
 
     def epsilon_at(z: float) -> float:
         if worst_case:
-            return worst_at(z).epsilon
+            return client_at(z).epsilon
+        # The client's theoretical bound may take long, and is not needed.
         return expected_epsilon(record_at(z), sees)
 
     def allowed_at(z: float) -> float:
-        if worst_case:
-            client = worst_at(z)
-        else:
-            client = median_client(record_at(z), sees)
-        limit = client.theory.epsilon
+        limit = client_at(z).theory.epsilon
         if limit is None:
             return math.inf
         return limit
@@ -162,15 +161,30 @@ def noise_for_epsilon(
             "Expected noise_multiplier in [e^-512, e^512], found none that fits."
         )
     load = _load(schedule, z, delta, clients, setting)
-    client = worst_at(z) if worst_case else None
-    if client is None and load.places:
-        with contextlib.suppress(NotMeasured):
-            record = record_at(z, places=load.places, kept=load.round_share)
-            client = median_client(record, sees, confidence)
-    if client is None:
-        # Too few canaries take part for an interval.
-        client = median_client(record_at(z), sees)
-        client = dataclasses.replace(client, low=0.0, high=math.inf)
+    answer = client_at(z)
+    if not worst_case:
+        # If too few canaries take part, nothing is measured.
+        answer = dataclasses.replace(answer, low=0.0, high=math.inf)
+        if load.places:
+            with contextlib.suppress(NotMeasured):
+                record = record_at(z, places=load.places, kept=load.round_share)
+                answer = median_client(record, sees, _CONFIDENCE)
+    notes = _notes(
+        has_real_updates=has_real_updates,
+        hidden_by_updates=hidden_by_updates,
+    )
+    return NoiseAdvice(z, target_epsilon, answer, delta, clients, load, notes)
+
+
+def _notes(
+    *, has_real_updates: bool, hidden_by_updates: bool
+) -> tuple[str, ...]:
+    """The assumptions and warnings of a `NoiseAdvice`.
+
+    Args:
+        has_real_updates: whether real updates are part of the setting.
+        hidden_by_updates: whether they alone would give the target ε.
+    """
     notes = [
         "This is an estimate for random canaries, not a guarantee of differential privacy."
     ]
@@ -187,9 +201,7 @@ def noise_for_epsilon(
         )
     else:
         notes.append(REAL_UPDATES_LEFT_OUT)
-    return NoiseAdvice(
-        z, target_epsilon, client, delta, clients, load, tuple(notes)
-    )
+    return tuple(notes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +257,7 @@ def canary_advice(
                 **setting,
             )
             answers = (
-                median_client(record, "final", 0.95),
-                median_client(record, "all", 0.95),
+                median_client(record, "final", _CONFIDENCE),
+                median_client(record, "all", _CONFIDENCE),
             )
     return CanaryAdvice(share, load, answers)

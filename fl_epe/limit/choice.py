@@ -19,13 +19,13 @@ from fl_epe.wording import counted, how_often
 # The relative difference of costs that count as equal.
 _TIE = 0.002
 
-# The share of the requested participations that a schedule must have.
-_LEAST_PARTICIPATIONS = 0.95
+# The smallest share of the requested participations that a schedule must have.
+_MIN_SHARE = 0.95
 
 # The largest number of clients whose cohorts are drawn, and the stream of random numbers for
 # them.
-_DRAWN_CLIENTS = 10_000
-_COHORTS = 7
+_MAX_DRAWN_CLIENTS = 10_000
+_COHORT_STREAM = 7
 
 # The rounding error of a cohort size that is a whole number.
 _ROUNDING = 1e-9
@@ -72,39 +72,41 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
     tied = [
         choice for choice in choices if choice.cost <= best.cost * (1 + _TIE)
     ]
-    participations = counted(best.row.participations, "participation")
-    setting = f"with {participations} in {best.schedule.rounds} rounds"
-    if plan.target_epsilon is not None:
-        promise = f"z = {best.cost:g} {setting} keeps ε of every client at {plan.target_epsilon:g}"
-    else:
-        promise = (
-            f"ε of every client is at most {number(best.cost)} {setting} and "
-            f"z = {best.row.noise_multiplier:g}"
-        )
-        if best.is_drawn:
-            promise += (
-                f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
-            )
+    names = " or ".join(choice.cell.schedule for choice in tied)
     sees = "adversary sees every round"
     if best.schedule.law(best.clients).hidden:
         sees += ", not who takes part"
-    names = " or ".join(choice.cell.schedule for choice in tied)
-    answer = f"Run {names}: {promise}, at δ = {best.row.delta:.2g} ({sees})."
-    more = []
+    answer = f"Run {names}: {_promise(plan, best)}, at δ = {best.row.delta:.2g} ({sees})."
+    remarks = []
     if len(choices) > len(tied):
         second = choices[len(tied)]
         quantity = "ε" if plan.target_epsilon is None else "noise"
-        more.append(
+        remarks.append(
             f"That is {1 - best.cost / second.cost:.1%} less {quantity} than with "
             f"{second.row.schedule}."
         )
     if len(plan.participations) > 1:
-        more.append("Other --participations have other answers.")
+        remarks.append("Other --participations have other answers.")
     if obstacles:
-        more.append(f"Ruled out: {', '.join(obstacles)}.")
-    more.append(_cohort_sizes(plan, best))
-    more.append(_command(plan, best))
-    return answer, " ".join(more)
+        remarks.append(f"Ruled out: {', '.join(obstacles)}.")
+    remarks.append(_cohort_sizes(plan, best))
+    remarks.append(_command(plan, best))
+    return answer, " ".join(remarks)
+
+
+def _promise(plan: ComparisonPlan, choice: _Choice) -> str:
+    """The noise or the ε of a schedule, in words."""
+    participations = counted(choice.row.participations, "participation")
+    setting = f"with {participations} in {choice.schedule.rounds} rounds"
+    if plan.target_epsilon is not None:
+        return f"z = {choice.cost:g} {setting} keeps ε of every client at {plan.target_epsilon:g}"
+    promise = (
+        f"ε of every client is at most {number(choice.cost)} {setting} and "
+        f"z = {choice.row.noise_multiplier:g}"
+    )
+    if choice.is_drawn:
+        promise += f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
+    return promise
 
 
 def _choices(
@@ -112,7 +114,7 @@ def _choices(
 ) -> tuple[list[_Choice], dict[str, str]]:
     """The schedules that can be run, the cheapest first, and the obstacles of the others."""
     cells = {
-        cell.place: cell
+        cell.combination: cell
         for cell in plan.cells()
         if cell.mechanism == plan.mechanisms[0]
     }
@@ -136,6 +138,7 @@ def _choices(
             obstacles[row.schedule] = obstacle
             continue
         if plan.target_epsilon is not None:
+            # Three decimals, rounded up, as less noise would not be enough.
             cost = math.ceil(cost * 1000) / 1000
         is_drawn = row.drawn is not None and row.drawn < cost
         if row.drawn is not None:
@@ -155,38 +158,43 @@ def _obstacle(
     """
     basis = basis_of(schedule)
     mean = schedule.participations()
-    if mean < participations * _LEAST_PARTICIPATIONS:
+    if mean < participations * _MIN_SHARE:
         return f"its clients take part {how_often(mean)} on average"
     if schedule.law(plan.clients or CLIENTS).separation < plan.least_distance:
         return f"two rounds of a client may be less than {plan.least_distance} apart"
     if plan.part_time and not basis.part_time:
         return "it needs clients at times at which they may be offline"
     if plan.clients_draw and not basis.drawn_by_clients:
-        return "it needs somebody who knows which clients are online"
+        return "its clients do not draw their own rounds"
     return None
 
 
 def _cohort_sizes(plan: ComparisonPlan, choice: _Choice) -> str:
     """A sentence on the range of cohort sizes in one random run."""
-    clients = clients_of(choice.schedule, min(choice.clients, _DRAWN_CLIENTS))
-    cohorts = choice.schedule.cohorts(clients, generator(plan.seed, _COHORTS))
+    clients = clients_of(
+        choice.schedule, min(choice.clients, _MAX_DRAWN_CLIENTS)
+    )
+    cohorts = choice.schedule.cohorts(
+        clients, generator(plan.seed, _COHORT_STREAM)
+    )
     sizes = {len(cohort) for cohort in cohorts}
-    text = str(min(sizes))
+    size = str(min(sizes))
     if len(sizes) > 1:
-        text += f" to {max(sizes)}"
-    text = f"A cohort has {text} of {clients:,} clients"
+        size += f" to {max(sizes)}"
+    proportion = ""
     if clients != choice.clients:
-        text += f" (of {choice.clients:,}: in proportion)"
-    return f"{text}."
+        proportion = f" (of {choice.clients:,}: in proportion)"
+    return f"A cohort has {size} of {clients:,} clients{proportion}."
 
 
 def _command(plan: ComparisonPlan, choice: _Choice) -> str:
     """The command that runs a schedule, or Python code if no cohort size has that schedule."""
     spec = choice.cell.schedule
     rounds = choice.schedule.rounds
-    size = choice.cell.participations * choice.clients / rounds
-    cohort_size = math.floor(size + _ROUNDING)
+    mean_size = choice.cell.participations * choice.clients / rounds
+    cohort_size = math.floor(mean_size + _ROUNDING)
     try:
+        # The participations that ``fl-epe run`` derives from the cohort size.
         make_schedule(
             spec, rounds, max(cohort_size, 1) * rounds / choice.clients
         )

@@ -34,14 +34,14 @@ from fl_epe.checks import Floats, check_probability
 from fl_epe.limit.simulated_record import LimitSetting, limit_record
 from fl_epe.schedules import Schedule, clients_of
 
-# The number of clients whose participations are drawn; the median of more clients is the same.
-_LOGGED = 10_000
+# The largest number of clients in a record's log; the median of more clients is about the same.
+_MAX_LOGGED = 10_000
 
-# The number of canaries' places if only expected scores matter, so that some canaries take
+# The number of canaries' places if only expected scores matter: enough that some canaries take
 # part.
 _PLACES = 13
 
-# The relative difference of numerical methods, with known rounds and with secret ones
+# The relative error of ε by numerical methods, with known rounds and with secret ones
 # (docs/notes/unknown-rounds.md).
 _ROUNDING = 1e-6
 _ROUNDING_SECRET = 5e-3
@@ -86,7 +86,7 @@ def expected_record(
     kept: float = 1.0,
     **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
-    """A record in the limit of a large model, with the expected scores of a run.
+    """A `limit_record` of canaries beside real clients, for the expected scores of a run.
 
     Args:
         schedule: the participation schedule.
@@ -106,7 +106,7 @@ def expected_record(
         delta,
         num_canaries=places,
         unobserved=0,
-        beside=clients_of(schedule, min(clients, _LOGGED)),
+        beside=clients_of(schedule, min(clients, _MAX_LOGGED)),
         kept=kept,
         **setting,
     )
@@ -150,8 +150,9 @@ def median_client(
     high = epsilon
     if confidence is not None:
         check_probability("confidence", confidence)
+        # The standard error of κ is 1/√(Σ expected score²).
         energy = float(np.sum(view.expected_scores.observed**2))
-        half = half_width(confidence) / math.sqrt(max(energy, 1e-300))
+        half = half_width(confidence) / math.sqrt(energy)
         low = client_epsilon(view, client, 1 - half, record.delta)
         high = client_epsilon(view, client, 1 + half, record.delta)
     theory = analytical(record.mechanism, client, record.delta)
@@ -197,50 +198,38 @@ def worst_client(
         The worst-case client, or ``None`` if the schedule has no law in closed form and drawing
         all clients would take minutes.
     """
-    strategy = record.mechanism.strategy
-    view = seen_by(record, Adversary(sees))
 
-    def law_of(weights: Floats) -> accounting.ExpectedScoreLaw | None:
+    def law_of_sums(weights: Floats) -> accounting.ExpectedScoreLaw | None:
         return accounting.clients_law(
             schedule, weights, clients, confidence=confidence, seed=seed
         )
 
-    law = law_of(view.expected_scores.by_round)
-    if (
-        sees == "all"
-        and strategy is not None
-        and schedule.most_participations() > 1
-    ):
-        law = accounting.drawn_law(
+    has_strategy = record.mechanism.strategy is not None
+    view = seen_by(record, Adversary(sees))
+    if sees == "final":
+        scores = law_of_sums(view.expected_scores.by_round)
+    elif has_strategy and schedule.most_participations() > 1:
+        # A score depends on which rounds of the client are near each other.
+        scores = accounting.drawn_law(
             schedule,
             view.expected_scores.of,
             clients,
             confidence=confidence,
             seed=seed,
         )
-    elif sees == "all" and law is not None:
-        law = law.root()
-    counts = law_of(np.ones(schedule.rounds))
-    if law is None or counts is None:
-        return None
-    participations = counts.largest(clients, confidence)
-    expected_score = law.largest(clients, confidence)
-    epsilon = float(accounting.epsilon_of_shift(expected_score, record.delta))
-    z = record.mechanism.noise_multiplier or 0.0
-    if strategy is None:
-        limit = accounting.gaussian_epsilon(
-            z, record.delta, round(participations)
-        )
     else:
-        bounds = accounting.strategy_bounds(
-            schedule.law(clients), strategy, z, record.delta
-        )
-        bounds_of_each_run = [bound for bound in bounds if not bound.averages]
-        limit = accounting.tightest(
-            bounds_of_each_run, rounds_known=True
-        ).epsilon
+        squares = law_of_sums(view.expected_scores.by_round)
+        scores = None if squares is None else squares.root()
+    counts = law_of_sums(np.ones(schedule.rounds))
+    if scores is None or counts is None:
+        return None
+    expected_score = scores.largest(clients, confidence)
+    participations = counts.largest(clients, confidence)
+    epsilon = float(accounting.epsilon_of_shift(expected_score, record.delta))
     theory = Analytical(
-        epsilon=limit,
+        epsilon=_bound_of_known_rounds(
+            record, schedule, clients, participations
+        ),
         knows_rounds=True,
         adjacency="zero-out",
         assumption="the adversary knows the client's rounds",
@@ -255,3 +244,23 @@ def worst_client(
         high=epsilon,
         above=exceeds(epsilon, theory),
     )
+
+
+def _bound_of_known_rounds(
+    record: AuditRecord,
+    schedule: Schedule,
+    clients: int,
+    participations: float,
+) -> float:
+    """The theoretical ε of a client with these participations, in known rounds."""
+    mechanism = record.mechanism
+    z = mechanism.noise_multiplier or 0.0
+    if mechanism.strategy is None:
+        return accounting.gaussian_epsilon(
+            z, record.delta, round(participations)
+        )
+    bounds = accounting.strategy_bounds(
+        schedule.law(clients), mechanism.strategy, z, record.delta
+    )
+    bounds_of_each_run = [bound for bound in bounds if not bound.averages]
+    return accounting.tightest(bounds_of_each_run, rounds_known=True).epsilon

@@ -34,7 +34,7 @@ class ExposedClient:
         name: the client's id, or "median".
         participations: the number of rounds in which it takes part.
         epsilon: the client's ε.
-        analytical: the theoretical bound for a client with so many known rounds.
+        analytical: the theoretical bound for this number of known rounds.
     """
 
     name: Any
@@ -146,41 +146,36 @@ def exposure(
 
     def expected_scores(round_ids: Integers, client_ids: Integers) -> Floats:
         sums = np.bincount(client_ids, weights[round_ids], trace.population)
-        energies = sums.astype(np.float64)
         if sees == "final":
-            return energies
-        return np.sqrt(energies)
+            return sums.astype(np.float64)
+        return np.sqrt(sums)
 
     participations = np.bincount(trace.client_ids)
     scores = expected_scores(trace.round_ids, trace.client_ids)
-    largest = float(scores.max())
+    largest_score = float(scores.max())
 
     def effect_of(cap: int) -> CapEffect:
         if window is None:
             capped = Capped(trace, per_run=cap)
         else:
             capped = Capped(trace, per_window=cap, window=window)
-        # A view would keep the whole array that it refers to in memory.
-        cohorts = [
-            cohort.copy()
-            for cohort in capped.cohorts(trace.population, generator(0))
-        ]
+        cohorts = list(capped.cohorts(trace.population, generator(0)))
         sizes = [len(cohort) for cohort in cohorts]
         round_ids = np.repeat(np.arange(len(cohorts)), sizes)
         client_ids = np.concatenate(cohorts)
         accepted = np.bincount(client_ids, minlength=trace.population)
-        capped_largest = float(expected_scores(round_ids, client_ids).max())
+        largest_capped = float(expected_scores(round_ids, client_ids).max())
         return CapEffect(
             cap=cap,
             window=window,
             refused=1 - len(client_ids) / len(trace.client_ids),
             touched=float(np.mean(accepted < participations)),
-            epsilon=float(epsilon_of_shift(capped_largest, delta)),
+            epsilon=float(epsilon_of_shift(largest_capped, delta)),
             # Expected scores are in proportion to 1/z.
-            noise_multiplier=noise_multiplier * capped_largest / largest,
+            noise_multiplier=noise_multiplier * largest_capped / largest_score,
         )
 
-    answer = median_client(record, sees)
+    median = median_client(record, sees)
     largest_cap = _most_participations(trace, window)
     caps = [
         2**power
@@ -194,9 +189,9 @@ def exposure(
         trace=trace,
         median=ExposedClient(
             "median",
-            answer.participations,
-            answer.epsilon,
-            float(answer.theory.epsilon or 0.0),
+            median.participations,
+            median.epsilon,
+            float(median.theory.epsilon or 0.0),
         ),
         participations=participations,
         expected_scores=scores,
@@ -208,11 +203,10 @@ def _most_participations(trace: Trace, window: int | None) -> int:
     """The largest number of participations of a client, in the run or in ``window`` rounds."""
     if window is None:
         return trace.most_participations()
-    order = np.argsort(trace.client_ids, kind="stable")
-    client_ids = trace.client_ids[order]
-    # The rows get places with a gap of a window between clients. One search then finds the
-    # first row of the same client that is less than a window before each row.
-    place = client_ids * (trace.rounds + window) + trace.round_ids[order]
-    first = np.searchsorted(place, place - window, side="right")
-    first = np.maximum(first, np.searchsorted(client_ids, client_ids))
-    return int(np.max(np.arange(len(place)) - first)) + 1
+    # On a time line with one run after the other, one for each client, and a gap of a window
+    # between them, each window that ends with a participation is of one client.
+    times = np.sort(
+        trace.client_ids * (trace.rounds + window) + trace.round_ids
+    )
+    first = np.searchsorted(times, times - window, side="right")
+    return int(np.max(np.arange(len(times)) - first)) + 1

@@ -9,7 +9,7 @@ import functools
 from pathlib import Path
 
 from fl_epe import accounting
-from fl_epe.auditing import AuditRecord, NotMeasured, Sees
+from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.checks import Floats
 from fl_epe.config import chosen_delta
 from fl_epe.files import record_in
@@ -28,16 +28,14 @@ from fl_epe.limit.plan import (
     rounds_like,
 )
 from fl_epe.mechanism import strategy_matrix
+from fl_epe.reporting import SEES
 from fl_epe.schedules import ParticipationLaw, clients_of, make_schedule
 
 # The confidence of all Monte Carlo bounds together.
 DRAWN_CONFIDENCE = 0.999
 
 # The relative error of the noise for a target ε.
-_CLOSE = 1e-3
-
-BOTH: tuple[Sees, Sees] = ("final", "all")
-"""The models that the two adversaries of a comparison see."""
+_NOISE_ERROR = 1e-3
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
 _schedule = functools.lru_cache(maxsize=64)(make_schedule)
@@ -82,8 +80,11 @@ def drawn_guarantee(
         The ε, or ``None`` without draws, if theory is exact, or if there is nothing to draw,
         see `fl_epe.accounting.drawn_epsilon`.
     """
-    has_events = law.events is not None and len(law.events.independent) > 0
-    is_exact = strategy is None and has_events
+    has_independent_events = (
+        law.events is not None and len(law.events.independent) > 0
+    )
+    # Theory is exact for independent events with independent noise.
+    is_exact = strategy is None and has_independent_events
     if plan.draws is None or is_exact:
         return None
     return accounting.drawn_epsilon(
@@ -184,20 +185,20 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     )
     answers = []
     failure = None
-    for sees in BOTH:
+    for sees in SEES:
         try:
             answers.append(median_client(record, sees))
         except NotMeasured as error:
             # There may be a theoretical bound without a measurement.
             failure = str(error)
-    for sees in BOTH:
+    for sees in SEES:
         worst = worst_client(
             record, schedule, sees, clients, plan.confidence, plan.seed
         )
         if worst is not None:
             answers.append(worst)
     row = Row(
-        *cell.place,
+        *cell.combination,
         delta=delta,
         clients=clients,
         answers=tuple(answers),
@@ -209,11 +210,11 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         return row
     law = schedule.law(clients)
     needed_noise = None
-    if plan.target_epsilon is not None and cell.place[1:] == plan.middle:
+    if plan.target_epsilon is not None and cell.combination[1:] == plan.middle:
         needed_noise = accounting.noise_at(
             lambda noise: guaranteed_epsilon(law, strategy, noise, delta),
             plan.target_epsilon,
-            close=_CLOSE,
+            close=_NOISE_ERROR,
         )
     return dataclasses.replace(
         row,

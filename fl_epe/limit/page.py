@@ -1,7 +1,7 @@
 """Writes a comparison as a table for the terminal, as a page and as JSON.
 
-Each table is for one client and for the models that one adversary sees. Each of its lines says
-whether that adversary knows the client's rounds, and the adjacency.
+Each table is for one client and one adversary. Each line says whether the adversary knows the
+client's rounds, and the adjacency.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from fl_epe.auditing import REAL_UPDATES_LEFT_OUT, installed_versions
 from fl_epe.files import write_json, write_text
 from fl_epe.limit.choice import choice_of
 from fl_epe.limit.client import ClientEpsilon
-from fl_epe.limit.measure import BOTH, DRAWN_CONFIDENCE, Row
+from fl_epe.limit.measure import DRAWN_CONFIDENCE, Row
 from fl_epe.limit.plan import ComparisonPlan
 from fl_epe.reporting import (
     NOT_MEASURED,
@@ -26,19 +26,41 @@ from fl_epe.reporting import (
 )
 from fl_epe.wording import amount, counted, how_often
 
-Table = tuple[str, list[tuple[Row, list[str]]]]
-"""A title, and the lines: each has a row and its cells in the order of `COLUMNS`."""
-
 COLUMNS = ("schedule", "takes part", "its rounds", "adjacency", "ε", "theory")
 
-# The width of all columns but the first.
-_WIDTH = 57
+# The width in the terminal: of all columns but the first, and at least of the first.
+_OTHER_COLUMNS_WIDTH = 57
+_MIN_FIRST_WIDTH = 12
 
 # The relative difference of ε that counts as a tie, as expected scores are rounded.
 _TIE = 0.01
 
 # The largest number of rows that are named in a note.
-_MOST_NAMED = 5
+_MAX_NAMED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonTable:
+    """A table of ε for one client and one adversary.
+
+    Attributes:
+        title: the text above the table.
+        lines: each line's row of the comparison, and its cells in the order of `COLUMNS`.
+    """
+
+    title: str
+    lines: list[tuple[Row, list[str]]]
+
+
+def _texts(plan: ComparisonPlan, rows: Sequence[Row]) -> dict[str, str]:
+    """The texts above the tables, which are the same in the terminal and on the page."""
+    choice, remarks = choice_of(plan, _middle_rows(plan, rows))
+    return {
+        "failures": failures_of(rows),
+        "choice": choice,
+        "remarks": remarks,
+        "best_for_worst_case": best_for_worst_case(plan, rows),
+    }
 
 
 def write_comparison(
@@ -57,17 +79,15 @@ def write_comparison(
     content = {"plan": fields, "rows": as_json(rows), "versions": versions}
     write_json(directory / "compare.json", content)
     middle = _middle_rows(plan, rows)
-    choice, more = choice_of(plan, middle)
     page = render_page(
         "compare.html.j2",
+        **_texts(plan, rows),
         plan=plan,
-        choice=choice,
-        more=more,
-        finding=finding_of(plan, rows),
-        failed=failed_of(rows),
-        delta=_delta(plan, rows),
+        delta=_delta_of(plan, rows),
         middle_tables=list(tables_of(plan, middle)),
-        grid=list(tables_of(plan, rows)) if len(rows) > len(middle) else [],
+        grid_tables=list(tables_of(plan, rows))
+        if len(rows) > len(middle)
+        else [],
         names=COLUMNS[1:],
         notes=notes_of(plan, rows),
         settings={
@@ -95,64 +115,74 @@ def print_comparison(
         console: the console on which the text is printed.
         details: whether every table and note is printed.
     """
-    middle = _middle_rows(plan, rows)
-    failed = failed_of(rows)
-    choice, more = choice_of(plan, middle)
-    finding = finding_of(plan, rows)
+    texts = _texts(plan, rows)
     notes = notes_of(plan, rows)
-    tables = list(tables_of(plan, rows if details else middle))
-    if not details:
-        tables = tables[:1]
-        if not failed:
-            notes = notes[: 1 + any(row.above for row in rows)]
+    if details:
+        tables = list(tables_of(plan, rows))
+    else:
+        tables = list(tables_of(plan, _middle_rows(plan, rows)))[:1]
+        if not texts["failures"]:
+            has_warning = any(row.above for row in rows)
+            # The warning, and what was trained.
+            notes = notes[: 2 if has_warning else 1]
     console.print()
-    if failed:
-        console.print(failed, style="bold red")
-    if choice:
-        console.print(choice, style="bold")
-    if more:
-        console.print(more)
-    for title, lines in tables:
-        table = plain_table(title, COLUMNS, left=4)
-        first = table.columns[0]
-        first.min_width = 12
-        if details:
-            first.overflow = "fold"
-            first.no_wrap = False
-        else:
-            # Each row has one line.
-            first.max_width = max(12, console.width - _WIDTH)
-        for row, cells in lines:
-            is_bad = row.above or row.failed is not None
-            table.add_row(*cells, style="red" if is_bad else "")
-        console.print(table)
-    if finding and (details or not choice):
-        console.print(finding)
+    if texts["failures"]:
+        console.print(texts["failures"], style="bold red")
+    if texts["choice"]:
+        console.print(texts["choice"], style="bold")
+    if texts["remarks"]:
+        console.print(texts["remarks"])
+    for table in tables:
+        _print_table(console, table, folded=details)
+    if texts["best_for_worst_case"] and (details or not texts["choice"]):
+        console.print(texts["best_for_worst_case"])
     for note in notes:
         console.print(f"• {note}", style="dim")
 
 
-def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Table]:
+def _print_table(
+    console: Console, table: ComparisonTable, *, folded: bool
+) -> None:
+    """Print a table; long names of schedules are folded, or else cut at the width."""
+    printed = plain_table(table.title, COLUMNS, left=4)
+    first = printed.columns[0]
+    first.min_width = _MIN_FIRST_WIDTH
+    if folded:
+        first.overflow = "fold"
+        first.no_wrap = False
+    else:
+        first.max_width = max(
+            _MIN_FIRST_WIDTH, console.width - _OTHER_COLUMNS_WIDTH
+        )
+    for row, cells in table.lines:
+        is_bad = row.above or row.failed is not None
+        printed.add_row(*cells, style="red" if is_bad else "")
+    console.print(printed)
+
+
+def tables_of(
+    plan: ComparisonPlan, rows: Sequence[Row]
+) -> Iterator[ComparisonTable]:
     """A table for each client and each adversary, with rows in the order of the plan."""
-    places = {(row.noise_multiplier, row.participations) for row in rows}
-    has_grid = len(places) > 1
+    has_grid = len(rows) > len(_middle_rows(plan, rows))
     setting = ""
     if not has_grid:
-        noise, participations = places.pop()
+        noise, participations = plan.middle
         setting = f", z = {noise:g}, {counted(participations, 'participation')}"
-    delta = _delta(plan, rows)
+    delta = _delta_of(plan, rows)
     if delta is not None:
         setting += f" at δ = {delta:.2g}"
     for client in ("median", "worst-case"):
-        for sees in BOTH:
+        for sees in SEES:
             lines = []
             for row in rows:
                 answer = row.of(client, sees)
-                if client == "median" or answer is not None:
+                # A row without an ε is shown for the median client only.
+                if answer is not None or client == "median":
                     lines.append((row, _cells(row, answer, has_grid)))
             if lines:
                 title = f"ε of the {client} client for an adversary who sees {SEES[sees]}{setting}"
-                yield title, lines
+                yield ComparisonTable(title, lines)
 
 
 def _cells(row: Row, answer: ClientEpsilon | None, has_grid: bool) -> list[str]:
@@ -160,23 +190,23 @@ def _cells(row: Row, answer: ClientEpsilon | None, has_grid: bool) -> list[str]:
     if has_grid:
         name += f", z = {row.noise_multiplier:g}, {amount(row.participations)}"
     if answer is None:
-        reason = NOT_MEASURED if row.skipped is None else "impossible"
-        limit = "–" if row.guaranteed is None else number(row.guaranteed)
-        return [name, "–", "–", "–", reason, limit]
+        status = NOT_MEASURED if row.skipped is None else "impossible"
+        theory = "–" if row.guaranteed is None else number(row.guaranteed)
+        return [name, "–", "–", "–", status, theory]
     epsilon = number(answer.epsilon)
-    half = (answer.high - answer.low) / 2
-    if half > 0:
-        epsilon += f" ±{half:.1g}"
+    half_width = (answer.high - answer.low) / 2
+    if half_width > 0:
+        epsilon += f" ±{half_width:.1g}"
     if answer.above:
         epsilon += " !"
-    theory = answer.theory
+    bound = answer.theory
     return [
         name,
         how_often(answer.participations),
-        "known" if theory.knows_rounds else "secret",
-        theory.adjacency,
+        "known" if bound.knows_rounds else "secret",
+        bound.adjacency,
         epsilon,
-        "none known" if theory.epsilon is None else number(theory.epsilon),
+        "none known" if bound.epsilon is None else number(bound.epsilon),
     ]
 
 
@@ -189,90 +219,79 @@ def _middle_rows(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _delta(plan: ComparisonPlan, rows: Sequence[Row]) -> float | None:
+def _delta_of(plan: ComparisonPlan, rows: Sequence[Row]) -> float | None:
+    """The δ of the first row that has one; without such a row, that of the plan."""
     return next(
         (row.delta for row in rows if row.delta is not None), plan.delta
     )
 
 
-def failed_of(rows: Sequence[Row]) -> str:
-    """The sentence at the top if rows were not measured or diverged; else ""."""
-    not_measured = sum(row.not_measured is not None for row in rows)
-    diverged = sum(row.diverged is not None for row in rows)
-    failures = []
-    if not_measured:
-        failures.append(f"{not_measured} not measured")
-    if diverged:
-        failures.append(f"{diverged} diverged")
+def failures_of(rows: Sequence[Row]) -> str:
+    """The number of rows that were not measured or diverged, in a sentence; "" if none."""
+    failures = sum(row.failed is not None for row in rows)
     if not failures:
         return ""
-    return f"Of {len(rows)} rows, {' and '.join(failures)}: see the notes."
+    return f"Not measured, or diverged: {failures} of {counted(len(rows), 'row')}; see the notes."
 
 
-def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
-    """The best and worst schedules for the worst-case client; "" if nothing is compared."""
-    middle = _middle_rows(plan, rows)
+def best_for_worst_case(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
+    """The schedule with the smallest ε of the worst-case client, in a sentence.
+
+    The text is empty if fewer than two schedules have such an ε.
+    """
     epsilons = {}
-    for row in middle:
+    clients = 0
+    for row in _middle_rows(plan, rows):
         answer = row.of("worst-case", "final")
         if answer is not None:
             epsilons[row.schedule] = answer.epsilon
+            clients = max(clients, row.clients or 0)
     if len(epsilons) < 2:
         return ""
     smallest = min(epsilons.values())
-    largest = max(epsilons.values())
-    client = (
-        f"the worst-case client of {max(row.clients or 0 for row in middle):,} (adversary sees the "
-        "final model and knows the client's rounds; zero-out)"
-    )
-    if largest < smallest * (1 + _TIE):
-        return f"All of these schedules have the same ε of {client}: {number(largest)}."
-    kinds = {name.split(":")[0] for name in epsilons}
-    ends = []
-    for end in (smallest, largest):
-        tied = [
-            name.split(":")[0] if len(kinds) == len(epsilons) else name
-            for name, epsilon in epsilons.items()
-            if abs(epsilon / end - 1) < _TIE
-        ]
-        tie = ", a tie" if len(tied) > 1 else ""
-        ends.append(f"{', '.join(tied)} ({number(end)}{tie})")
+    best = [
+        schedule
+        for schedule, epsilon in epsilons.items()
+        if epsilon < smallest * (1 + _TIE)
+    ]
+    tie = ", a tie" if len(best) > 1 else ""
     return (
-        f"ε of {client} is least under {ends[0]} and largest under {ends[1]}."
+        f"ε of the worst-case client of {clients:,} (adversary sees the final model and knows the "
+        f"client's rounds; zero-out) is least under {', '.join(best)} ({number(smallest)}{tie})."
     )
 
 
 def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     """Notes on the numbers, the most important first."""
-    lines = []
-    above = [_name(row) for row in rows if row.above]
-    if above:
-        lines.append(
-            f"Warning: {len(above)} of {len(rows)} rows lie above theory by more than chance "
-            f"allows ({', '.join(above[:_MOST_NAMED])}): a guarantee does not hold, or the noise "
-            "is not what it claims to be."
+    notes = []
+    above_theory = [_name(row) for row in rows if row.above]
+    if above_theory:
+        notes.append(
+            f"Warning: {len(above_theory)} of {len(rows)} rows exceed the theoretical ε by more "
+            f"than chance ({', '.join(above_theory[:_MAX_NAMED])}): a guarantee does not hold, or "
+            "less noise is added than claimed."
         )
-    failed = [
+    failures = [
         f"{_name(row)}: {row.failed}." for row in rows if row.failed is not None
     ]
-    lines += failed[:_MOST_NAMED]
-    if len(failed) > _MOST_NAMED:
-        lines.append(
-            f"… and {len(failed) - _MOST_NAMED} more; see compare.json."
+    notes += failures[:_MAX_NAMED]
+    if len(failures) > _MAX_NAMED:
+        notes.append(
+            f"… and {len(failures) - _MAX_NAMED} more; see compare.json."
         )
     if plan.task is not None:
-        lines.append(
+        notes.append(
             f"{plan.task} was trained; ε is the mean of the replicates' reports, ± its interval."
         )
     elif plan.like is not None:
-        lines.append(
+        notes.append(
             f"Nothing was trained. Clip norms, server and real updates are those of {plan.like}."
         )
     else:
-        lines.append(f"Nothing was trained. {REAL_UPDATES_LEFT_OUT}")
-    lines += [
-        "ε estimates what a random canary in the client's place would show; it is no bound on "
-        "other attacks. Theory is for the same client and adversary.",
+        notes.append(f"Nothing was trained. {REAL_UPDATES_LEFT_OUT}")
+    notes += [
+        "ε is estimated for a random canary in the client's place; other attacks may find more. "
+        "Theory is for the same client and adversary.",
         "The median client takes part at least as often as half of all clients. The adversary does "
         "not know its rounds where sampling hides them.",
         f"No client takes part more often than the worst-case client, with {plan.confidence:.0%} "
@@ -284,16 +303,16 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
         if row.drawn is not None
     ]
     if drawn_bounds:
-        lines.append(
+        notes.append(
             "For an adversary who sees every round's model but not who takes part, ε is at most "
             f"(Monte Carlo, {DRAWN_CONFIDENCE:.1%} confidence): {'; '.join(drawn_bounds)}."
         )
     skipped = sum(row.skipped is not None for row in rows)
     if skipped:
-        lines.append(
+        notes.append(
             f"{skipped} of {len(rows)} combinations are impossible; see compare.json."
         )
-    return lines
+    return notes
 
 
 def _name(row: Row) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_epe import checks
@@ -21,26 +21,32 @@ from fl_epe.schedules import log_of, parse_schedule
 ROUNDS = 512
 CLIENTS = 10_000
 
-# One schedule of each kind that needs no file.
-DEFAULT_SCHEDULES = (
-    "epochs",
-    "cyclic",
-    "balls-in-bins",
-    "k-out-of-t",
-    "min-separation:separation=24",
-    "b-min-sep:separation=24",
-    "poisson",
-    "fixed-size",
-    'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}',
-    "capped:of=poisson,per_run=8",
-    "drop-out:of=epochs,rate=0.2",
-)
+
+def _default_schedules(separation: int) -> tuple[str, ...]:
+    """One schedule of each kind that needs no file."""
+    return (
+        "epochs",
+        "cyclic",
+        "balls-in-bins",
+        "k-out-of-t",
+        f"min-separation:separation={separation}",
+        f"b-min-sep:separation={separation}",
+        "poisson",
+        "fixed-size",
+        'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}',
+        "capped:of=poisson,per_run=8",
+        "drop-out:of=epochs,rate=0.2",
+    )
+
+
+DEFAULT_SCHEDULES = _default_schedules(separation=24)
+"""The schedules of a plan that names none."""
 
 # Fields that span the grid.
 _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
 
 # Fields that only affect which schedule is recommended.
-_CHOICE = (
+_RECOMMENDATION = (
     "target_epsilon",
     "least_distance",
     "part_time",
@@ -49,7 +55,7 @@ _CHOICE = (
 )
 
 # Settings of a run that are fields of a plan with the same name.
-COMMON = ("rounds", "delta", "server_momentum")
+RUN_SETTINGS = ("rounds", "delta", "server_momentum")
 
 # Settings of a run that are replaced by the grid, or by other fields of a plan.
 _REPLACED_BY_GRID = {
@@ -61,13 +67,13 @@ _REPLACED_BY_GRID = {
     "stop_when",
 }
 
-# Relative error of a number that is printed with six digits.
+# The relative error of a number that is printed with six digits.
 _PRINTING_ERROR = 5e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One combination to measure.
+    """One measurement of a combination in the grid.
 
     Attributes:
         schedule: participation schedule, in the format of `fl_epe.schedules.parse_schedule`.
@@ -84,8 +90,8 @@ class Cell:
     replicate: int
 
     @property
-    def place(self) -> tuple[str, float, float]:
-        """The combination without its replicate.
+    def combination(self) -> tuple[str, float, float]:
+        """The schedule, noise multiplier and participations, without the replicate.
 
         A mechanism other than independent noise is appended to the schedule.
         """
@@ -158,22 +164,17 @@ class ComparisonPlan:
     def __post_init__(self) -> None:
         for name in _GRID:
             values = getattr(self, name)
-            kind = str if name in ("schedules", "mechanisms") else float
-            if not isinstance(values, tuple | list) or not len(values):
+            if not isinstance(values, tuple | list) or not values:
                 checks.raise_invalid(
                     name, values, "to be a list that is not empty"
                 )
-            object.__setattr__(
-                self, name, tuple(dict.fromkeys(map(kind, values)))
-            )
+            convert = str if name in ("schedules", "mechanisms") else float
+            distinct = dict.fromkeys(map(convert, values))
+            object.__setattr__(self, name, tuple(distinct))
         checks.check_types(self)
         if self.least_distance > 1 and self.schedules == DEFAULT_SCHEDULES:
-            distance = f"separation={self.least_distance}"
-            schedules = [
-                spec.replace("separation=24", distance)
-                for spec in self.schedules
-            ]
-            object.__setattr__(self, "schedules", tuple(schedules))
+            schedules = _default_schedules(self.least_distance)
+            object.__setattr__(self, "schedules", schedules)
         for spec in self.schedules:
             with checks.argument_context("schedules", spec):
                 parse_schedule(spec)
@@ -206,25 +207,25 @@ class ComparisonPlan:
         if self.delta is not None:
             checks.check_probability("delta", self.delta)
         checks.check_not_negative("seed", self.seed)
-        self._check_kind()
+        self._check_task()
 
-    def _check_kind(self) -> None:
-        """Check the settings that exist only in the limit, or only with training."""
+    def _check_task(self) -> None:
+        """Check the settings of a task, and the fields that exist only with or without a task."""
         run_fields = {field.name for field in dataclasses.fields(RunConfig)}
-        allowed = run_fields - _REPLACED_BY_GRID - set(COMMON)
+        allowed = run_fields - _REPLACED_BY_GRID - set(RUN_SETTINGS)
         unknown = set(self.settings) - allowed
         if unknown:
             raise ValueError(
                 f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}."
             )
-        kinds = typing.get_type_hints(RunConfig)
+        types = typing.get_type_hints(RunConfig)
         for name, value in self.settings.items():
-            checks.checked_type(name, value, kinds[name])
+            checks.checked_type(name, value, types[name])
         checks.check_fraction("server_momentum", self.server_momentum or 0.0)
         refused: tuple[str, ...] = ("replicates", "settings", "task_options")
         condition = "only with a task to train"
         if self.task is not None:
-            refused = ("like", "clients", *_CHOICE)
+            refused = ("like", "clients", *_RECOMMENDATION)
             condition = "only without a task"
         for name in refused:
             value = getattr(self, name)
@@ -241,7 +242,7 @@ class ComparisonPlan:
 
     @property
     def combinations(self) -> int:
-        """Number of combinations to measure, each with all its replicates."""
+        """The number of combinations in the grid, without replicates."""
         return math.prod(len(getattr(self, name)) for name in _GRID)
 
     def cells(self) -> Iterator[Cell]:
@@ -252,16 +253,16 @@ class ComparisonPlan:
         )
 
     def key(self, cell: Cell) -> str:
-        """A key of a training. Trainings with the same key have the same result."""
+        """A key of a training: trainings with the same key have the same result."""
         common = dataclasses.asdict(self)
-        for name in (*_GRID, *_CHOICE, "replicates", "confidence"):
+        for name in (*_GRID, *_RECOMMENDATION, "replicates", "confidence"):
             del common[name]
         text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a plan, completed by the participation logs that its schedules replay.
+    """Fields of a plan, completed from the participation logs among its schedules.
 
     A log determines the numbers of rounds, clients and participations; the other schedules are then
     measured at the same numbers.
@@ -274,7 +275,7 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
     fields = {
         name: value for name, value in values.items() if value is not None
     }
-    of_logs: dict[str, Any] = {}
+    log_fields: dict[str, Any] = {}
     for spec in fields.get("schedules", ()):
         with checks.argument_context("schedules", spec):
             log = log_of(spec)
@@ -288,26 +289,39 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"to be left out, or {trace.rounds} as in {spec}",
             )
         if "participations" in fields:
-            printed = list(fields["participations"])
-            exact = [
-                mean
-                if math.isclose(count, mean, rel_tol=_PRINTING_ERROR)
-                else count
-                for count in printed
-            ]
-            if printed and mean not in exact:
-                checks.raise_invalid(
-                    "participations",
-                    printed,
-                    f"to be left out, or to hold {mean:.6g} as in {spec}",
-                )
-            fields["participations"] = tuple(exact)
-        of_logs["rounds"] = trace.rounds
-        of_logs["clients"] = trace.population
-        of_logs["participations"] = (*of_logs.get("participations", ()), mean)
+            fields["participations"] = _with_exact_mean(
+                fields["participations"], mean, spec
+            )
+        log_fields["rounds"] = trace.rounds
+        log_fields["clients"] = trace.population
+        log_fields["participations"] = (
+            *log_fields.get("participations", ()),
+            mean,
+        )
     if "task" in fields:
         return fields
-    return of_logs | fields
+    return log_fields | fields
+
+
+def _with_exact_mean(
+    participations: Sequence[float], mean: float, spec: str
+) -> tuple[float, ...]:
+    """The participations with the exact mean of a log in place of the printed one.
+
+    Raises:
+        ArgumentError: if none of them is the mean.
+    """
+    exact = tuple(
+        mean if math.isclose(count, mean, rel_tol=_PRINTING_ERROR) else count
+        for count in participations
+    )
+    if mean not in exact:
+        checks.raise_invalid(
+            "participations",
+            list(participations),
+            f"to be left out, or to hold {mean:.6g} as in {spec}",
+        )
+    return exact
 
 
 def rounds_like(
@@ -356,17 +370,23 @@ def limit_like(
     return setting
 
 
-def setting_like(
-    run: AuditRecord | None, noise_multiplier: float
+def noise_multiplier_like(
+    run: AuditRecord | None, sum_noise_multiplier: float
 ) -> float | None:
-    """``--noise-multiplier`` of a run whose sum of updates has ``noise_multiplier``.
+    """The setting ``noise_multiplier`` with which a run like this has that noise on its sum.
 
-    ``None`` if the two are equal, because no adaptive clip norm uses a part of the budget.
+    Args:
+        run: a finished run, or ``None``.
+        sum_noise_multiplier: the noise multiplier of the sum of updates.
+
+    Returns:
+        The setting; ``None`` if the two are equal, because no adaptive clip norm uses a part of
+        the privacy budget.
     """
     of_count = 0.0 if run is None else _of_count(run.mechanism)
-    if not of_count or not noise_multiplier:
+    if not of_count or not sum_noise_multiplier:
         return None
-    return round_noise_multiplier(noise_multiplier, of_count)
+    return round_noise_multiplier(sum_noise_multiplier, of_count)
 
 
 def _of_count(mechanism: Mechanism) -> float:

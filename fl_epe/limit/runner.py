@@ -1,5 +1,7 @@
 """Measures the cells of a plan in parallel processes, or trains them and averages the results."""
 
+from __future__ import annotations
+
 import concurrent.futures
 import dataclasses
 import functools
@@ -10,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -28,8 +31,11 @@ from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, inside
 from fl_epe.limit.client import ClientEpsilon, exceeds
 from fl_epe.limit.measure import Row, measure
-from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
+from fl_epe.limit.plan import RUN_SETTINGS, Cell, ComparisonPlan
 from fl_epe.seeding import Seeds
+
+if TYPE_CHECKING:
+    from fl_epe.tasks import Task
 
 
 def record_path(plan: ComparisonPlan, cell: Cell, directory: Path) -> Path:
@@ -38,7 +44,9 @@ def record_path(plan: ComparisonPlan, cell: Cell, directory: Path) -> Path:
 
 
 def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
-    """Train, or continue a training that was stopped, unless there is a record already.
+    """The row of one training, which is not repeated if ``directory`` has its record.
+
+    A training that was stopped is continued.
 
     Raises:
         ValueError: if the combination is impossible.
@@ -48,20 +56,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     from fl_epe.tasks import load_task
 
     task = load_task(str(plan.task), **plan.task_options)
-    settings = {"clients": task.num_clients, **task.defaults, **plan.settings}
-    for name in COMMON:
-        value = getattr(plan, name)
-        if value is not None:
-            settings[name] = value
-    if "clients_per_round" not in plan.settings:
-        # By default, clients take part as often as canaries.
-        share = cell.participations / settings.get("rounds", RunConfig.rounds)
-        settings["clients_per_round"] = max(1, round(share * task.num_clients))
-    settings["participation"] = cell.schedule
-    settings["mechanism"] = cell.mechanism
-    settings["noise_multiplier"] = cell.noise_multiplier
-    settings["canary_participations"] = cell.participations
-    config = RunConfig(**settings)
+    config = _config_of(plan, cell, task)
     path = record_path(plan, cell, directory)
     if path.exists():
         record = AuditRecord.load(path)
@@ -93,13 +88,31 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     if lost:
         reasons.append(lost)
     return Row(
-        *cell.place,
+        *cell.combination,
         delta=record.delta,
         clients=task.num_clients,
         answers=tuple(client_epsilons),
         accuracy=finite(float(accuracy[-1])) if len(accuracy) else None,
         diverged="; ".join(reasons) or None,
     )
+
+
+def _config_of(plan: ComparisonPlan, cell: Cell, task: Task) -> RunConfig:
+    """The settings of a training; by default, clients take part as often as canaries."""
+    settings = {"clients": task.num_clients, **task.defaults, **plan.settings}
+    for name in RUN_SETTINGS:
+        value = getattr(plan, name)
+        if value is not None:
+            settings[name] = value
+    if "clients_per_round" not in plan.settings:
+        rounds = settings.get("rounds", RunConfig.rounds)
+        size = round(cell.participations / rounds * task.num_clients)
+        settings["clients_per_round"] = max(1, size)
+    settings["participation"] = cell.schedule
+    settings["mechanism"] = cell.mechanism
+    settings["noise_multiplier"] = cell.noise_multiplier
+    settings["canary_participations"] = cell.participations
+    return RunConfig(**settings)
 
 
 def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
@@ -110,7 +123,7 @@ def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
         trainings[0],
         answers=tuple(_mean(plan, answers) for answers in by_adversary),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
-        diverged=_joined([row.diverged for row in trainings]),
+        diverged=_joined_reasons([row.diverged for row in trainings]),
     )
 
 
@@ -136,12 +149,12 @@ def _mean(
     if len(limits) == len(trainings):
         mean_limit = float(np.mean(limits))
     theory = dataclasses.replace(trainings[0].theory, epsilon=mean_limit)
-    # ε counts as above the theoretical bound if a lower confidence bound is, where the
-    # confidence is that of all comparisons of the plan together (Bonferroni).
+    # ε exceeds the theoretical bound if a one-sided lower confidence bound does. It is so low that
+    # all comparisons of the plan hold together (Bonferroni).
     strict_confidence = 1 - (1 - plan.confidence) / (2 * plan.combinations)
-    strict_width = float(scipy.special.ndtri(strict_confidence))
-    ratio = strict_width / half_width(plan.confidence)
-    lower_end = epsilon - max(ratio, 1.0) * lower_width
+    quantile = float(scipy.special.ndtri(strict_confidence))
+    widening = max(quantile / half_width(plan.confidence), 1.0)
+    lower_bound = epsilon - widening * lower_width
     return dataclasses.replace(
         trainings[0],
         participations=float(
@@ -151,12 +164,15 @@ def _mean(
         low=max(epsilon - lower_width, 0.0),
         high=epsilon + upper_width,
         theory=theory,
-        above=exceeds(lower_end, theory),
+        above=exceeds(lower_bound, theory),
     )
 
 
-def _joined(reasons: Sequence[str | None]) -> str | None:
-    """The first reason of several measurements, with their number; ``None`` without any."""
+def _joined_reasons(reasons: Sequence[str | None]) -> str | None:
+    """The first of the reasons why measurements failed, with the number of failures.
+
+    It is ``None`` if all reasons are.
+    """
     failures = [reason for reason in reasons if reason]
     if not failures:
         return None
@@ -183,7 +199,7 @@ def carry_out(
         directory: the folder of the records of trainings.
         workers: the number of processes; with 1, everything runs in this one.
         nodes: the number of threads of each training, which does not change the result.
-        on_cell: a function of the number of cells so far, and the number of all cells.
+        on_cell: called with the number of measured cells, and the number of all cells.
 
     Raises:
         RuntimeError: if a worker process dies.
@@ -198,17 +214,20 @@ def carry_out(
     for cell, row in zip(cells, results, strict=True):
         rows[cell] = row
         on_cell(len(rows), len(cells))
-    groups = itertools.groupby(plan.cells(), lambda cell: cell.place)
+    groups = itertools.groupby(plan.cells(), lambda cell: cell.combination)
     return [
         _pooled(plan, [rows[cell] for cell in group]) for _, group in groups
     ]
 
 
 def _pooled(plan: ComparisonPlan, replicates: Sequence[Row]) -> Row:
+    """The row of all replicates; a row that has no ε if one of them has none."""
     for row in replicates:
         if row.skipped or row.not_measured:
             reasons = [replicate.not_measured for replicate in replicates]
-            return dataclasses.replace(row, not_measured=_joined(reasons))
+            return dataclasses.replace(
+                row, not_measured=_joined_reasons(reasons)
+            )
     if plan.task is None:
         return replicates[0]
     return averaged(plan, replicates)
@@ -221,6 +240,7 @@ def _results(
     workers: int,
     nodes: int,
 ) -> Iterator[Row]:
+    """The row of each cell, in the order of ``cells``."""
     result_of = functools.partial(_result, plan, directory, nodes)
     if min(workers, len(cells)) == 1:
         yield from map(result_of, cells)
@@ -248,9 +268,9 @@ def _result(
             return measure(plan, cell)
         return train(plan, cell, directory, nodes)
     except NotMeasured as error:
-        return Row(*cell.place, not_measured=str(error))
+        return Row(*cell.combination, not_measured=str(error))
     except ValueError as error:
-        return Row(*cell.place, skipped=str(error))
+        return Row(*cell.combination, skipped=str(error))
 
 
 def _as_worker() -> None:

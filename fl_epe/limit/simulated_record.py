@@ -21,7 +21,6 @@ Examples:
 """
 
 import dataclasses
-import itertools
 import math
 from typing import Self, TypedDict, Unpack
 
@@ -89,9 +88,7 @@ class RealUpdates:
             )
         noise = np.eye(record.rounds)
         if mechanism.strategy is not None:
-            noise = scipy.linalg.solve_triangular(
-                mechanism.strategy, noise, lower=True
-            )
+            noise = _noise_matrix(mechanism.strategy)
         round_noise = z**2 * np.sum(noise**2, axis=1)
         final_noise = z**2 * np.sum((weights @ noise) ** 2)
         every_round = (norms.means / unit) ** 2 / record.dim - round_noise
@@ -127,8 +124,8 @@ class LimitSetting(TypedDict, total=False):
 class _Signal:
     """The contribution of a participation to a canary's scores, and the residual of a run.
 
-    The residual consists of noise and real updates. All lengths are for a cohort of one client;
-    they are inversely proportional to the cohort size.
+    The residual consists of noise and real updates. All norms and standard deviations are for a
+    cohort of one client; they are inversely proportional to the cohort size.
 
     Attributes:
         norms: the norm of a participation's contribution to each round's mean, C_t, ``(T,)``.
@@ -137,7 +134,7 @@ class _Signal:
             ``(T,)``.
         factor: a matrix ``(T, T)`` with rows of norm 1, whose inner products are the cosines of
             the residuals; ``None`` if rounds are independent.
-        steps: the contribution of a participation in each round to θ_T − θ_0, ``(T,)``.
+        final: the contribution of a participation in each round to θ_T − θ_0, ``(T,)``.
         final_residual: the standard deviation of θ_T − θ_0 along a canary.
         excess: the share of its variance that is not from the rounds' residuals; < 0 if these
             have more variance.
@@ -147,7 +144,7 @@ class _Signal:
     server: auditing.ServerStep
     residual: Floats
     factor: Floats | None
-    steps: Floats
+    final: Floats
     final_residual: float
     excess: float
 
@@ -156,17 +153,13 @@ class _Signal:
         cls, rounds: int, noise_multiplier: float, setting: LimitSetting
     ) -> Self:
         """The signal of a setting, whose values are checked here."""
-        real = setting.get("real") or RealUpdates(np.zeros(rounds), 0.0)
         norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)
         rates = _per_round(
             "learning_rates", setting.get("learning_rates", 1.0), rounds
         )
         momentum = setting.get("momentum", 0.0)
         check_fraction("momentum", momentum)
-        if not 0 <= noise_multiplier < np.inf:
-            raise_invalid(
-                "noise_multiplier", noise_multiplier, ">= 0 and finite"
-            )
+        real = setting.get("real") or RealUpdates(np.zeros(rounds), 0.0)
         if np.shape(real.every_round) != (rounds,):
             raise_invalid(
                 "real.every_round",
@@ -175,29 +168,26 @@ class _Signal:
             )
         variances = noise_multiplier**2 + real.every_round
         final_variance = noise_multiplier**2 + real.final
-        if not (np.all(variances > 0) and final_variance > 0):
+        is_hidden = np.all(variances > 0) and final_variance > 0
+        if not (is_hidden and 0 <= noise_multiplier < math.inf):
             raise_invalid(
                 "noise_multiplier",
                 noise_multiplier,
-                "> 0, or real updates in every round",
+                "> 0 and finite, or 0 with real updates in every round",
             )
-        steps = sgd_weights(rates, momentum) * norms
-        excess = float(steps**2 @ (real.final - real.every_round))
+        final = sgd_weights(rates, momentum) * norms
+        excess = float(final**2 @ (real.final - real.every_round))
         strategy = setting.get("strategy")
         factor = None
         if strategy is None:
             residual = np.sqrt(variances)
-            final_residual = math.sqrt(float(np.sum(steps**2)) * final_variance)
+            final_residual = math.sqrt(float(np.sum(final**2)) * final_variance)
         else:
-            inverse = scipy.linalg.solve_triangular(
-                strategy, np.eye(rounds), lower=True
-            )
-            noise = noise_multiplier * inverse
-            factor = np.linalg.cholesky(
-                noise @ noise.T + np.diag(real.every_round)
-            )
+            noise = noise_multiplier * _noise_matrix(strategy)
+            covariance = noise @ noise.T + np.diag(real.every_round)
+            factor = np.asarray(np.linalg.cholesky(covariance), np.float64)
             residual = np.linalg.norm(factor, axis=1)
-            rounds_variance = float(np.sum((steps @ factor) ** 2))
+            rounds_variance = float(np.sum((final @ factor) ** 2))
             final_residual = math.sqrt(rounds_variance + excess)
             factor /= residual[:, None]
         return cls(
@@ -205,7 +195,7 @@ class _Signal:
             server=auditing.ServerStep("sgd", rates, momentum),
             residual=residual,
             factor=factor,
-            steps=steps,
+            final=final,
             final_residual=final_residual,
             excess=excess / final_residual**2,
         )
@@ -213,6 +203,7 @@ class _Signal:
     def correlation(self) -> auditing.RoundCorrelation:
         """The correlation of the rounds, which is known exactly."""
         if self.factor is None:
+            # A round's residual has no part of earlier rounds.
             return auditing.RoundCorrelation(np.ones((len(self.norms), 1)))
         # A row of the record's factor starts at its own round and goes back in time.
         reversed_factor = np.zeros_like(self.factor)
@@ -221,7 +212,17 @@ class _Signal:
         return auditing.RoundCorrelation(reversed_factor)
 
 
+def _noise_matrix(strategy: Floats) -> Floats:
+    """The matrix that turns independent noise into the noise of each round, the inverse C⁻¹."""
+    return np.asarray(
+        scipy.linalg.solve_triangular(
+            strategy, np.eye(len(strategy)), lower=True
+        )
+    )
+
+
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
+    """A setting's value for each round, ``(rounds,)``, from those or from one for all rounds."""
     array = np.asarray(values, np.float64)
     if array.shape not in ((), (rounds,)):
         raise_invalid(name, array, f"of shape () or (rounds={rounds},)")
@@ -245,16 +246,16 @@ def limit_record(
     """The record of a run in the limit of a large dimension.
 
     Args:
-        schedule: the participation schedule, of the canaries alone unless there are real
-            clients ``beside`` them. With a `Trace`, canaries are average-case clients.
+        schedule: the participation schedule of the canaries, and of the real clients ``beside``
+            them. With a `Trace`, canaries are average-case clients.
         noise_multiplier: the noise multiplier z ≥ 0 of the clients' sum; > 0 unless there are
             real updates.
         delta: the target δ.
         num_canaries: the number of observed canaries k.
         unobserved: the number of unobserved canaries u.
-        beside: the number of real clients that follow the schedule besides the canaries, and
+        beside: the number of real clients besides the canaries. They follow the schedule, and
             are in the record's log; ``num_canaries`` is then the number of places of a
-            `CanaryLoad`.
+            `CanaryLoad`, some of which several canaries share. 0 for canaries alone.
         kept: the share of its rounds that a place keeps, see `CanaryLoad`.
         seed: the seed of participation and scores.
         setting: the further setting, see `LimitSetting`.
@@ -268,16 +269,9 @@ def limit_record(
     cohort_size = schedule.cohort_size(num_canaries)
     signal = _Signal.of(schedule.rounds, noise_multiplier, setting)
     law = schedule.law(beside or num_canaries)
-    log = auditing.ClientLog()
-    design = auditing.Design(task="limit")
-    places = schedule
-    load = None
+    rng_of_places = generator(seed, _PARTICIPATION)
     if beside:
-        cohorts = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
-        sizes = [len(cohort) for cohort in cohorts]
-        log = auditing.ClientLog(
-            np.concatenate(cohorts), np.cumsum([0, *sizes])
-        )
+        log = _client_log(schedule, beside, generator(seed, _CLIENTS))
         design = auditing.Design(
             task="limit",
             num_clients=beside,
@@ -292,14 +286,16 @@ def limit_record(
             round_share=kept,
             secret=law.hidden,
         )
-        places = load.place_schedule(schedule)
-    canary_rounds = presence(
-        places, num_canaries, generator(seed, _PARTICIPATION)
-    )
-    if load is not None:
-        canary_rounds = load.presence(
-            canary_rounds, generator(seed, _PARTICIPATION, 1)
+        places = presence(
+            load.place_schedule(schedule), num_canaries, rng_of_places
         )
+        canary_rounds = load.presence(
+            places, generator(seed, _PARTICIPATION, 1)
+        )
+    else:
+        log = auditing.ClientLog()
+        design = auditing.Design(task="limit")
+        canary_rounds = presence(schedule, num_canaries, rng_of_places)
     rng = generator(seed, _SCORES)
     means = signal.residual * signal.norms / cohort_size * np.sqrt(_DIM)
     displacement = signal.final_residual / cohort_size * np.sqrt(_DIM)
@@ -334,6 +330,15 @@ def limit_record(
     )
 
 
+def _client_log(
+    schedule: Schedule, clients: int, rng: np.random.Generator
+) -> auditing.ClientLog:
+    """A log of real clients that follow a schedule."""
+    cohorts = list(schedule.cohorts(clients, rng))
+    sizes = [len(cohort) for cohort in cohorts]
+    return auditing.ClientLog(np.concatenate(cohorts), np.cumsum([0, *sizes]))
+
+
 def round_noise_multiplier(of_sum: float, of_count: float) -> float:
     """The noise multiplier of a round that releases its sum and a noisy count.
 
@@ -350,25 +355,30 @@ def _cosines(
     rng: np.random.Generator,
     presence: Booleans | None = None,
 ) -> auditing.CanaryCosines:
-    """The cosines of ``count`` canaries; θ_0 is zero, so that θ_T is the displacement."""
-    rounds = rng.standard_normal((len(signal.residual), count))
+    """The cosines of ``count`` canaries; θ_0 is zero, so that θ_T is the displacement.
+
+    Without ``presence``, ``(T, count)``, the canaries take no part.
+    """
+    scores = rng.standard_normal((len(signal.residual), count))
     if signal.factor is not None:
-        rounds = signal.factor @ rounds
+        scores = signal.factor @ scores
     # A part of the final residual is from the rounds, and the excess is from real updates. The
     # excess is computed as a sum of differences, because the square root of 1 minus the rounds'
     # share would enlarge the rounding error.
-    weights = signal.residual * signal.steps / signal.final_residual
-    final = weights @ rounds / np.sqrt(1 - min(signal.excess, 0.0))
-    final += np.sqrt(max(signal.excess, 0.0)) * rng.standard_normal(count)
+    weights = signal.residual * signal.final / signal.final_residual
+    final_scores = weights @ scores / np.sqrt(1 - min(signal.excess, 0.0))
+    final_scores += np.sqrt(max(signal.excess, 0.0)) * rng.standard_normal(
+        count
+    )
     if presence is not None:
-        final += signal.steps / signal.final_residual @ presence
-        for row, present, residual in zip(
-            rounds, presence, signal.residual, strict=True
-        ):
-            row[present] += 1 / residual
-    rounds /= np.sqrt(_DIM)
-    final /= np.sqrt(_DIM)
-    return auditing.CanaryCosines(means=rounds, final=final, displacement=final)
+        final_scores += signal.final / signal.final_residual @ presence
+        for t, residual in enumerate(signal.residual):
+            scores[t, presence[t]] += 1 / residual
+    scores /= np.sqrt(_DIM)
+    final_scores /= np.sqrt(_DIM)
+    return auditing.CanaryCosines(
+        means=scores, final=final_scores, displacement=final_scores
+    )
 
 
 def _step_norms(means: Floats, signal: _Signal) -> Floats:
@@ -381,14 +391,16 @@ def _step_norms(means: Floats, signal: _Signal) -> Floats:
     decay = signal.server.momentum
     if signal.factor is None:
         # The means are orthogonal, and their squares add up.
-        squares = itertools.accumulate(
-            means**2, lambda total, square: decay**2 * total + square
-        )
-        norms = np.sqrt(np.fromiter(squares, np.float64))
+        norms = np.sqrt(_discounted_sums(means**2, decay**2))
     else:
-        vectors = itertools.accumulate(
-            means[:, None] * signal.factor,
-            lambda total, mean: decay * total + mean,
-        )
-        norms = np.array([np.linalg.norm(vector) for vector in vectors])
+        vectors = _discounted_sums(means[:, None] * signal.factor, decay)
+        norms = np.linalg.norm(vectors, axis=1)
     return signal.server.learning_rates * norms
+
+
+def _discounted_sums(values: Floats, decay: float) -> Floats:
+    """Each value plus ``decay`` times the sum before it, along the first axis."""
+    sums = values.copy()
+    for t in range(1, len(sums)):
+        sums[t] += decay * sums[t - 1]
+    return sums

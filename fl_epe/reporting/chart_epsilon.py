@@ -2,10 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
@@ -15,26 +14,33 @@ from fl_epe.auditing import (
     AuditedClient,
     AuditRecord,
     EpsilonEstimate,
+    LadderFit,
+    Scores,
+    Sees,
     seen_by,
 )
+from fl_epe.auditing.estimate import half_width
 from fl_epe.checks import Floats, Integers
 from fl_epe.reporting import charts
 from fl_epe.reporting.charts import PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON
+from fl_epe.reporting.summary import CONFIDENCE
 from fl_epe.wording import how_often, number
 
-_STEPS = 48  # points of a curve
-_GROUPS = 8  # largest number of groups of canaries
-_BARS = 60  # largest number of bars that count clients
-# The x-axis ends at so many times the median client's participations, or before.
-_FAR = 4.0
-_TICKS = 7  # largest number of ticks of the x-axis, besides 0
-# Share of the x-axis that each letter of a label takes on a narrow screen.
-_LETTER = 0.045
-# Labels fit between two ε that differ by more than this share of the largest ε drawn.
-_APART = 0.2
-# Number of powers of ten that are tried for the distance of ticks.
-_POWERS = 9
+_NUM_POINTS = 48  # points of a curve
+_MAX_GROUPS = 8  # groups of canaries
+_MAX_BARS = 60  # bars that count clients
+_MAX_TICKS = 7  # ticks of the x-axis, besides 0
+
+# The x-axis ends at the largest number of participations, or at this many times the median
+# client's.
+_MAX_TIMES_MEDIAN = 4.0
+
+# The space for the labels of the last points on a narrow screen, as a share of the x-axis.
+_LABEL_WIDTH = 0.2
+
+# Both labels fit between two ε that differ by more than this share of the largest ε drawn.
+_LABEL_HEIGHTS = 0.2
 
 
 def epsilon_chart(
@@ -67,7 +73,6 @@ def epsilon_chart(
             estimates[name] = estimate
     if not estimates:
         return None
-    first_estimate = next(iter(estimates.values()))
     client_counts = _client_counts(record)
     canary_counts = record.presence.sum(axis=0)
     largest_count = max(
@@ -75,48 +80,64 @@ def epsilon_chart(
         canary_counts.max(initial=0),
         client_counts.max(initial=0),
     )
-    end = min(largest_count, _FAR * client.participations)
-    squares = end * np.linspace(0, 1, _STEPS) ** 2  # curves are steep near 0
-    grid = np.union1d(squares, [client.participations])
-    drawn = [
-        _adversary_traces(record, client, answer, grid) for answer in answers
-    ]
-    drawn = [traces for traces in drawn if traces]
-    areas_first = itertools.chain.from_iterable(zip(*drawn, strict=True))
-    highest = max(y or 0.0 for area, *_ in drawn for y in area["y"])
-    median_client = _median_client_traces(answers[1], estimates, grid, highest)
-    traces = [*areas_first, *median_client]
+    end = min(largest_count, _MAX_TIMES_MEDIAN * client.participations)
+    traces = _traces(record, client, answers, estimates, end)
     panels: list[tuple[str, float, JSON]] = [
         ("ε", 6.0, {"rangemode": "tozero"})
     ]
     if len(client_counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         traces.append(_bars(client_counts[client_counts <= end], end))
-    letters = max(
-        len(number(estimate.epsilon)) for estimate in estimates.values()
-    )
-    step = next(
-        digit * 10**power
-        for power in range(_POWERS)
-        for digit in (1, 2, 5)
-        if end <= _TICKS * digit * 10**power
-    )
+    delta = next(iter(estimates.values())).delta
     return Chart(
         name="epsilon",
-        title=f"ε at δ = {first_estimate.delta:.2g} of one client, by how often it takes part",
+        title=f"ε at δ = {delta:.2g} of one client, by how often it takes part",
         caption=" ".join(
             _caption(times, answers, estimates, client_counts, end)
         ),
         alternative=f"A client that takes part {times}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(traces),
-        layout=charts.axes(
-            "participations",
-            *panels,
-            range=[0, (1 + _LETTER * letters) * end],
-            tickvals=np.arange(0, end + step / 1000, step).tolist(),
-        ),
+        layout=charts.axes("participations", *panels, **_x_axis(end)),
         may_be_logarithmic=True,
     )
+
+
+def _traces(
+    record: AuditRecord,
+    client: AuditedClient,
+    answers: tuple[Answer, Answer],
+    estimates: Mapping[str, EpsilonEstimate],
+    end: float,
+) -> list[JSON]:
+    """The traces of ε against participations, up to ``end``."""
+    # More points near 0, where curves are steep.
+    squares = end * np.linspace(0, 1, _NUM_POINTS) ** 2
+    grid = np.union1d(squares, [client.participations])
+    by_adversary = [
+        _adversary_traces(record, client, answer, grid) for answer in answers
+    ]
+    by_adversary = [traces for traces in by_adversary if traces]
+    # All areas are drawn first, so that they hide no curve.
+    traces = list(
+        itertools.chain.from_iterable(zip(*by_adversary, strict=True))
+    )
+    highest = max(y or 0.0 for area, *_ in by_adversary for y in area["y"])
+    traces += _median_client_traces(answers[1], estimates, grid, highest)
+    return traces
+
+
+def _x_axis(end: float) -> JSON:
+    """The range and ticks of an axis to ``end``, with space for the labels of points there."""
+    step = next(
+        digit * 10**power
+        for power in itertools.count()
+        for digit in (1, 2, 5)
+        if end <= _MAX_TICKS * digit * 10**power
+    )
+    return {
+        "range": [0, (1 + _LABEL_WIDTH) * end],
+        "tickvals": np.arange(0, end + step / 1000, step).tolist(),
+    }
 
 
 def _caption(
@@ -127,9 +148,8 @@ def _caption(
     end: float,
 ) -> Iterator[str]:
     """The sentences below the chart of a client that takes part ``times``, up to ``end``."""
-    confidence = next(iter(estimates.values())).confidence
     yield (
-        f"Lines are ε by what an adversary sees, with shaded {confidence:.0%} intervals; "
+        f"Lines are ε by what an adversary sees, with shaded {CONFIDENCE:.0%} intervals; "
         "open symbols are canaries, at the number of rounds that they took part in. Diamonds are "
         f"the client of the answer, which took part {times}, the median; triangles are what leaks "
         "of it at least."
@@ -138,7 +158,7 @@ def _caption(
     if any(estimate.epsilon > limit for estimate in estimates.values()):
         yield "An estimate above theory is so by chance."
     if any(answer.extrapolated for answer in answers):
-        yield "No canary took part so often."
+        yield "No canary took part as often."
     if len(client_counts):
         yield "Below are the clients of this run."
     not_drawn = int(np.sum(client_counts > end))
@@ -158,7 +178,7 @@ def _client_counts(record: AuditRecord) -> Integers:
 
 def _bars(counts: Integers, end: float) -> JSON:
     """A bar chart of the number of clients by their number of participations."""
-    width = 1 + int(np.ptp(counts)) // _BARS
+    width = 1 + int(np.ptp(counts)) // _MAX_BARS
     bins, clients = np.unique(counts // width, return_counts=True)
     return {
         "type": "bar",
@@ -179,7 +199,14 @@ def _median_client_traces(
     grid: Floats,
     highest: float,
 ) -> Iterator[JSON]:
-    """The curve of theory, and ε of the median client with labels that do not overlap."""
+    """The curve of theory, and ε of the median client with labels that do not overlap.
+
+    Args:
+        answer: the answer for an adversary who sees every round's model.
+        estimates: the estimate for each adversary, by its name.
+        grid: the numbers of participations of the curve.
+        highest: the largest ε drawn.
+    """
     delta = next(iter(estimates.values())).delta
     limit = charts.drawable(answer.analytical.epsilon)
     if math.isfinite(limit):
@@ -190,7 +217,7 @@ def _median_client_traces(
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
     epsilons = [estimate.epsilon for estimate in estimates.values()]
     larger = max(epsilons)
-    if len(epsilons) == 1 or np.ptp(epsilons) > _APART * highest:
+    if len(epsilons) == 1 or np.ptp(epsilons) > _LABEL_HEIGHTS * highest:
         larger_place = "bottom right"
         smaller_place = "top right"
     else:
@@ -225,7 +252,7 @@ def _adversary_traces(
         return ()
     view = seen_by(record, Adversary(sees))
     name = charts.view_name(sees, record)
-    color, dash, symbol = charts.LOOKS[sees]
+    color, dash, _ = charts.LOOKS[sees]
     client_size = client.expected_score(view)
     delta = estimate.delta
 
@@ -234,32 +261,6 @@ def _adversary_traces(
         growth = share if answer.adversary.sees_final else np.sqrt(share)
         return epsilon_of_shift(np.asarray(scale) * client_size * growth, delta)
 
-    sizes = view.expected_scores.observed
-    counts = scored_participations(record, len(sizes))
-    residuals = scores.deviates(fit.scale * sizes)
-    groups = [group for group in _groups(counts) if sizes[group].any()]
-    times = np.array([counts[group].mean() for group in groups])
-    energies = np.array([np.sum(sizes[group] ** 2) for group in groups])
-    shifts = np.array([residuals[group] @ sizes[group] for group in groups])
-    scales = fit.scale + shifts / energies
-    quantile = float(scipy.special.ndtri((1 + estimate.confidence) / 2))
-    half_widths = quantile * max(fit.width, 1.0) / np.sqrt(energies)
-    middle = epsilon(scales, times)
-    bars = charts.error_bars(
-        middle,
-        epsilon(scales - half_widths, times),
-        epsilon(scales + half_widths, times),
-        color,
-    )
-    hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
-    canaries = scatter(
-        "markers", times, middle, f"canaries, {name}", color, symbol, size=10
-    )
-    canaries |= {
-        "error_y": bars,
-        "customdata": [[len(group)] for group in groups],
-        "hovertemplate": f"{hover}<extra>{name}</extra>",
-    }
     traces = (
         charts.band(
             grid,
@@ -269,7 +270,9 @@ def _adversary_traces(
             color,
         ),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
-        canaries,
+        _canary_trace(
+            record, sees, fit, scores, view.expected_scores.observed, epsilon
+        ),
         scatter(
             "markers",
             [client.participations],
@@ -282,6 +285,53 @@ def _adversary_traces(
     return tuple(trace | {"meta": name} for trace in traces)
 
 
+def _canary_trace(
+    record: AuditRecord,
+    sees: Sees,
+    fit: LadderFit,
+    scores: Scores,
+    sizes: Floats,
+    epsilon: Callable[[ArrayLike, ArrayLike], Floats],
+) -> JSON:
+    """ε of each group of canaries by the group's own κ, with its interval.
+
+    Args:
+        record: the record.
+        sees: what the adversary sees.
+        fit: the fit of all canaries.
+        scores: the canaries' scores.
+        sizes: the canaries' expected scores.
+        epsilon: ε as a function of κ and of the number of participations.
+    """
+    counts = scored_participations(record, len(sizes))
+    residuals = scores.deviates(fit.scale * sizes)
+    groups = [group for group in _groups(counts) if sizes[group].any()]
+    times = np.array([counts[group].mean() for group in groups])
+    energies = np.array([np.sum(sizes[group] ** 2) for group in groups])
+    shifts = np.array([residuals[group] @ sizes[group] for group in groups])
+    scales = fit.scale + shifts / energies
+    half_widths = (
+        half_width(CONFIDENCE) * max(fit.width, 1.0) / np.sqrt(energies)
+    )
+    name = charts.view_name(sees, record)
+    color, _, symbol = charts.LOOKS[sees]
+    middle = epsilon(scales, times)
+    canaries = scatter(
+        "markers", times, middle, f"canaries, {name}", color, symbol, size=10
+    )
+    hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
+    return canaries | {
+        "error_y": charts.error_bars(
+            middle,
+            epsilon(scales - half_widths, times),
+            epsilon(scales + half_widths, times),
+            color,
+        ),
+        "customdata": [[len(group)] for group in groups],
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
+    }
+
+
 def _groups(counts: Integers) -> list[Integers]:
     """Groups of canaries with equal participations, or with similar ones to limit the number.
 
@@ -289,9 +339,9 @@ def _groups(counts: Integers) -> list[Integers]:
     """
     order = np.argsort(counts, kind="stable")[np.sum(counts == 0) :]
     ends = np.flatnonzero(np.diff(counts[order])) + 1
-    if len(ends) < _GROUPS:
+    if len(ends) < _MAX_GROUPS:
         return np.split(order, ends)
-    return np.array_split(order, _GROUPS)
+    return np.array_split(order, _MAX_GROUPS)
 
 
 def scored_participations(record: AuditRecord, count: int) -> Integers:

@@ -13,11 +13,13 @@ from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import EVERY, FINAL, PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON
-from fl_epe.reporting.summary import Summary
+from fl_epe.reporting.summary import CONFIDENCE, Summary
 from fl_epe.wording import counted, number, signed
 
-_MOST_ROUNDS = 200  # largest number of points of a curve
-# Color and dash of each series of the training.
+# The largest number of points of a curve.
+_MAX_POINTS = 200
+
+# The color and dash of each series of the training, by its name.
 _LOOKS = {
     "held out": (FINAL, "solid"),
     "training": (PLAIN, "dash"),
@@ -33,7 +35,7 @@ def run_charts(summary: Summary) -> list[Chart]:
     answers = summary.answers
     drawn = (
         epsilon_chart(record, answers),
-        rounds_chart(record, answers[1], summary.delta, summary.confidence),
+        rounds_chart(record, answers[1], summary.delta),
         scores_chart(record, answers),
         training_chart(record),
     )
@@ -41,11 +43,11 @@ def run_charts(summary: Summary) -> list[Chart]:
 
 
 def rounds_chart(
-    record: AuditRecord, answer: Answer, delta: float, confidence: float = 0.95
+    record: AuditRecord, answer: Answer, delta: float
 ) -> Chart | None:
     """Draws ε so far after each round, its time-uniform interval, and what theory allows."""
     by_round = epsilon_by_round(
-        record, delta, confidence=confidence, max_rounds=_MOST_ROUNDS
+        record, delta, confidence=CONFIDENCE, max_rounds=_MAX_POINTS
     )
     if not by_round:
         return None
@@ -63,9 +65,10 @@ def rounds_chart(
         ),
         scatter("lines", rounds, middle, "ε so far", EVERY, "solid"),
     ]
-    last = estimates[-1]
     limit = charts.drawable(answer.analytical.epsilon)
+    last = estimates[-1]
     knows_rounds = answer.analytical.knows_rounds
+    # Theory is drawn only if it is for the adversary of ε so far.
     is_alike = last.adversary and last.adversary.knows_rounds == knows_rounds
     if is_alike and math.isfinite(limit):
         shift = shift_of_epsilon(limit, last.delta)
@@ -76,22 +79,25 @@ def rounds_chart(
         else:
             name = "theory, at the end"
             shifts = np.full(len(rounds), shift)
-        theory = epsilon_of_shift(shifts, last.delta)
+        allowed = epsilon_of_shift(shifts, last.delta)
         traces.append(
-            scatter("lines", rounds, theory, name, charts.THEORY, "dot")
+            scatter("lines", rounds, allowed, name, charts.THEORY, "dot")
         )
-    later = high[len(high) // 2 :]  # the first intervals may be far wider
+    # The first intervals may be far wider than the others, and need not be seen whole.
+    later = high[len(high) // 2 :]
     highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
     return Chart(
         name="rounds",
         title="ε so far, after each round",
         caption="For an adversary who sees every round's model. The shaded intervals hold at all "
-        f"rounds at once ({confidence:.0%}), so that a run may be stopped by them; the "
+        f"rounds at once ({CONFIDENCE:.0%}), so that a run may be stopped by them; the "
         "answer's, for one look, is narrower."
-        + charts.left_out(record.rounds, "rounds", _MOST_ROUNDS),
+        + charts.left_out(record.rounds, "rounds", _MAX_POINTS),
         alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "
         f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
-        traces=tuple(trace | {"meta": charts.SEEN["all"]} for trace in traces),
+        traces=tuple(
+            trace | {"meta": charts.VIEW_NAMES["all"]} for trace in traces
+        ),
         layout=charts.axes(
             "round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})
         ),
@@ -109,7 +115,7 @@ def training_chart(record: AuditRecord) -> Chart | None:
         if len(values) != len(steps) or not len(finite) or np.ptp(finite) == 0:
             continue
         panels[title] = (title, 1.0, {"nticks": 5, "rangemode": "tozero"})
-        drawn = charts.spread_out(len(steps), _MOST_ROUNDS)
+        drawn = charts.spread_out(len(steps), _MAX_POINTS)
         curve = scatter(
             "lines",
             steps[drawn],
@@ -128,7 +134,7 @@ def training_chart(record: AuditRecord) -> Chart | None:
         name="training",
         title="How the training went",
         caption=f"{', '.join(panels).capitalize()} by round. These say how well the model learned, "
-        f"not how private it is.{charts.left_out(record.rounds, 'rounds', _MOST_ROUNDS)}",
+        f"not how private it is.{charts.left_out(record.rounds, 'rounds', _MAX_POINTS)}",
         alternative=f"Over {counted(record.rounds, 'round')}: {'; '.join(clauses)}.",
         traces=charts.in_legend_once(traces),
         layout=charts.axes("round", *panels.values()),

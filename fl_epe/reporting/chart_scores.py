@@ -2,16 +2,27 @@
 
 import numpy as np
 
-from fl_epe.auditing import Adversary, Answer, AuditRecord, seen_by
+from fl_epe.auditing import (
+    Adversary,
+    Answer,
+    AuditRecord,
+    LadderFit,
+    Scores,
+    Sees,
+    seen_by,
+)
+from fl_epe.checks import Floats
 from fl_epe.reporting import charts
 from fl_epe.reporting.chart_epsilon import scored_participations
 from fl_epe.reporting.charts import Chart, scatter
 from fl_epe.reporting.numbers import JSON
 from fl_epe.wording import number, signed
 
-# 95% of the scores are within so many standard deviations of the expected score.
-_WIDE = 1.96
-_MOST_NULL = 100  # largest number of unobserved canaries that are drawn
+# 95% of the scores are within this number of standard deviations of the fitted score.
+_BAND = 1.96
+
+# The largest number of unobserved canaries that are drawn.
+_MAX_NULL = 100
 
 
 def scores_chart(
@@ -19,7 +30,7 @@ def scores_chart(
 ) -> Chart | None:
     """Draws each canary's score against its expected score; ``None`` without scores."""
     traces = list[JSON]()
-    null_traces = []
+    null_traces = list[JSON]()
     clauses = list[str]()
     for answer in answers:
         fit = answer.fit
@@ -28,50 +39,19 @@ def scores_chart(
             continue
         sees = answer.adversary.sees
         name = charts.view_name(sees, record)
-        color, dash, symbol = charts.LOOKS[sees]
+        # Each adversary has a panel.
         of_adversary: JSON = {"yaxis": charts.panel(len(clauses)), "meta": name}
         sizes = seen_by(record, Adversary(sees)).expected_scores.observed
-        ends = np.array([0.0, float(sizes.max(initial=0.0))])
-        line = fit.scale * ends
-        label = f"{name}, κ = {signed(fit.scale)}"
-        chosen = charts.spread_out(len(sizes))
-        counts = scored_participations(record, len(sizes))
-        hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
-        points = scatter(
-            "markers",
-            sizes[chosen],
-            scores.observed[chosen],
-            name,
-            color,
-            symbol,
-        )
-        points |= {
-            "customdata": [[int(counts[canary])] for canary in chosen],
-            "showlegend": False,
-            "hovertemplate": f"{hover}<extra>{name}</extra>",
-        }
         traces += [
-            charts.band(ends, line - _WIDE, line + _WIDE, "band", color)
-            | of_adversary,
-            scatter("lines", ends, line, label, color, dash) | of_adversary,
-            points | of_adversary,
+            trace | of_adversary
+            for trace in _observed_traces(record, sees, fit, scores, sizes)
         ]
         if scores.unobserved is not None:
-            drawn = charts.spread_out(len(scores.unobserved), _MOST_NULL)
-            null = scores.unobserved[drawn]
-            null_trace = scatter(
-                "markers",
-                0 * null,
-                null,
-                "took no part",
-                charts.PLAIN,
-                "x",
-                size=6,
-            )
-            null_traces.append(null_trace | of_adversary)
+            null_traces.append(_null_trace(scores.unobserved) | of_adversary)
         clauses.append(
             f"{name}: scores of {len(sizes):,} canaries are {signed(fit.scale)} times the expected "
-            f"ones ({signed(fit.low)} to {signed(fit.high)}), and {number(fit.width)} about them"
+            f"ones ({signed(fit.low)} to {signed(fit.high)}), with a standard deviation of "
+            f"{number(fit.width)} about them"
         )
     if not clauses:
         return None
@@ -86,4 +66,57 @@ def scores_chart(
         alternative=f"{'; '.join(clauses)}.",
         traces=charts.in_legend_once([*traces, *null_traces]),
         layout=charts.axes("expected score", *panels, rangemode="tozero"),
+    )
+
+
+def _observed_traces(
+    record: AuditRecord,
+    sees: Sees,
+    fit: LadderFit,
+    scores: Scores,
+    sizes: Floats,
+) -> list[JSON]:
+    """The band, the line of slope κ, and the canaries that took part.
+
+    Args:
+        record: the record.
+        sees: what the adversary sees.
+        fit: the fit of κ.
+        scores: the canaries' scores.
+        sizes: the canaries' expected scores.
+    """
+    name = charts.view_name(sees, record)
+    color, dash, symbol = charts.LOOKS[sees]
+    ends = np.array([0.0, float(sizes.max(initial=0.0))])
+    line = fit.scale * ends
+    label = f"{name}, κ = {signed(fit.scale)}"
+    drawn = charts.spread_out(len(sizes))
+    counts = scored_participations(record, len(sizes))
+    hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
+    points = scatter(
+        "markers", sizes[drawn], scores.observed[drawn], name, color, symbol
+    )
+    points |= {
+        "customdata": [[int(counts[canary])] for canary in drawn],
+        "showlegend": False,
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
+    }
+    return [
+        charts.band(ends, line - _BAND, line + _BAND, "band", color),
+        scatter("lines", ends, line, label, color, dash),
+        points,
+    ]
+
+
+def _null_trace(null: Floats) -> JSON:
+    """The scores of the canaries that took no part."""
+    drawn = charts.spread_out(len(null), _MAX_NULL)
+    return scatter(
+        "markers",
+        np.zeros(len(drawn)),
+        null[drawn],
+        "took no part",
+        charts.PLAIN,
+        "x",
+        size=6,
     )

@@ -25,14 +25,14 @@ THEORY = "@theory"
 PLAIN = "@plain"
 """Roles of colors: the two adversaries, theory, and everything else."""
 
-SEEN = {"final": "final model", "all": "every round"}
-"""What an adversary sees, in words."""
+VIEW_NAMES: dict[Sees, str] = {"final": "final model", "all": "every round"}
+"""Short names of what an adversary sees, for tables and charts."""
 
 
 def view_name(sees: Sees, record: AuditRecord | None) -> str:
-    """What an adversary sees, as `SEEN`; the last model of a record may not be final."""
+    """The short name of what an adversary sees; the last model of a record may not be final."""
     if sees == "all" or record is None or record.findings.last_model_is_final:
-        return SEEN[sees]
+        return VIEW_NAMES[sees]
     return f"model after round {record.rounds}"
 
 
@@ -45,11 +45,16 @@ LOOKS = {
 MOST_POINTS = 300
 """Largest number of points of a scatter plot in a page."""
 
-_GAP = 0.07  # between panels, as a share of the height
-# An axis is logarithmic if the largest ε is more than so many times the smallest.
-_FAR = 30.0
+_TRANSPARENT = "rgba(0,0,0,0)"
+
+# The gap between panels, as a share of the height.
+_GAP = 0.07
+
+# With a larger ratio of the largest to the smallest ε, an axis is logarithmic.
+_MAX_LINEAR_RATIO = 30.0
+
 # Smaller ε are drawn at this value, so that a logarithmic axis can show them.
-_FLOOR = 1e-2
+_MIN_DRAWN = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +89,7 @@ class Chart:
         rows = list[JSON]()
         x_title = self.layout["xaxis"]["title"]["text"]
         for trace in self.traces:
-            y_axis = trace.get("yaxis", "y").replace("y", "yaxis")
-            y_title = self.layout[y_axis]["title"]["text"] or "row"
+            y_title = self.layout[axis_of(trace)]["title"]["text"] or "row"
             columns = {"series": trace["name"]}
             if "meta" in trace:
                 columns["adversary"] = trace["meta"]
@@ -99,13 +103,13 @@ class Chart:
                         np.subtract(middle, bars["arrayminus"])
                     )
                     columns["to"] = plain(np.add(middle, bars["array"]))
-            rows += [
-                {
-                    name: values if isinstance(values, str) else values[place]
+            for index in range(len(trace["x"])):
+                row = {
+                    # A text, such as the series, is the same for all points.
+                    name: values if isinstance(values, str) else values[index]
                     for name, values in columns.items()
                 }
-                for place in range(len(trace["x"]))
-            ]
+                rows.append(row)
         return rows
 
     @property
@@ -131,13 +135,12 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
             **x_axis,
         }
     }
-    unit = (1 - _GAP * (len(panels) - 1)) / sum(
-        height for _, height, _ in panels
-    )
+    total_height = sum(height for _, height, _ in panels)
+    unit = (1 - _GAP * (len(panels) - 1)) / total_height
     top = 1.0
-    for place, (title, height, properties) in enumerate(panels):
+    for index, (title, height, properties) in enumerate(panels):
         low = max(top - unit * height, 0.0)
-        layout[panel(place).replace("y", "yaxis")] = {
+        layout[_axis_name(panel(index))] = {
             "title": {"text": title},
             "domain": [round(low, 4), round(top, 4)],
             **properties,
@@ -146,11 +149,20 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
     return layout
 
 
-def panel(place: int) -> str:
-    """Name of the y-axis of a panel; panels are numbered from 0 at the top."""
-    if place:
-        return f"y{place + 1}"
+def panel(index: int) -> str:
+    """The y-axis of a panel as traces name it, such as "y2"; panel 0 is at the top."""
+    if index:
+        return f"y{index + 1}"
     return "y"
+
+
+def axis_of(trace: JSON) -> str:
+    """The y-axis of a trace as layouts name it, such as "yaxis2"."""
+    return _axis_name(trace.get("yaxis", "y"))
+
+
+def _axis_name(panel_name: str) -> str:
+    return panel_name.replace("y", "yaxis")
 
 
 def scatter(
@@ -160,7 +172,8 @@ def scatter(
     name: str,
     color: str,
     look: str,
-    **more: Any,
+    size: int = 9,
+    **properties: Any,
 ) -> JSON:
     """A trace of lines or markers.
 
@@ -171,12 +184,12 @@ def scatter(
         name: name of the trace.
         color: role of the color.
         look: the dash of lines, or the symbol of markers.
-        more: further properties of the trace, and the ``size`` of markers.
+        size: the size of markers.
+        properties: further properties of the trace.
     """
     if mode == "lines":
         style = {"line": {"color": color, "dash": look, "width": 2}}
     else:
-        size = more.pop("size", 9)
         style = {"marker": {"color": color, "symbol": look, "size": size}}
     return {
         "type": "scatter",
@@ -186,7 +199,7 @@ def scatter(
         "y": plain(np.ravel(y)),
         "hovertemplate": f"%{{x:.4g}}, %{{y:.4g}}<extra>{name}</extra>",
         **style,
-        **more,
+        **properties,
     }
 
 
@@ -194,14 +207,15 @@ def band(
     x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str
 ) -> JSON:
     """The area between two curves, which the legend does not name."""
-    there_and_back = np.append(np.ravel(x), np.ravel(x)[::-1])
-    upper_and_lower = np.append(high, np.ravel(low)[::-1])
+    # Along the upper curve, and back along the lower one.
+    corners_x = np.append(np.ravel(x), np.ravel(x)[::-1])
+    corners_y = np.append(high, np.ravel(low)[::-1])
     return scatter(
         "lines",
-        there_and_back,
-        upper_and_lower,
+        corners_x,
+        corners_y,
         name,
-        "rgba(0,0,0,0)",
+        _TRANSPARENT,
         "solid",
         showlegend=False,
         fill="toself",
@@ -232,6 +246,7 @@ def error_bars(
     return {
         "type": "data",
         "symmetric": False,
+        # plotly needs a length for each point.
         "array": [length or 0.0 for length in above],
         "arrayminus": [length or 0.0 for length in below],
         "color": color,
@@ -265,9 +280,11 @@ def answer_chart(
             allowed.append(drawable(answer.analytical.epsilon))
     if not names:
         return None
-    middle, low, high = np.maximum(ends, _FLOOR).T
-    is_far = middle.max() > _FAR * middle.min()
-    x_axis = {"type": "log"} if is_far else {"rangemode": "tozero"}
+    middle, low, high = np.maximum(ends, _MIN_DRAWN).T
+    if middle.max() > _MAX_LINEAR_RATIO * middle.min():
+        x_axis = {"type": "log"}
+    else:
+        x_axis = {"rangemode": "tozero"}
     epsilons = scatter(
         "markers", middle, [], "ε, interval", PLAIN, "circle", size=11
     )

@@ -1,6 +1,7 @@
-"""`client_leakage`: ε of every real client of a run, from its rounds and the canaries' κ.
+"""`client_leakage`: ε of every real client of a run, for adversaries who know its rounds.
 
-The adversary knows the client's rounds, which are read from the log.
+It is computed from the client's rounds in the log, and from the scale κ: the canaries' scores
+divided by their expected scores, as fitted to all canaries.
 """
 
 import dataclasses
@@ -15,7 +16,8 @@ from fl_epe.files import write_text
 from fl_epe.reporting.publish import columns_text
 from fl_epe.reporting.summary import Summary
 
-_BLOCK = 1000  # number of clients whose rounds are in memory at a time
+# The number of clients whose rounds are in memory at a time.
+_BLOCK = 1000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,9 +27,8 @@ class ClientLeakage:
     Attributes:
         ids: ids of the clients, ``(n,)``.
         participations: number of rounds of each client, ``(n,)``.
-        weights: mean weight of each client in its rounds, over the median weight, ``(n,)``.
-        epsilon: for each view of an adversary, ε of each client, ``(n,)``; NaN where it was not
-            measured.
+        weights: mean weight of each client in its rounds, divided by the median weight, ``(n,)``.
+        epsilon: ε of each client, ``(n,)``, by `Adversary.sees`; NaN where it was not measured.
     """
 
     ids: Integers
@@ -50,30 +51,33 @@ def client_leakage(summary: Summary) -> ClientLeakage:
     if not len(record.clients.ids):
         raise ValueError("Expected a record with clients: its log is empty.")
     ids, representatives, kind_of_client = _kinds(record)
-    kinds = len(representatives)
-    participations = np.zeros(kinds, np.int64)
-    weights = np.zeros(kinds)
+    num_kinds = len(representatives)
+    participations = np.zeros(num_kinds, np.int64)
+    total_weights = np.zeros(num_kinds)
     shifts = {
-        answer.adversary.sees: np.full(kinds, np.nan)
+        answer.adversary.sees: np.full(num_kinds, np.nan)
         for answer in summary.answers
     }
-    for start in range(0, kinds, _BLOCK):
+    for start in range(0, num_kinds, _BLOCK):
         block = slice(start, start + _BLOCK)
         shares = record.clients.shares_of(representatives[block])
         participations[block] = np.count_nonzero(shares, axis=0)
-        weights[block] = shares.sum(axis=0)
+        total_weights[block] = shares.sum(axis=0)
         for answer in summary.answers:
             if answer.fit is not None and answer.view is not None:
                 sizes = answer.view.expected_scores.of(shares)
                 shifts[answer.adversary.sees][block] = answer.fit.scale * sizes
-    weights /= np.maximum(participations, 1)
+    mean_weights = total_weights / np.maximum(participations, 1)
     epsilon = dict[str, Floats]()
     for sees, shift in shifts.items():
         epsilons = epsilon_of_shift(np.nan_to_num(shift), summary.delta)
         epsilons = np.where(np.isfinite(shift), epsilons, np.nan)
         epsilon[sees] = epsilons[kind_of_client]
     return ClientLeakage(
-        ids, participations[kind_of_client], weights[kind_of_client], epsilon
+        ids,
+        participations[kind_of_client],
+        mean_weights[kind_of_client],
+        epsilon,
     )
 
 
@@ -81,13 +85,14 @@ def _kinds(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
     """Groups clients into kinds: clients of one kind have the same rounds and weights.
 
     Returns:
-        The ids of all clients, the id of one client of each kind, and the kind of each client.
+        The ids of all clients, ``(n,)``; the id of one client of each kind; and the kind of each
+        client, ``(n,)``.
     """
     clients, rounds, weights = record.clients.rows()
     order = np.lexsort((rounds, clients))
     ids, starts = np.unique(clients[order], return_index=True)
     rows = np.stack([rounds, weights], axis=1)[order]
-    keys = [part.tobytes() for part in np.split(rows, starts[1:])]
+    keys = [client_rows.tobytes() for client_rows in np.split(rows, starts[1:])]
     kinds: dict[bytes, int] = {}
     kind_of_client = np.array(
         [kinds.setdefault(key, len(kinds)) for key in keys]

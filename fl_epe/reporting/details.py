@@ -12,13 +12,17 @@ from fl_epe.reporting.clients import ClientLeakage, client_leakage
 from fl_epe.reporting.numbers import interval
 from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
-from fl_epe.reporting.summary import Summary
+from fl_epe.reporting.summary import CONFIDENCE, Summary
 from fl_epe.wording import capitalized, counted, how_often, number
 
-# The heaviest client is named from so many times the median weight on.
-_HEAVY = 1.1
-# Names of the statistics of Andrew et al. (2024).
-_PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
+# The heaviest client is named if its weight is at least this many times the median weight.
+_MIN_HEAVY = 1.1
+
+# Statistics of Andrew et al. (2024), and their names.
+_PAPER_STATISTICS = {
+    "model": "cosine with the final model",
+    "maximum": "largest cosine",
+}
 
 
 def details(summary: Summary) -> list[tuple[str, list[str]]]:
@@ -31,6 +35,7 @@ def details(summary: Summary) -> list[tuple[str, list[str]]]:
 
 
 def _trust(summary: Summary) -> Iterator[str]:
+    """How well the scores fit their model, and how large the canaries' share is."""
     record = summary.record
     if record is None:
         return
@@ -45,38 +50,33 @@ def _trust(summary: Summary) -> Iterator[str]:
     if share is not None:
         yield (
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
-            f"(up to {auditing.MAX_CANARY_SHARE:.0%} is taken as harmless)."
+            f"(up to {auditing.MAX_CANARY_SHARE:.0%} counts as harmless)."
         )
-    idle = int((record.norms.means == 0).sum())
-    if idle:
-        yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
+    idle_rounds = int((record.norms.means == 0).sum())
+    if idle_rounds:
+        yield (
+            f"The model did not move in {idle_rounds} of {record.rounds} rounds, which show "
+            "nothing."
+        )
     yield from record.findings.noise
 
 
 def _fit(answer: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
+    """The fitted κ, its tests, the unobserved canaries, and the assumptions of the bound."""
     yield (
         f"scores are {fit.scale:.3g} ({fit.low:.3g} – {fit.high:.3g}) times as large as what the "
         f"canaries added predicts, and vary {fit.width:.2f} times as much as assumed."
     )
-    tests = (
-        (
-            fit.number,
-            "grow with the number of participations",
-            "they grew half as much",
-        ),
-        (
-            fit.time,
-            "do not depend on the time of participation",
-            "the first round left half",
-        ),
-    )
-    for test, assumption, alternative in tests:
-        if test is not None:
-            yield (
-                f"test that scores {assumption} as assumed: p = {test.p_value:.2g}. If "
-                f"{alternative}, a run of this load would show it at level 1% in "
-                f"{test.power:.0%} of cases."
-            )
+    if fit.number is not None:
+        yield (
+            "test that scores grow with the number of participations as assumed: "
+            f"{_p_value_and_power(fit.number, 'they grew half as much')}"
+        )
+    if fit.time is not None:
+        yield (
+            "test that scores do not depend on the time of participation, as assumed: "
+            f"{_p_value_and_power(fit.time, 'the first round left half')}"
+        )
     scores = answer.scores
     if scores is None:
         return
@@ -99,7 +99,15 @@ def _fit(answer: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
         )
 
 
+def _p_value_and_power(test: auditing.LadderTest, alternative: str) -> str:
+    return (
+        f"p = {test.p_value:.2g}. If {alternative}, a run of this load would show it at level 1% "
+        f"in {test.power:.0%} of cases."
+    )
+
+
 def _knowledge(summary: Summary) -> Iterator[str]:
+    """The adjacency and assumptions of theory, and what the adversaries know."""
     record = summary.record
     unit = summary.unit
     every_round = summary.answers[1].analytical
@@ -124,6 +132,7 @@ def _knowledge(summary: Summary) -> Iterator[str]:
 
 
 def _clients(summary: Summary) -> Iterator[str]:
+    """The clients' participations, and ε of the worst-case and of the heaviest client."""
     if summary.record is None:
         return
     try:
@@ -140,7 +149,8 @@ def _clients(summary: Summary) -> Iterator[str]:
         f"{counted(len(counts), 'client')} took part in {rounds}. Their ε differ by the number of "
         "their rounds, and by how much the noise and other clients hide them in these."
     )
-    for answer in summary.answers:
+    measured = [answer for answer in summary.answers if answer.fit is not None]
+    for answer in measured:
         epsilons = leakage.epsilon[answer.adversary.sees]
         if np.isfinite(epsilons).any():
             worst = int(np.nanargmax(epsilons))
@@ -150,11 +160,10 @@ def _clients(summary: Summary) -> Iterator[str]:
                 f"{_of_client(summary, leakage, worst, answer)}."
             )
     heaviest = int(np.argmax(leakage.weights))
-    if leakage.weights[heaviest] >= _HEAVY:
+    if leakage.weights[heaviest] >= _MIN_HEAVY:
         epsilons_in_words = [
             _of_client(summary, leakage, heaviest, answer)
-            for answer in summary.answers
-            if answer.fit is not None
+            for answer in measured
         ]
         yield (
             f"The heaviest client has {leakage.weights[heaviest]:.3g} times the median weight; "
@@ -167,45 +176,51 @@ def _clients(summary: Summary) -> Iterator[str]:
 def _of_client(
     summary: Summary,
     leakage: ClientLeakage,
-    place: int,
+    index: int,
     answer: auditing.Answer,
 ) -> str:
-    """ε of a client by the canaries' κ, its interval, and what theory allows, in words."""
+    """ε of a client by the canaries' κ, its interval, and what theory allows, in words.
+
+    Args:
+        summary: the summary of the run.
+        leakage: the leakage of its clients.
+        index: the index of the client in ``leakage``.
+        answer: an answer with a fit.
+    """
     record = summary.record
     fit = answer.fit
     view = answer.view
     assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
-    shares = record.clients.shares_of(leakage.ids[place : place + 1])
+    shares = record.clients.shares_of(leakage.ids[index : index + 1])
     client = auditing.AuditedClient(
-        float(leakage.participations[place]), shares
+        float(leakage.participations[index]), shares
     )
-    theory = auditing.analytical(
-        record.mechanism, client, summary.delta
-    ).epsilon
-    allowed = "no theory is known"
-    if theory is not None:
-        allowed = f"theory allows {number(theory)}"
+    limit = auditing.analytical(record.mechanism, client, summary.delta).epsilon
+    theory = "no theory is known"
+    if limit is not None:
+        theory = f"theory allows {number(limit)}"
     scales = np.maximum([fit.scale, fit.low, fit.high], 0.0)
     epsilons = epsilon_of_shift(
         scales * view.expected_scores.of(shares), summary.delta
     )
     epsilon, low, high = map(number, epsilons.tolist())
-    return f"{epsilon} ({low} – {high}; {allowed}) from {what_is_seen(answer, record)}"
+    return f"{epsilon} ({low} – {high}; {theory}) from {what_is_seen(answer, record)}"
 
 
 def _paper(summary: Summary) -> Iterator[str]:
+    """The estimates of Andrew et al. (2024)."""
     record = summary.record
     if record is None:
         return
     counts = record.presence.sum(axis=0)
-    for statistic, name in _PAPER.items():
+    for statistic, name in _PAPER_STATISTICS.items():
         try:
             estimate = auditing.epsilon_from_record(
                 record,
                 summary.delta,
                 statistic=statistic,
                 variance="fitted",
-                confidence=summary.confidence,
+                confidence=CONFIDENCE,
             )
         except ValueError as error:
             yield f"The paper's {name}: not measured, as {error}."
@@ -220,6 +235,7 @@ def _paper(summary: Summary) -> Iterator[str]:
 
 
 def _events(summary: Summary) -> Iterator[str]:
+    """The size of the run, its end, the audit's costs, the model's metrics, and faults."""
     record = summary.record
     if record is not None:
         yield (

@@ -21,7 +21,8 @@ from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.still import FIGURE_FORMATS, picture
 from fl_epe.reporting.summary import Summary
 
-# Positions after which a spreadsheet may read the text as a formula.
+# Positions from which on a spreadsheet may read text as a formula: before the signs that begin one,
+# at the beginning of the text and of each part that some locales read as a cell.
 _FORMULA = re.compile(
     r"(?:\A(?=[\t\r])|(?:\A|(?<=[;\t\r\n]))(?=[=+\-@＝＋－＠]))"
 )
@@ -30,7 +31,7 @@ _FORMULA = re.compile(
 def write_figures(
     summary: Summary, directory: Path, formats: Sequence[str] = ("svg",)
 ) -> list[Path]:
-    """Write every chart of the report as a picture, and its points as a CSV file.
+    """Write every chart of the report as a picture, its points as a CSV file, and ``scores.csv``.
 
     ``scores.csv`` has a row for each canary.
 
@@ -62,13 +63,13 @@ def write_figures(
         for ending in formats
     }
     directory.mkdir(parents=True, exist_ok=True)
-    return [
-        *(write_text(directory / name, text) for name, text in texts.items()),
-        *(
-            write_bytes(directory / name, file)
-            for name, file in pictures.items()
-        ),
+    written = [
+        write_text(directory / name, text) for name, text in texts.items()
     ]
+    written += [
+        write_bytes(directory / name, file) for name, file in pictures.items()
+    ]
+    return written
 
 
 def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
@@ -77,6 +78,7 @@ def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
     Scores are in standard deviations of the null distribution. Expected scores are known only
     up to a common factor if the record does not say what a canary adds.
     """
+    # First the observed canaries, then the unobserved ones.
     observed = record.num_canaries
     unobserved = record.unobserved.count
     canary_ids = np.arange(observed + unobserved)
@@ -98,6 +100,7 @@ def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
         if answer.scores is None:
             expected[:observed] = np.nan
         else:
+            # Some scores exist only for canaries that took part.
             all_have_scores = len(answer.scores.observed) == observed
             scored = np.flatnonzero(
                 record.presence.any(axis=0) | all_have_scores
@@ -133,11 +136,11 @@ def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """A value for a CSV file: text that a spreadsheet would read as a formula is quoted.
+    """A value for a CSV file, with single quotes where text could be read as a formula.
 
-    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage
-    return, unless the text is a number. It also goes in front of such a sign after a semicolon,
-    a tab or a line break, which separate cells in some locales.
+    A quote goes in front of text that begins with =, +, -, @, a tab or a carriage return, unless
+    the text is a number. It also goes in front of such a sign after a semicolon, a tab or a line
+    break, which separate cells in some locales.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""

@@ -18,6 +18,7 @@ from fl_epe.auditing import (
     AuditRecord,
     Evidence,
     LadderTest,
+    Sees,
     divergence,
     evidence_against_theory,
     ladder_fit,
@@ -32,7 +33,10 @@ from fl_epe.wording import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 
-SEES = {"final": "the final model", "all": "every round's model"}
+SEES: dict[Sees, str] = {
+    "final": "the final model",
+    "all": "every round's model",
+}
 """What an adversary sees, in words of a sentence."""
 
 
@@ -64,17 +68,13 @@ CODES: dict[str, Status] = {
     "stopped": "ok",
     "caveat": "ok",
 }
-"""Kinds of warnings, the most important first, with the status of a report that has one."""
+"""Kinds of warnings, the most important first, and the status of a report for each of them."""
 
 LEAST_PARAMETERS = 100
-"""With fewer parameters random directions overlap, and scores need not follow their model."""
+"""With fewer parameters, random directions overlap, and scores need not follow their model."""
 
 # With 12 parameters the 95% intervals of every round cover in only 80% of the runs.
 _TOO_FEW_PARAMETERS = 20
-_TOO_FEW_PARAMETERS_TEXT = (
-    "the model has {} parameters, in which random directions overlap more than "
-    "scores assume"
-)
 
 # Warnings that scores do not follow their model.
 _SCORE_MODEL_CODES = (
@@ -87,22 +87,22 @@ _SCORE_MODEL_CODES = (
     "strength",
 )
 
-# Confidence of a result that says an implementation is wrong, as of `assert_private`.
-_CONFIDENCE = 0.99
+# Confidence of the result that an implementation is wrong, as in `assert_private`.
+_FAULT_CONFIDENCE = 0.99
 
 # The same for an adversary for whom the accounting makes no claim.
-_CONFIDENCE_UNCLAIMED = 0.999
+_UNCLAIMED_CONFIDENCE = 0.999
 
-# Training partly reverses a client's contribution. In correct runs of small models κ and its
-# inverse stay below this ratio.
+# Training partly reverses a client's contribution. In correct runs of small models κ and 1/κ stay
+# below this ratio.
 _MAX_SCALE_RATIO = 1.5
 _CAUSES = (
     "the server's learning rate decays or its momentum or optimizer is another one than the audit "
     "was told, or updates are clipped again after averaging"
 )
-_COUNTERACTION_TEXT = (
-    "training takes back a part of what a client adds, "
-    "most of all in a small model, or where"
+_COUNTERACTION = (
+    "training takes back a part of what a client adds, most of all in a small model, "
+    "or where"
 )
 _REMEDY = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
 
@@ -126,6 +126,13 @@ class ReportWarning:
     def status(self) -> Status:
         """The status of a report with this warning as its most important one."""
         return CODES[self.code]
+
+
+def status_of(warnings: Sequence[ReportWarning]) -> Status:
+    """The status of the most important warning, which is the first; "ok" without warnings."""
+    if warnings:
+        return warnings[0].status
+    return "ok"
 
 
 def warnings_of(
@@ -160,7 +167,10 @@ def warnings_of(
     if (misfits and record.dim < LEAST_PARAMETERS) or (
         is_measured and record.dim < _TOO_FEW_PARAMETERS
     ):
-        text = _TOO_FEW_PARAMETERS_TEXT.format(record.dim)
+        text = (
+            f"the model has {record.dim} parameters, in which random directions overlap more than "
+            "scores assume"
+        )
         warnings.append(ReportWarning("size", text))
     order = list(CODES)
     unique = dict.fromkeys(warnings)
@@ -189,10 +199,10 @@ def _of_proof(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
     view = what_is_seen(answer, record)
     limit = number(answer.analytical.epsilon)
     proved = f"the least ε that is proved of {view} ({number(answer.proved)})"
-    confidence = _CONFIDENCE
+    confidence = _FAULT_CONFIDENCE
     if answer.adversary.sees_final:
         # The accounting is for every round's model.
-        confidence = _CONFIDENCE_UNCLAIMED
+        confidence = _UNCLAIMED_CONFIDENCE
     evidence = evidence_against_theory(
         record, answer.adversary, estimate.delta, confidence
     )
@@ -239,12 +249,12 @@ def _of_scores(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
         width = answer.fit.width
         yield ReportWarning(
             "width",
-            f"scores against {view} vary {width:.2f} times as much as is assumed",
+            f"scores against {view} vary {width:.2f} times as much as assumed",
         )
 
 
 def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
-    """A warning if κ's interval excludes 1, so that scores differ from what canaries added.
+    """A warning if the interval of κ excludes 1: scores are not as large as what canaries added.
 
     The final model is not tested, because training that forgets has the same effect in correct
     implementations.
@@ -256,7 +266,7 @@ def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
         or not view.expected_scores.scale_is_known
     ):
         return
-    fit = ladder_fit(view, None, _CONFIDENCE)
+    fit = ladder_fit(view, None, _FAULT_CONFIDENCE)
     if fit.low <= 1 <= fit.high:
         return
     text = (
@@ -264,69 +274,50 @@ def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
         f"they added should ({fit.low:.2f} – {fit.high:.2f}), as where "
     )
     if 1 / _MAX_SCALE_RATIO <= fit.scale <= _MAX_SCALE_RATIO:
-        yield ReportWarning("caveat", f"{text}{_COUNTERACTION_TEXT} {_CAUSES}")
+        yield ReportWarning("caveat", f"{text}{_COUNTERACTION} {_CAUSES}")
     else:
         yield ReportWarning("strength", f"{text}{_CAUSES}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _FitTest:
-    """A test of whether one κ fits all canaries, and the warning if it does not.
-
-    Attributes:
-        code: of the warning.
-        test: the test.
-        text: what it finds, as a clause.
-        ratio: `LadderFit.ratio` if the answer's ε already includes the effect; otherwise 1.
-    """
-
-    code: str
-    test: LadderTest
-    text: str
-    ratio: float = 1.0
-
-
-def _fit_tests(
-    record: AuditRecord, answers: Sequence[Answer]
-) -> Iterator[_FitTest]:
-    for answer in answers:
-        fit = answer.fit
-        if fit is None:
-            continue
-        scores = f"scores against {what_is_seen(answer, record)}"
-        if fit.number is not None:
-            text = f"{scores} do not grow with the number of participations as is assumed"
-            yield _FitTest("number", fit.number, text, fit.ratio)
-        if fit.time is not None:
-            text = f"{scores} depend on when canaries took part"
-            yield _FitTest("time", fit.time, text)
 
 
 def _of_tests(
     record: AuditRecord, answers: Sequence[Answer]
 ) -> Iterator[ReportWarning]:
-    """The tests of κ, at a joint level of 1%.
-
-    If scores do not grow as assumed, but ε is based on canaries that took part as often as the
-    client (`LadderFit.ratio`), the interval of ε is valid, and the warning is a caveat.
-    """
-    tests = list(_fit_tests(record, answers))
+    """Warnings if the tests of κ are significant, at a joint level of 1%."""
+    tests = [
+        test
+        for answer in answers
+        if answer.fit is not None
+        for test in (answer.fit.number, answer.fit.time)
+        if test is not None
+    ]
     level = _LEVEL / max(len(tests), 1)
-    for fit_test in tests:
-        test = fit_test.test
-        if not test.is_significant(level):
+    for answer in answers:
+        fit = answer.fit
+        if fit is None:
             continue
-        text = (
-            f"{fit_test.text} (by chance with probability {test.p_value:.1g})"
-        )
-        if fit_test.ratio == 1:
-            yield ReportWarning(fit_test.code, f"{text}; {_REMEDY}")
-        else:
-            yield ReportWarning(
-                "caveat",
-                f"{text}: canaries that took part as often as a client show up "
-                f"{fit_test.ratio:.2f} times as strongly as all, and ε follows them",
+        scores = f"scores against {what_is_seen(answer, record)}"
+        if fit.number is not None and fit.number.is_significant(level):
+            text = (
+                f"{scores} do not grow with the number of participations as assumed "
+                f"{_by_chance(fit.number)}"
             )
+            if fit.ratio == 1:
+                yield ReportWarning("number", f"{text}; {_REMEDY}")
+            else:
+                # ε is that of the canaries that took part as often as the client, so that its
+                # interval is valid.
+                yield ReportWarning(
+                    "caveat",
+                    f"{text}: canaries that took part as often as a client show up "
+                    f"{fit.ratio:.2f} times as strongly as all, and ε follows them",
+                )
+        if fit.time is not None and fit.time.is_significant(level):
+            text = f"{scores} depend on when canaries took part {_by_chance(fit.time)}"
+            yield ReportWarning("time", f"{text}; {_REMEDY}")
+
+
+def _by_chance(test: LadderTest) -> str:
+    return f"(by chance with probability {test.p_value:.1g})"
 
 
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[ReportWarning]:

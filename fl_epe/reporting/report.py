@@ -29,12 +29,17 @@ from fl_epe.reporting.summary import Summary, in_words, settings_of
 from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.wording import counted
 
-# A report fits on a screen of 24 lines of 80 letters, with the lines that a command adds.
-_MOST_WORDS = 186
-_MOST_LINES = 20
+# A report has at most 200 words, and fits on a screen of 24 lines of 80 letters. Both limits are
+# smaller here by what a command prints after it.
+_MAX_WORDS = 186
+_MAX_LINES = 20
+
+# The lines of the table, and the words of its title and headings.
 _TABLE_LINES = 5
-_HEADING_WORDS = 21  # words in the headings and the title of the table
-_WIDTH = 76  # letters of a line that is folded between words
+_HEADING_WORDS = 21
+
+# The letters of a line, as folding between words shortens it.
+_WIDTH = 76
 
 
 def write_report(summary: Summary, directory: Path) -> None:
@@ -77,13 +82,13 @@ def print_report(
     *,
     details: bool = False,
 ) -> None:
-    """Print the answer on one screen; red at the top if it is not to be relied on.
+    """Print the answer on one screen; its first sentence is red if the status is not "ok".
 
     Args:
         console: where to print.
         summary: the summary of the run.
         bullet: the sign before each warning.
-        details: whether to print all other text of the page too, under its questions.
+        details: whether to print the details of the page too, under their questions.
     """
 
     def say(text: str, style: str | None = None) -> None:
@@ -96,13 +101,16 @@ def print_report(
     say(first, None if summary.status == "ok" else "bold red")
     say(advice)
     title = sentences.table_title(summary)
-    console.print(plain_table(title, sentences.headings(summary), rows=rows))
+    console.print(plain_table(title, sentences.HEADINGS, rows=rows))
     if note:
         say(note, "dim")
-    extra = [*sentences.more_warnings(summary), *sentences.fault_lines(summary)]
+    warnings = [
+        *sentences.more_warnings(summary),
+        *sentences.fault_lines(summary),
+    ]
     if not details:
-        extra = _fitting(extra, f"{first} {advice} {note}", rows)
-    for text in extra:
+        warnings = _fitting(warnings, f"{first} {advice} {note}", rows)
+    for text in warnings:
         say(f"{bullet} {text}")
     if details:
         for question, lines in details_of(summary):
@@ -112,22 +120,30 @@ def print_report(
 
 
 def _fitting(
-    extra: list[str], above: str, rows: Sequence[Sequence[str]]
+    warnings: list[str], above: str, rows: Sequence[Sequence[str]]
 ) -> list[str]:
-    """The warnings that fit on the screen, and a note on how many do not."""
+    """The warnings that fit on the screen, and a note on how many do not.
+
+    Args:
+        warnings: all warnings.
+        above: the text above the warnings, without the table.
+        rows: the cells of the table.
+    """
     words = len(above.split()) + _HEADING_WORDS
     words += sum(len(cell.split()) for row in rows for cell in row)
+    # The text above is three paragraphs, each with one line that is not full.
     lines = math.ceil(len(above) / (_WIDTH - 1)) + 2 + _TABLE_LINES
-    for place, text in enumerate(extra):
+    for index, text in enumerate(warnings):
         words += len(text.split()) + 1
         lines += len(textwrap.wrap(text, _WIDTH))
-        if words > _MOST_WORDS or lines > _MOST_LINES:
-            hidden_warnings = counted(len(extra) - place, "more warning")
-            return [*extra[:place], f"{hidden_warnings} in the details."]
-    return extra
+        if words > _MAX_WORDS or lines > _MAX_LINES:
+            hidden = counted(len(warnings) - index, "more warning")
+            return [*warnings[:index], f"{hidden} in the details."]
+    return warnings
 
 
 def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
+    """The page, with the charts as still pictures and as data for plotly."""
     record = summary.record
     drawn = {
         chart.name: {"data": chart.traces, "layout": chart.layout}

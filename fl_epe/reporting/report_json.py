@@ -7,7 +7,7 @@ from fl_epe.checks import finite
 from fl_epe.reporting.details import details
 from fl_epe.reporting.numbers import JSON, as_json, finite_numbers
 from fl_epe.reporting.reliability import canary_share
-from fl_epe.reporting.summary import SMALL_DELTA, Summary
+from fl_epe.reporting.summary import CONFIDENCE, SMALL_DELTA, Summary
 
 SCHEMA = 1
 """Version of the format; it grows if a key changes its meaning, not if a key is added."""
@@ -20,10 +20,7 @@ def as_report(summary: Summary) -> JSON:
     def values(
         answers: Iterable[Answer], delta: float = summary.delta
     ) -> list[JSON]:
-        return [
-            answer_values(answer, delta, summary.confidence)
-            for answer in answers
-        ]
+        return [answer_values(answer, delta) for answer in answers]
 
     return {
         "schema": SCHEMA,
@@ -50,7 +47,7 @@ def as_report(summary: Summary) -> JSON:
     }
 
 
-def answer_values(answer: Answer, delta: float, confidence: float) -> JSON:
+def answer_values(answer: Answer, delta: float) -> JSON:
     """An answer as JSON values; ``unbounded`` has the names of its infinite numbers."""
     names = ("epsilon", "low", "high")
     numbers = {name: getattr(answer.estimate, name, None) for name in names}
@@ -67,7 +64,7 @@ def answer_values(answer: Answer, delta: float, confidence: float) -> JSON:
         "assumption": answer.analytical.assumption,
         "proof": answer.proof,
         "delta": delta,
-        "confidence": confidence,
+        "confidence": CONFIDENCE,
     }
 
 

@@ -13,18 +13,24 @@ from fl_epe.auditing import (
     Answer,
     AuditRecord,
     EpsilonDifference,
+    Sees,
     answers,
     epsilon_difference,
 )
 from fl_epe.checks import check_probability
-from fl_epe.reporting.charts import SEEN
+from fl_epe.reporting.charts import VIEW_NAMES
 from fl_epe.reporting.reliability import SEES
-from fl_epe.reporting.summary import Summary, settings_of, summarize
+from fl_epe.reporting.summary import (
+    CONFIDENCE,
+    Summary,
+    settings_of,
+    summarize,
+)
 from fl_epe.wording import signed
 
-_CONFIDENCE = 0.95  # confidence of the intervals
-# With more pairs, every run is compared with the first run only.
-_MOST_PAIRS = 15
+# With more pairs of runs, every run is compared with the first run only.
+_MAX_PAIRS = 15
+
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_RUNS = len(_LETTERS)
 """Largest number of runs in a comparison."""
@@ -54,19 +60,19 @@ class PairDifference:
     """ε of one run minus that of another, for one adversary.
 
     Attributes:
-        adversary: what the adversary sees, a key of `SEEN`.
+        adversary: what the adversary sees, "final" or "all".
         first: letter of the first run.
         second: letter of the second run.
         difference: the difference of their ε, with its interval.
     """
 
-    adversary: str
+    adversary: Sees
     first: str
     second: str
     difference: EpsilonDifference
 
-    def leak(self) -> tuple[str, str] | None:
-        """Letters of the run that leaks more and of the other; ``None`` if that is chance."""
+    def ranked(self) -> tuple[str, str] | None:
+        """The run that leaks more, and the other; ``None`` if the difference may be chance."""
         if not self.difference.larger_than_chance:
             return None
         if self.difference.low > 0:
@@ -80,13 +86,12 @@ class PairDifference:
         high = signed(self.difference.high, "+")
         size = f"{value} ({low} to {high})"
         pair = f"To an adversary who sees {SEES[self.adversary]}, {self.first} and {self.second}"
-        leak = self.leak()
-        if leak is None:
+        ranked = self.ranked()
+        if ranked is None:
             return f"{pair} cannot be told apart, ε differs by {size}."
-        leaky_run, less_leaky_run = leak
         return (
-            f"{pair} differ by more than chance, {leaky_run} leaks more than {less_leaky_run}: "
-            f"ε of {self.first} less that of {self.second} is {size}."
+            f"{pair} differ by more than chance, {ranked[0]} leaks more than {ranked[1]}: "
+            f"ε of {self.first} minus that of {self.second} is {size}."
         )
 
 
@@ -97,23 +102,20 @@ class RunsCompared:
     Attributes:
         runs: the runs, in the order in which they were named.
         delta: the δ of every ε.
-        confidence: the confidence of each run's intervals, and the simultaneous confidence of
-            all differences for one adversary.
         different: the settings that differ, by name, with a value for each run.
         differences: the differences between pairs of runs.
-        notes: what a reader has to know, in sentences.
+        notes: explanations and warnings, in sentences.
     """
 
     runs: tuple[ComparedRun, ...]
     delta: float
-    confidence: float
     different: dict[str, list[str]]
     differences: tuple[PairDifference, ...]
     notes: tuple[str, ...]
 
     @property
     def all_ok(self) -> bool:
-        """Whether every run's status is "ok"."""
+        """Whether the status of every run is "ok"."""
         return all(run.summary.status == "ok" for run in self.runs)
 
 
@@ -151,7 +153,7 @@ def compare_runs(
             different[name] = values
     differences = _differences(runs, delta)
     notes = tuple(_notes(runs, delta, differences))
-    return RunsCompared(runs, delta, _CONFIDENCE, different, differences, notes)
+    return RunsCompared(runs, delta, different, differences, notes)
 
 
 def independent(first: ComparedRun, second: ComparedRun) -> bool:
@@ -183,23 +185,25 @@ def _differences(
     diverged, has no difference.
     """
     pairs = list(itertools.combinations(runs, 2))
-    if len(pairs) > _MOST_PAIRS:
+    if len(pairs) > _MAX_PAIRS:
         # The first pairs are those of the first run.
         pairs = pairs[: len(runs) - 1]
-    error = (1 - _CONFIDENCE) / len(pairs)
-    by_level = dict[tuple[str, float], tuple[Answer, Answer]]()
+    error = (1 - CONFIDENCE) / len(pairs)
+    answers_at = dict[tuple[str, float], tuple[Answer, Answer]]()
     differences = []
-    for place, adversary in enumerate(SEEN):
+    for index, adversary in enumerate(VIEW_NAMES):
         for pair in pairs:
             are_independent = independent(*pair)
             # The interval of a dependent difference uses both intervals, so each gets half.
             level = 1 - error / (1 if are_independent else 2)
             for run in pair:
-                if (run.letter, level) not in by_level:
-                    by_level[run.letter, level] = answers(
+                if (run.letter, level) not in answers_at:
+                    answers_at[run.letter, level] = answers(
                         run.record, delta, level
                     )
-            first, second = (by_level[run.letter, level][place] for run in pair)
+            first, second = (
+                answers_at[run.letter, level][index] for run in pair
+            )
             if (
                 first.estimate is not None
                 and second.estimate is not None
@@ -222,19 +226,20 @@ def _notes(
     delta: float,
     differences: Sequence[PairDifference],
 ) -> list[str]:
-    lines = list[str]()
+    """Explanations and warnings, in sentences."""
+    notes = list[str]()
     if {run.record.delta for run in runs} != {delta}:
         deltas = ", ".join(
             f"{run.letter} {run.record.delta:.2g}" for run in runs
         )
-        lines.append(
+        notes.append(
             f"The runs were made for another δ ({deltas}). Every ε here was computed again at δ = "
             f"{delta:.2g}; --delta chooses another."
         )
     letters_by_question = dict[str, list[str]]()
     for run in runs:
         for warning in run.summary.warnings[:1]:
-            lines.append(
+            notes.append(
                 f"Run {run.letter} ({warning.status}): {warning.text}."
             )
         answer = run.summary.answers[1]
@@ -249,13 +254,13 @@ def _notes(
             f"{', '.join(letters)}: {question}"
             for question, letters in letters_by_question.items()
         )
-        lines.append(
+        notes.append(
             f"Runs that answer different questions are not compared. {questions}."
         )
     if differences:
-        lines.append(
-            "A difference is larger than chance if its interval leaves 0 out. All intervals of one "
-            f"adversary hold together {_CONFIDENCE:.0%} of the time (Bonferroni)."
+        notes.append(
+            "A difference is larger than chance if its interval excludes 0. All intervals of one "
+            f"adversary hold simultaneously with {CONFIDENCE:.0%} confidence (Bonferroni)."
         )
     dependent = dict.fromkeys(
         f"{pair.first} and {pair.second}"
@@ -263,12 +268,12 @@ def _notes(
         if not pair.difference.independent
     )
     if dependent:
-        lines.append(
-            f"Not known to be independent, as they share a seed or do not tell it: "
-            f"{', '.join(dependent)}. Their intervals hold whatever they share."
+        notes.append(
+            "Runs that share a seed, or whose seeds are not recorded, may be dependent: "
+            f"{', '.join(dependent)}. The intervals of their differences are valid all the same."
         )
-    lines.append(
+    notes.append(
         "ε is of the median client of each run. Estimates are no bounds: a run with a smaller ε "
         "need not be safer against another attack. Accuracies have no intervals here."
     )
-    return lines
+    return notes

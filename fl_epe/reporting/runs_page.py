@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
+from fl_epe.auditing import Answer
 from fl_epe.files import write_json, write_text
-from fl_epe.reporting.charts import SEEN, answer_chart
+from fl_epe.reporting.charts import VIEW_NAMES, answer_chart
 from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.publish import table_text
@@ -18,11 +19,12 @@ from fl_epe.reporting.report_json import answer_values, as_report
 from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
 from fl_epe.reporting.sentences import marked_cells
 from fl_epe.reporting.still import still
+from fl_epe.reporting.summary import CONFIDENCE
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import amount, sentence
 
-# The terminal shows so many settings that differ; the page shows all.
-_MOST_SETTINGS = 12
+# The largest number of differing settings in the terminal; the page shows all.
+_MAX_SETTINGS = 12
 
 
 def write_runs_compared(compared: RunsCompared, directory: Path) -> list[Path]:
@@ -51,7 +53,7 @@ def to_dict(compared: RunsCompared) -> dict[str, Any]:
     return {
         "schema": 1,
         "delta": compared.delta,
-        "confidence": compared.confidence,
+        "confidence": CONFIDENCE,
         "finding": result(compared),
         "runs": [
             {
@@ -88,34 +90,33 @@ def result(compared: RunsCompared) -> str:
         if len(measured) > 1:
             return "These runs do not answer one question, so their ε are not compared."
         return "Too few of these runs were measured to say which leaks more."
+    ranked_pairs = [pair.ranked() for pair in compared.differences]
+    if not any(ranked_pairs):
+        return "No two of these runs can be told apart: their ε differ by no more than chance."
     clauses = []
-    any_leak = False
     for adversary, view in SEES.items():
         pairs = [
             pair for pair in compared.differences if pair.adversary == adversary
         ]
         if not pairs:
             continue
-        leaks = [leak for leak in [pair.leak() for pair in pairs] if leak]
-        any_leak = any_leak or bool(leaks)
+        rankings = [pair.ranked() for pair in pairs]
+        ranked = [letters for letters in rankings if letters is not None]
         if len(pairs) > 1:
-            clause = f"{len(leaks)} of {len(pairs)} pairs of runs differ by more than chance"
-        elif leaks:
-            clause = f"run {leaks[0][0]} leaks more than run {leaks[0][1]}"
+            clause = f"{len(ranked)} of {len(pairs)} pairs of runs differ by more than chance"
+        elif ranked:
+            clause = "run {} leaks more than run {}".format(*ranked[0])
         else:
             clause = "the two runs cannot be told apart"
         clauses.append(f"to an adversary who sees {view}, {clause}")
-    if not any_leak:
-        return "No two of these runs can be told apart: their ε differ by no more than chance."
     return sentence("; ".join(clauses))
 
 
 _HEADINGS = ("rounds", "ε", "interval", "at least", "theory allows")
 
 
-def _answer_cells(run: ComparedRun, place: int) -> tuple[str, ...]:
+def _answer_cells(answer: Answer) -> tuple[str, ...]:
     """Participations of the client, ε, interval, lower bound and theory."""
-    answer = run.summary.answers[place]
     rounds = amount(answer.participations)
     if not answer.adversary.knows_rounds:
         rounds += " (secret)"
@@ -149,19 +150,19 @@ def print_runs_compared(console: Console, compared: RunsCompared) -> None:
         runs.add_row(run.letter, *_run_cells(run), style=style)
     letters = [run.letter for run in compared.runs]
     settings = plain_table("Settings that differ", ("setting", *letters))
-    for name, values in list(compared.different.items())[:_MOST_SETTINGS]:
+    for name, values in list(compared.different.items())[:_MAX_SETTINGS]:
         settings.add_row(name, *values)
     for column in (runs.columns[1], *settings.columns[1:]):
         column.no_wrap = False
         column.overflow = "fold"
     table = plain_table(
-        f"ε at δ = {compared.delta:.2g} of one client, {compared.confidence:.0%} intervals",
+        f"ε at δ = {compared.delta:.2g} of one client, {CONFIDENCE:.0%} intervals",
         ("adversary sees", "run", *_HEADINGS),
         left=2,
     )
-    for place, view in enumerate(SEEN.values()):
+    for index, view in enumerate(VIEW_NAMES.values()):
         for run in compared.runs:
-            cells = (run.letter, *_answer_cells(run, place))
+            cells = (run.letter, *_answer_cells(run.summary.answers[index]))
             table.add_row(view if run is compared.runs[0] else "", *cells)
         table.add_section()
     console.print(runs)
@@ -181,7 +182,7 @@ def _csv(compared: RunsCompared) -> str:
             for name in compared.different
         }
         for answer in run.summary.answers:
-            values = answer_values(answer, compared.delta, compared.confidence)
+            values = answer_values(answer, compared.delta)
             del values["unbounded"]
             row = {
                 "run": run.letter,
@@ -199,8 +200,8 @@ def _csv(compared: RunsCompared) -> str:
 def _page(compared: RunsCompared) -> str:
     chart = answer_chart(
         [
-            (f"{view}, {run.letter}", run.summary.answers[place])
-            for place, view in enumerate(SEEN.values())
+            (f"{view}, {run.letter}", run.summary.answers[index])
+            for index, view in enumerate(VIEW_NAMES.values())
             for run in compared.runs
         ],
         name="runs",
@@ -210,11 +211,18 @@ def _page(compared: RunsCompared) -> str:
     return render_page(
         "comparison.html.j2",
         compared=compared,
+        confidence=f"{CONFIDENCE:.0%}",
         result=result(compared),
         runs=[(run, _run_cells(run)) for run in compared.runs],
         rows=[
-            (view, [(run, _answer_cells(run, place)) for run in compared.runs])
-            for place, view in enumerate(SEEN.values())
+            (
+                view,
+                [
+                    (run.letter, _answer_cells(run.summary.answers[index]))
+                    for run in compared.runs
+                ],
+            )
+            for index, view in enumerate(VIEW_NAMES.values())
         ],
         headings=_HEADINGS,
         chart=chart,

@@ -7,34 +7,38 @@ from rich.console import Console
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, interval
-from fl_epe.reporting.reliability import ReportWarning, Status, refutation
-from fl_epe.reporting.sentences import CAVEAT, guess_limit, share
+from fl_epe.reporting.reliability import (
+    ReportWarning,
+    Status,
+    refutation,
+    status_of,
+)
+from fl_epe.reporting.sentences import CAVEAT, guess_limit, limit_in_words
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import number, sentence
 
-# From this overlap on, a warning says that ε of one canary without the others is larger. The
-# shift of that canary is larger by half of the overlap.
-_LARGE_OVERLAP = 0.02
-# Canaries of one release cannot have a larger overlap, but for chance.
-_LARGEST_OVERLAP = 1.2
+# The smallest overlap that is worth a warning: ε of a canary without the others has a shift that is
+# larger by half of the overlap.
+_MIN_OVERLAP = 0.02
+
+# The largest overlap of canaries of one release, with a margin for chance. With more, the canaries
+# were not in one release.
+_MAX_OVERLAP = 1.2
 
 
 def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
-    """What makes the answer unreliable or changes its reading, the most important first."""
+    """Why the answer is unreliable or needs an explanation, the most important reason first."""
     warnings = []
     estimate = scores.estimate
     evidence = scores.evidence
     if evidence is not None and evidence.violated:
-        text = f"{refutation(evidence)}, claimed {number(evidence.claimed)}"
-        warnings.append(
-            ReportWarning(
-                "exceeds-theory", f"more leaks than is claimed ({text})"
-            )
+        text = (
+            f"more leaks than is claimed ({refutation(evidence)}, claimed "
+            f"{number(evidence.claimed)})"
         )
+        warnings.append(ReportWarning("exceeds-theory", text))
     if estimate is None:
-        warnings.append(
-            ReportWarning("not-measured", f"no estimate: {scores.refusal}")
-        )
+        warnings.append(ReportWarning("not-measured", str(scores.refusal)))
     else:
         if (scores.proved or 0.0) > estimate.high:
             text = (
@@ -45,7 +49,7 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
         if scores.refusal is not None:
             warnings.append(ReportWarning("width", scores.refusal))
     overlap = scores.overlap or 0.0
-    if _LARGE_OVERLAP <= overlap <= _LARGEST_OVERLAP:
+    if _MIN_OVERLAP <= overlap <= _MAX_OVERLAP:
         text = (
             f"if all {scores.observed} canaries took part in the same release, they are "
             f"{min(overlap, 1):.0%} of its energy and hide each other: ε of one alone is larger"
@@ -56,38 +60,32 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
 
 def score_status(scores: ScoreSummary) -> Status:
     """The status of the most important warning, or "ok"."""
-    warnings = score_warnings(scores)
-    if warnings:
-        return warnings[0].status
-    return "ok"
+    return status_of(score_warnings(scores))
 
 
 def score_sentences(scores: ScoreSummary) -> list[str]:
-    """The first warning and how exposed a canary is, and whether the claim is refuted."""
+    """How exposed a canary is, after the most important warning; and the result for the claim."""
     status = score_status(scores)
     estimate = scores.estimate
-    if estimate is None:
-        clause = "how exposed a canary is was not measured"
-        caveat = ""
-    else:
-        condition = "if they are Gaussian, " if scores.assumes_gaussian else ""
-        clause = (
-            f"by these scores, {condition}this attack guesses right "
-            f"{share(guess_limit(estimate.high, scores.delta))} whether one canary took part "
-            f"(ε ≈ {number(estimate.epsilon)}, interval up to {number(estimate.high)})"
-        )
-        caveat = f" {CAVEAT}."
-    if status == "ok":
-        first = sentence(clause) + caveat
-    else:
+    first = ""
+    if status != "ok":
         warning = score_warnings(scores)[0].text
-        first = f"{status.capitalize()}, as {warning}: {clause}.{caveat}"
-        if status == "not measured":
-            first = sentence(warning)
-    return [first, _of_claim(scores)]
+        first = f"{status.capitalize()}, as {warning}"
+    if estimate is None:
+        return [sentence(first), _of_claim(scores)]
+    condition = "if they are Gaussian, " if scores.assumes_gaussian else ""
+    limit = limit_in_words(guess_limit(estimate.high, scores.delta))
+    exposure = (
+        f"by these scores, {condition}this attack guesses right {limit} whether one canary took "
+        f"part (ε ≈ {number(estimate.epsilon)}, interval up to {number(estimate.high)})"
+    )
+    if first:
+        exposure = f"{first}: {exposure}"
+    return [f"{sentence(exposure)} {CAVEAT}.", _of_claim(scores)]
 
 
 def _of_claim(scores: ScoreSummary) -> str:
+    """Whether the claim is refuted, in a sentence."""
     evidence = scores.evidence
     if evidence is None:
         return "Nothing is claimed; --claim tests an ε that is."
@@ -171,6 +169,7 @@ def print_scores(
 
 
 def _details(scores: ScoreSummary) -> Iterator[str]:
+    """The other estimates and bounds, and tests of normality, in sentences."""
     for estimate in scores.estimates:
         epsilon = number(estimate.epsilon)
         yield f"{estimate.method}: ε = {epsilon} ({interval(estimate)})."

@@ -11,6 +11,7 @@ Examples:
 
 import math
 import textwrap
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.checks import finite
 from fl_epe.reporting.charts import answer_cells, view_name
 from fl_epe.reporting.reliability import what_is_seen
-from fl_epe.reporting.summary import SMALL_DELTA, Summary
+from fl_epe.reporting.summary import CONFIDENCE, SMALL_DELTA, Summary
 from fl_epe.wording import counted, number, sentence
 
 LITTLE = 0.75
@@ -28,78 +29,47 @@ LITTLE = 0.75
 SOME = 0.95
 """Up to this `guess_limit`, the leakage counts as "some"; above, as "a lot"."""
 
-
-def size_of_updates(summary: Summary) -> str:
-    """How large the canaries' updates are, in words."""
-    record = summary.record
-    clips = (
-        record is not None and np.isfinite(record.mechanism.clip_norms).any()
-    )
-    if clips:
-        return "as large as clipping allows"
-    return "of a client's size"
-
-
-def scope(summary: Summary) -> str:
-    """What is measured about the data of clients and what is not, without the full stop."""
-    views = [
-        answer.view for answer in summary.answers if answer.view is not None
-    ]
-    rare = ""
-    if not all(view.noise_prevails() for view in views):
-        rare = (
-            "A client whose update avoids the directions of all others (a rare word's) is hidden "
-            "by the noise alone, and leaks more, up to what theory allows. "
-        )
-    return (
-        f"Measured are random updates, {size_of_updates(summary)}, known to the adversary. Clients "
-        "whose updates are smaller, or not to be guessed, leak less; how much less is not "
-        f"measured. {rare}ε is of all that one {summary.unit} contributes together: what leaks "
-        "about one person or record in it is not measured. It tells what clipping, noise and "
-        "schedule let through, not whether this training data is easy to attack"
-    )
-
-
-def about_run(summary: Summary) -> str:
-    """The run: its task, number of clients, rounds, end, and metric on held-out data."""
-    record = summary.record
-    facts = [f"Task: {summary.task or 'not named'}"]
-    if record is not None:
-        if record.design.num_clients is not None:
-            clients = counted(record.design.num_clients, "client")
-            if summary.unit != "client":
-                clients += f", each one {summary.unit}"
-            facts.append(clients)
-        facts.append(counted(record.rounds, "round"))
-        ended = record.provenance.ended
-        if ended:
-            facts.append(f"ended {ended[:16].replace('T', ' ')} UTC")
-        else:
-            facts.append("date not recorded")
-    for name, value in summary.held_out()[:1]:
-        facts.append(f"{name} on held-out data {value}")
-    return " · ".join(facts)
-
-
 CAVEAT = "Stronger attacks may find more"
 """A warning beside every measured ε, which is that of one attack."""
+
+ADVISE = "fl-epe advise noise"
+"""The command that finds the noise for a target ε."""
+
+HEADINGS = (
+    "adversary sees",
+    "ε",
+    f"{CONFIDENCE:.0%} interval",
+    f"at least ({CONFIDENCE:.0%})",
+    "theory allows",
+)
+"""The headings of the table."""
 
 ALWAYS = "practically always"
 """How often a guess is right, in words, if at most one in a million is wrong."""
 
-_INSTEAD = {
+# A larger `guess_limit` is `ALWAYS`.
+_CERTAIN = 1 - 1e-6
+
+# The rounding error of a percentage that has few digits already.
+_ROUNDING = 1e-9
+
+# The largest ε whose exponential does not overflow.
+_MAX_EPSILON = 700.0
+
+# The largest number of letters of a warning, and of a fault, in a terminal.
+_MAX_WARNING = 230
+_MAX_FAULT = 160
+
+# The run with which a client's run is compared, for each adjacency.
+_COMPARED_RUNS = {
     "zero-out": "zeros in the same run (zero-out adjacency)",
     "add-or-remove": "the same run without it (add-or-remove adjacency)",
 }
 
-_CERTAIN = 1 - 1e-6  # a larger limit is `ALWAYS`
-_LONGEST = 230  # letters of a warning in a terminal
-_LONGEST_FAULT = 160  # letters of a fault in a terminal
-_LARGEST_EPSILON = 700.0  # the exponential of a larger one would overflow
-
+# What to do about the most important warning, by its code.
 _ADVICE = {
     "diverged": "Fix the training, and measure again before anything is published.",
-    "not-measured": "Do not take the run for private: fix what is named, and run again.",
+    "not-measured": "Do not take the run for private: fix the problem above, and run again.",
     "steps": "Fix the steps, and measure again before the model is published.",
     "exceeds-theory": "Look for the defect in clipping, noise or sampling before the model is "
     "published.",
@@ -111,9 +81,7 @@ _ADVICE = {
     "load": "Measure again with fewer canaries, or with more clients.",
     "learning": "Train until the model learns, and measure again.",
 }
-ADVISE = "fl-epe advise noise"
-_DECIDES = "whoever answers for the data decides"
-_RELY = "Rely on the least ε that is proved, and on no estimate, until the reason is found."
+_OTHER_ADVICE = "Rely on the least ε that is proved, and on no estimate, until the reason is found."
 
 
 def guess_limit(epsilon: float, delta: float) -> float:
@@ -122,15 +90,16 @@ def guess_limit(epsilon: float, delta: float) -> float:
     ``(e^ε + δ) / (e^ε + 1)``: no test of an (ε, δ)-DP mechanism has false alarms and misses
     that sum to less than ``2(1 − δ)/(1 + e^ε)``.
     """
-    return 1 - (1 - delta) / (1 + math.exp(min(epsilon, _LARGEST_EPSILON)))
+    return 1 - (1 - delta) / (1 + math.exp(min(epsilon, _MAX_EPSILON)))
 
 
-def share(limit: float) -> str:
-    """A limit of guesses in words, with enough digits to distinguish it from certainty."""
+def limit_in_words(limit: float) -> str:
+    """A `guess_limit` in words, with enough digits to distinguish it from certainty."""
     if limit > _CERTAIN:
         return ALWAYS
+    # As many decimals as distinguish the percentage from 100%.
     digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
-    percent = math.ceil(100 * limit * 10**digits - 1e-9) / 10**digits
+    percent = math.ceil(100 * limit * 10**digits - _ROUNDING) / 10**digits
     return f"in at most {percent:.{digits}f}% of cases"
 
 
@@ -153,7 +122,7 @@ def first_sentence(summary: Summary) -> str:
     if status == "ok":
         return sentence(clause) + caveat
     warning = summary.warnings[0]
-    text = textwrap.shorten(warning.text, _LONGEST, placeholder=" …")
+    text = textwrap.shorten(warning.text, _MAX_WARNING, placeholder=" …")
     unit = summary.full_unit
     if status == "diverged":
         clause = f"the numbers below, of one {unit}, are not those of a model that learned"
@@ -172,13 +141,13 @@ def exposure(summary: Summary) -> str:
         if estimate is None:
             continue
         upper = _upper_end(answer)
-        how_right = share(guess_limit(upper, summary.delta))
+        how_often_right = limit_in_words(guess_limit(upper, summary.delta))
         if (
-            how_right == ALWAYS
+            how_often_right == ALWAYS
             and guess_limit(estimate.low, summary.delta) < LITTLE
         ):
             # The interval is too wide for a narrower statement.
-            how_right = f"between a blind guess and {how_right}"
+            how_often_right = f"between a blind guess and {how_often_right}"
         source = what_is_seen(answer, summary.record)
         if not answer.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
@@ -186,9 +155,9 @@ def exposure(summary: Summary) -> str:
         if upper != estimate.epsilon:
             limit = "theory ≤" if upper < estimate.high else "up to"
             numbers += f", {limit} {number(upper)}"
-        if not clauses and ALWAYS not in how_right:
+        if not clauses and ALWAYS not in how_often_right:
             numbers += "; blind guess: 50%"
-        clauses.append(f"{how_right} from {source} ({numbers})")
+        clauses.append(f"{how_often_right} from {source} ({numbers})")
     if not clauses:
         return ""
     return (
@@ -211,7 +180,7 @@ def _upper_end(answer: Answer) -> float:
 def rounds_of(answer: Answer, summary: Summary) -> str:
     """How often the client of an answer takes part, in words that follow "in"."""
     if not math.isfinite(answer.participations):
-        return "nobody knows how many rounds"
+        return "an unknown number of rounds"
     rounds = counted(answer.participations, "round")
     if not answer.adversary.knows_rounds:
         return f"{rounds} on average, drawn in secret"
@@ -224,7 +193,7 @@ def rounds_of(answer: Answer, summary: Summary) -> str:
 def what_to_do(summary: Summary) -> str:
     """Advice in one sentence, which is never that a model may be published."""
     if summary.status != "ok":
-        return _ADVICE.get(summary.warnings[0].code, _RELY)
+        return _ADVICE.get(summary.warnings[0].code, _OTHER_ADVICE)
     final, every = (
         guess_limit(_upper_end(answer), summary.delta)
         for answer in summary.answers
@@ -240,22 +209,14 @@ def what_to_do(summary: Summary) -> str:
     if every > SOME or every > LITTLE >= final:
         return (
             f"Keep the rounds' models secret, as they leak more than the final one; {noise} if "
-            f"that one leaks too much, which {_DECIDES}."
+            "that one leaks too much, which the data owner decides."
         )
     if final > LITTLE:
-        return sentence(f"{noise} if that is too much, which {_DECIDES}")
-    return f"Little was found; whether it is little enough, {_DECIDES}."
-
-
-def headings(summary: Summary) -> tuple[str, ...]:
-    """The headings of the table."""
-    level = f"{summary.confidence:.0%}"
+        return sentence(
+            f"{noise} if that is too much, which the data owner decides"
+        )
     return (
-        "adversary sees",
-        "ε",
-        f"{level} interval",
-        f"at least ({level})",
-        "theory allows",
+        "Little was found; whether it is little enough, the data owner decides."
     )
 
 
@@ -291,24 +252,28 @@ def table_title(summary: Summary) -> str:
 
 def table_note(summary: Summary) -> str:
     """The client and adversary of the ε in the table, and the meaning of its marks."""
-    answers = summary.answers
-    every_round = answers[1]
+    every_round = summary.answers[1]
     if not math.isfinite(every_round.participations):
         return ""
-    if summary.unit in ("example", "record"):
-        of_client = ""
-    else:
+    of_client = ""
+    if summary.unit not in ("example", "record"):
         of_client = " (not one record's)"
-    rounds = rounds_of(every_round, summary)
-    instead = _INSTEAD[every_round.analytical.adjacency]
     if every_round.adversary.knows_rounds:
         knows = " and rounds"
     else:
         knows = ", not its rounds"
+    compared_run = _COMPARED_RUNS[every_round.analytical.adjacency]
     text = (
-        f"ε compares one {summary.unit}'s random updates{of_client} in {rounds}, "
-        f"{size_of_updates(summary)}, with {instead}. The adversary knows its updates{knows}."
+        f"ε compares one {summary.unit}'s random updates{of_client} in "
+        f"{rounds_of(every_round, summary)}, {size_of_updates(summary)}, with {compared_run}. The "
+        f"adversary knows its updates{knows}."
     )
+    return " ".join([text, *_remarks(summary)])
+
+
+def _remarks(summary: Summary) -> Iterator[str]:
+    """The meaning of single numbers and marks of the table, in sentences."""
+    answers = summary.answers
     measured = [
         (answer, answer.estimate)
         for answer in answers
@@ -318,26 +283,27 @@ def table_note(summary: Summary) -> str:
         estimate.epsilon > (answer.analytical.epsilon or math.inf)
         for answer, estimate in measured
     ):
-        text += " Estimates may exceed theory by chance."
+        yield "Estimates may exceed theory by chance."
     if any(
         not answer.proved and estimate.low == 0 < estimate.epsilon
         for answer, estimate in measured
     ):
-        text += " An interval from 0 shows neither a leak nor its absence."
+        yield "An interval from 0 shows neither a leak nor its absence."
     if marked_cells(answers[0])[3].endswith("*"):
-        text += " * As every round's."
-    extrapolated = any(answer.extrapolated for answer in answers)
-    if extrapolated and summary.record is not None:
-        largest = int(summary.record.presence.sum(axis=0).max())
-        rounds = counted(largest, "round")
-        text += f" † Extrapolated from canaries (synthetic clients) in at most {rounds}."
+        yield "* As every round's."
+    is_extrapolated = any(answer.extrapolated for answer in answers)
+    if is_extrapolated and summary.record is not None:
+        largest_count = int(summary.record.presence.sum(axis=0).max())
+        yield (
+            "† Extrapolated from canaries (synthetic clients) in at most "
+            f"{counted(largest_count, 'round')}."
+        )
     if summary.at_small_delta and measured:
         final, every = map(answer_cells, summary.at_small_delta)
-        text += (
-            f" At δ = {SMALL_DELTA:.0e}, usual in larger runs: ε ≈ {final[0]} and "
-            f"{every[0]} (theory: {every[3]})."
+        yield (
+            f"At δ = {SMALL_DELTA:.0e}, usual in larger runs: ε ≈ {final[0]} and {every[0]} "
+            f"(theory: {every[3]})."
         )
-    return text
 
 
 def more_warnings(summary: Summary) -> list[str]:
@@ -358,16 +324,65 @@ def fault_lines(summary: Summary) -> list[str]:
     lines = [f"{line}."]
     if summary.faults:
         fault = textwrap.shorten(
-            summary.faults[0], _LONGEST_FAULT, placeholder=" …"
+            summary.faults[0], _MAX_FAULT, placeholder=" …"
         )
         lines.append(f"The first fault: {fault}")
     return lines
 
 
+def size_of_updates(summary: Summary) -> str:
+    """How large the canaries' updates are, in words."""
+    record = summary.record
+    if record is not None and np.isfinite(record.mechanism.clip_norms).any():
+        return "as large as clipping allows"
+    return "of a client's size"
+
+
+def scope(summary: Summary) -> str:
+    """What is measured about the data of clients and what is not, without the full stop."""
+    views = [
+        answer.view for answer in summary.answers if answer.view is not None
+    ]
+    rare = ""
+    if not all(view.noise_prevails() for view in views):
+        rare = (
+            "A client whose update avoids the directions of all others (a rare word's) is hidden "
+            "by the noise alone, and leaks more, up to what theory allows. "
+        )
+    return (
+        f"Measured are random updates, {size_of_updates(summary)}, known to the adversary. Clients "
+        "whose updates are smaller, or cannot be guessed, leak less; how much less is not "
+        f"measured. {rare}ε is of all that one {summary.unit} contributes together: what leaks "
+        "about one person or record in it is not measured. It tells what clipping, noise and "
+        "schedule let through, not whether this training data is easy to attack"
+    )
+
+
+def about_run(summary: Summary) -> str:
+    """The run: its task, number of clients, rounds, end, and metric on held-out data."""
+    record = summary.record
+    facts = [f"Task: {summary.task or 'not named'}"]
+    if record is not None:
+        if record.design.num_clients is not None:
+            clients = counted(record.design.num_clients, "client")
+            if summary.unit != "client":
+                clients += f", each one {summary.unit}"
+            facts.append(clients)
+        facts.append(counted(record.rounds, "round"))
+        ended = record.provenance.ended
+        if ended:
+            facts.append(f"ended {ended[:16].replace('T', ' ')} UTC")
+        else:
+            facts.append("date not recorded")
+    for name, value in summary.held_out()[:1]:
+        facts.append(f"{name} on held-out data {value}")
+    return " · ".join(facts)
+
+
 def meaning(summary: Summary) -> list[str]:
     """The meaning of ε for a guess, and of each kind of number, in sentences."""
     scale = [
-        f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}"
+        f"{limit_in_words(guess_limit(epsilon, summary.delta))} at ε = {epsilon}"
         for epsilon in (1, 3)
     ]
     assumes = ""
@@ -377,12 +392,12 @@ def meaning(summary: Summary) -> list[str]:
             f"; it assumes {BOUNDS[proof].assumption} ({BOUNDS[proof].theorem})"
         )
     return [
-        f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
+        f"A guess whether one {summary.unit} took part, if yes and no are equally likely "
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
-        "enough is for whoever answers for the data to decide.",
+        "enough, the data owner decides.",
         "ε is an estimate of what this attack achieves. A stronger one may achieve more: up to "
         "what theory allows, if clipping and noise are implemented as claimed. An estimate is "
-        "above that by chance, or because they are not. ε is at least what stands under "
-        f'"at least", with {summary.confidence:.0%} confidence{assumes}. δ is the small '
+        "above that by chance, or because they are not. ε is at least the number under "
+        f'"at least", with {CONFIDENCE:.0%} confidence{assumes}. δ is the small '
         "probability with which ε need not hold.",
     ]

@@ -16,6 +16,7 @@ Examples:
 import dataclasses
 import io
 import math
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,12 +40,12 @@ WHO: dict[SiloAdversary, str] = {
 """The adversaries, in words."""
 
 READING = (
-    "Every step, by the accountant: what theory allows whoever sees every step of the silo's"
-    " training. It holds for all that is made of the steps.",
+    "Every step, by the accountant: what theory allows an adversary who sees every step of the"
+    " silo's training. It holds for all that is made of the steps.",
     "Linear limit: ε by the claimed noise if gradients did not depend on the model. It is exact"
     " only there, and no upper bound.",
     "Measured are canaries with random gradients, which hardly change how training goes on. A real"
-    " record may be remembered less or more.",
+    " record may leak less or more.",
     "Stronger attacks may find more. A silo that lies about itself is not detected.",
     "A record is one row of the data: several rows that belong together leak more.",
 )
@@ -54,7 +55,7 @@ HEADINGS = ("seen by", "ε (interval)", "at least", "every step", "linear limit"
 """The headings of a silo's table."""
 
 UNNAMED = "this silo"
-"""What a silo without a name is called in its own report."""
+"""The name of a silo without a name, in its own report."""
 
 _NUMBERS = ("epsilon", "low", "high", "proved", "theory", "linear_limit")
 # Characters that a metric's name cannot have.
@@ -68,7 +69,7 @@ def silos_text(
 
     Args:
         answers: the answers of silos with different names.
-        faults: what else went wrong, in sentences without a full stop.
+        faults: faults of the federation, in sentences without a full stop.
     """
     console = Terminal(
         file=io.StringIO(), width=80, color_system=None, highlight=False
@@ -92,7 +93,7 @@ def write_silos_report(
 
     Args:
         answers: the answers of silos with different names.
-        faults: what else went wrong, in sentences without a full stop.
+        faults: faults of the federation, in sentences without a full stop.
         directory: where to write; created if it is missing.
     """
     report = silos_json(answers, faults)
@@ -119,10 +120,10 @@ def silos_json(
         dataclasses.replace(answer, silo=answer.silo or UNNAMED)
         for answer in answers
     ]
-    lines = [(answer.silo, line) for answer in answers for line in answer.lines]
     defects = [
-        f"{silo}: more leaks to {WHO[line.adversary]} than theory allows"
-        for silo, line in lines
+        f"{answer.silo}: more leaks to {WHO[line.adversary]} than theory allows"
+        for answer in answers
+        for line in answer.lines
         if line.exceeds_theory
     ]
     defects += [
@@ -130,12 +131,13 @@ def silos_json(
         for answer in answers
         for fault in answer.faults
     ]
+    lines = [line for answer in answers for line in answer.lines]
     status = "ok"
     if defects:
         status = "faulty"
-    elif all(line.epsilon is None for _, line in lines):
+    elif all(line.epsilon is None for line in lines):
         status = "not measured"
-    elif faults or any(line.doubts for _, line in lines):
+    elif faults or any(line.doubts for line in lines):
         status = "unreliable"
     return {
         "schema": SILO_SCHEMA,
@@ -149,10 +151,11 @@ def silos_json(
 
 
 def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
-    """Why lines are not measured, and what is doubtful: each text once, with its silos.
+    """Why lines are not measured, doubts, and notes: each text once, with its silos.
 
-    A text that applies to some of a silo's adversaries only has their names, too.
+    A text that applies only to some of a silo's adversaries also has their names.
     """
+    # By the text, and the names of adversaries after the silos.
     silos_by_note: dict[tuple[str, str], list[str]] = {}
     for answer in answers:
         adversaries_by_text: dict[str, list[str]] = {}
@@ -172,6 +175,7 @@ def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
 
 
 def _values(answer: SiloAnswer) -> JSON:
+    """An answer as JSON values, without what the report has elsewhere or must not have."""
     values: JSON = as_json(answer)
     # Faults and notes have keys of their own, and the number of records does not leave the silo.
     for name in ("faults", "notes", "records"):
@@ -197,9 +201,8 @@ def _lines(
 
 def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
     """What theory allows for each unit and δ, and the largest ε of each adversary."""
-    for unit, delta in dict.fromkeys(
-        (answer.unit, answer.delta) for answer in answers
-    ):
+    pairs = dict.fromkeys((answer.unit, answer.delta) for answer in answers)
+    for unit, delta in pairs:
         comparable = [
             answer
             for answer in answers
@@ -233,11 +236,11 @@ def _allowed(answers: Sequence[SiloAnswer]) -> str:
             unknown.append(answer.silo)
     clauses = []
     if limits:
-        silo = max(limits, key=lambda name: limits[name])
-        if limits[silo] < math.inf:
+        silo, limit = max(limits.items(), key=operator.itemgetter(1))
+        if limit < math.inf:
             clauses.append(
-                f"is at most {number(limits[silo])} (in {silo}), if clipping, sampling and noise "
-                "are as claimed"
+                f"is at most {number(limit)} (in {silo}), if clipping, sampling and noise are as "
+                "claimed"
             )
         else:
             clauses.append(f"is not bounded in {silo}")
@@ -250,10 +253,11 @@ def _largest(lines: dict[str, SiloLine]) -> str:
     """The largest ε of the silos with these lines, in words."""
     clauses = []
     silo = max(lines, key=lambda name: lines[name].epsilon or 0.0)
-    if lines[silo].epsilon is not None:
-        epsilon, proved, _, _ = line_cells(lines[silo])
+    largest = lines[silo]
+    if largest.epsilon is not None:
+        epsilon, proved, _, _ = line_cells(largest)
         where = f"most in {silo}" if len(lines) > 1 else f"in {silo}"
-        at_least = f", at least {proved}" if lines[silo].proved else ""
+        at_least = f", at least {proved}" if largest.proved else ""
         clauses.append(f"{where}, ε ≈ {epsilon}{at_least}")
     unmeasured = [name for name, line in lines.items() if line.epsilon is None]
     if unmeasured:
@@ -277,9 +281,8 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
 def silo_title(answer: SiloAnswer) -> str:
     """The title of a silo's table: its name, unit, δ, confidence, and the size of the audit."""
     silo = answer.silo or UNNAMED
-    if answer.canaries is None:
-        canaries = ""
-    else:
+    canaries = ""
+    if answer.canaries is not None:
         canaries = f", {answer.canaries} canaries"
     return (
         f"{silo}: one {answer.unit}, δ = {answer.delta:.2g}, {100 * answer.confidence:.3g}%"
@@ -293,13 +296,15 @@ def silo_metrics(answers: Sequence[SiloAnswer]) -> dict[str, float]:
     For the server, "silos-server-epsilon-north" is ε of the silo north, and
     "silos-server-epsilon" is the largest ε.
     """
-    are_alike = len({(answer.unit, answer.delta) for answer in answers}) == 1
+    are_comparable = (
+        len({(answer.unit, answer.delta) for answer in answers}) == 1
+    )
     metrics = dict[str, float]()
     for adversary in SEEN_OF_SILOS:
         name = f"silos-{adversary}-epsilon"
         for silo, line in _lines(answers, adversary).items():
             if line.epsilon is not None:
                 metrics[f"{name}-{_NOT_IN_NAMES.sub('_', silo)}"] = line.epsilon
-                if are_alike:
+                if are_comparable:
                     metrics[name] = max(line.epsilon, metrics.get(name, 0.0))
     return metrics

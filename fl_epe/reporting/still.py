@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fl_epe.reporting.charts import Chart
+from fl_epe.reporting.charts import Chart, axis_of
 from fl_epe.reporting.numbers import JSON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fl_epe.checks import Floats
 
 # Colors on white; except in areas, each has a contrast of at least 4.5 to 1.
 PALETTE = {
@@ -46,21 +49,32 @@ _SIDES: dict[str, tuple[int, Any]] = {
 # Sizes in inches: in print, two pictures stand side by side, and their text must be readable.
 _WIDTH = 5.0
 _HEIGHT = 4.0
-_MARGIN_HEIGHT = 1.6  # of a picture with a row for each name
+
+# The height of a picture with a row for each name: of all but its rows, and of each row.
+_MARGIN_HEIGHT = 1.6
 _ROW_HEIGHT = 0.4
-_DPI = 200  # resolution of a PNG
-# An axis from 0 on shows negative values only if they are below so many times the highest value.
+
+# The resolution of a PNG, in dots per inch.
+_DPI = 200
+
+# With more entries than this, the legend has two columns.
+_MAX_IN_COLUMN = 3
+
+# An axis from 0 shows negative values only if they are below this share of the highest value.
 _NEGATIVE_SHARE = -0.06
+
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "svg.fonttype": "none",
     "svg.hashsalt": "fl-epe",
 }
+
 # The metadata of each file format, without a date or a version.
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
 }
+
 FIGURE_FORMATS = tuple(_METADATA)
 """All file formats of figures."""
 
@@ -74,56 +88,60 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
         titled: whether the picture has a title, as it needs outside of a page.
     """
     import matplotlib
-    from matplotlib.figure import Figure
 
-    layout = chart.layout
-    y_axes = [name for name in layout if name.startswith("y")]
-    height = _HEIGHT
-    first_values = chart.traces[0]["y"]
-    has_named_rows = isinstance(first_values[0], str)
-    if has_named_rows:
-        height = _MARGIN_HEIGHT + _ROW_HEIGHT * len(first_values)
+    buffer = io.BytesIO()
+    metadata = _METADATA[ending] | {"Title": chart.title}
     # The picture depends neither on a matplotlibrc nor on settings of the caller.
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        figure = Figure(
-            figsize=(_WIDTH, height), dpi=_DPI, layout="constrained"
-        )
-        grid = figure.subplots(
-            len(y_axes),
-            sharex=True,
-            squeeze=False,
-            height_ratios=[np.ptp(layout[name]["domain"]) for name in y_axes],
-        )
-        panels = grid[:, 0]
-        for trace in chart.traces:
-            y_axis = trace.get("yaxis", "y").replace("y", "yaxis")
-            _draw(panels[y_axes.index(y_axis)], trace)
-        for name, panel in zip(y_axes, panels, strict=True):
-            _finish_axis(panel, "y", layout[name])
-            panel.spines[["top", "right"]].set_visible(False)
-        _finish_axis(panels[-1], "x", layout["xaxis"])
-        figure.align_ylabels()
+        figure = _figure(chart)
         if titled:
             figure.suptitle(chart.title, fontsize=10.5)
-        labels = [
-            label
-            for panel in panels
-            for label in panel.get_legend_handles_labels()[1]
-        ]
-        figure.legend(
-            loc="outside lower center",
-            ncols=2 if len(labels) > 3 else 1,
-            fontsize=8.5,
-            frameon=False,
-        )
-        buffer = io.BytesIO()
-        metadata = _METADATA[ending] | {"Title": chart.title}
         figure.savefig(buffer, format=ending, metadata=metadata)
     if ending == "svg":
         return _with_stable_ids(buffer.getvalue())
     return buffer.getvalue()
+
+
+def _figure(chart: Chart) -> Figure:
+    """The panels of a chart, and its legend."""
+    from matplotlib.figure import Figure
+
+    layout = chart.layout
+    y_axes = [name for name in layout if name.startswith("y")]
+    first_values = chart.traces[0]["y"]
+    has_named_rows = isinstance(first_values[0], str)
+    height = _HEIGHT
+    if has_named_rows:
+        height = _MARGIN_HEIGHT + _ROW_HEIGHT * len(first_values)
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
+    grid = figure.subplots(
+        len(y_axes),
+        sharex=True,
+        squeeze=False,
+        height_ratios=[np.ptp(layout[name]["domain"]) for name in y_axes],
+    )
+    panels = grid[:, 0]
+    for trace in chart.traces:
+        _draw(panels[y_axes.index(axis_of(trace))], trace)
+    for name, panel in zip(y_axes, panels, strict=True):
+        _finish_axis(panel, "y", layout[name])
+        panel.spines[["top", "right"]].set_visible(False)
+    _finish_axis(panels[-1], "x", layout["xaxis"])
+    figure.align_ylabels()
+    labels = [
+        label
+        for panel in panels
+        for label in panel.get_legend_handles_labels()[1]
+    ]
+    figure.legend(
+        loc="outside lower center",
+        ncols=2 if len(labels) > _MAX_IN_COLUMN else 1,
+        fontsize=8.5,
+        frameon=False,
+    )
+    return figure
 
 
 def _with_stable_ids(svg: bytes) -> bytes:
@@ -132,8 +150,8 @@ def _with_stable_ids(svg: bytes) -> bytes:
     Matplotlib derives their ids from coordinates, whose last bits differ between two calls.
     """
     ids = dict.fromkeys(re.findall(rb'<clipPath id="(\w+)"', svg))
-    for number, name in enumerate(ids):
-        svg = svg.replace(name, b"clip-%d" % number)
+    for number, clip_id in enumerate(ids):
+        svg = svg.replace(clip_id, b"clip-%d" % number)
     return svg
 
 
@@ -144,14 +162,15 @@ def still(chart: Chart) -> str:
 
 
 def _draw(axes: Axes, trace: JSON) -> None:
+    """Draw one trace: bars, an area, a curve, or markers."""
     x = np.array(trace["x"], np.float64)
     y = trace["y"]
     if not isinstance(y[0], str):
         y = np.array(y, np.float64)
+    label = trace["name"] if trace.get("showlegend", True) else "_"
     if trace["type"] == "bar":
         axes.bar(x, y, trace["width"], color=PALETTE[trace["marker"]["color"]])
-        return
-    if "fill" in trace:
+    elif "fill" in trace:
         axes.fill(
             x,
             y,
@@ -159,7 +178,23 @@ def _draw(axes: Axes, trace: JSON) -> None:
             alpha=trace["opacity"],
             lw=0,
         )
-        return
+    elif trace["mode"] == "lines":
+        curve = trace["line"]
+        axes.plot(
+            x,
+            y,
+            color=PALETTE[curve["color"]],
+            linestyle=_DASHES[curve["dash"]],
+            label=label,
+        )
+    else:
+        _draw_markers(axes, trace, x, y, label)
+
+
+def _draw_markers(
+    axes: Axes, trace: JSON, x: Floats, y: Any, label: str
+) -> None:
+    """Draw markers with their error bars and the texts beside them."""
     for letter in "xy":
         bars = trace.get(f"error_{letter}")
         if bars:
@@ -168,17 +203,10 @@ def _draw(axes: Axes, trace: JSON) -> None:
             }
             color = PALETTE[bars["color"]]
             axes.errorbar(x, y, fmt="none", ecolor=color, lw=2, **lengths)
-    label = trace["name"] if trace.get("showlegend", True) else "_"
-    if trace["mode"] == "lines":
-        curve = trace["line"]
-        color = PALETTE[curve["color"]]
-        axes.plot(
-            x, y, color=color, linestyle=_DASHES[curve["dash"]], label=label
-        )
-        return
     marker = trace["marker"]
     color = PALETTE[marker["color"]]
     symbol = marker["symbol"].removesuffix("-open")
+    is_open = symbol != marker["symbol"]
     axes.plot(
         x,
         y,
@@ -186,16 +214,16 @@ def _draw(axes: Axes, trace: JSON) -> None:
         linestyle="",
         marker=_SYMBOLS[symbol],
         markersize=0.7 * marker["size"],
-        markerfacecolor=color if symbol == marker["symbol"] else "none",
+        markerfacecolor="none" if is_open else color,
         label=label,
     )
-    for place, text in enumerate(trace.get("text", ())):
-        vertical, horizontal = trace["textposition"][place].split()
+    for index, text in enumerate(trace.get("text", ())):
+        vertical, horizontal = trace["textposition"][index].split()
         y_offset, vertical_alignment = _SIDES[vertical]
         x_offset, horizontal_alignment = _SIDES[horizontal]
         axes.annotate(
             text,
-            (x[place], y[place]),
+            (x[index], y[index]),
             (x_offset, y_offset),
             textcoords="offset points",
             va=vertical_alignment,

@@ -28,12 +28,25 @@ from fl_epe.auditing import (
     answers,
 )
 from fl_epe.reporting.numbers import JSON
-from fl_epe.reporting.reliability import ReportWarning, Status, warnings_of
+from fl_epe.reporting.reliability import (
+    SEES,
+    ReportWarning,
+    Status,
+    status_of,
+    warnings_of,
+)
 
-_LARGE_DELTA = 1e-4  # above, ε is also given at `SMALL_DELTA`
+CONFIDENCE = 0.95
+"""The confidence of a report's intervals (two-sided) and lower bounds (one-sided)."""
+
 SMALL_DELTA = 1e-5
 """A δ that is usual in larger runs."""
-_NOT_SETTINGS = ("task", "num_canaries", "chance_accuracy", "chance_loss")
+
+# With a larger δ, ε is also given at `SMALL_DELTA`.
+_LARGE_DELTA = 1e-4
+
+# Values of a record's design that are not shown as settings, or are shown by another name.
+_NOT_SHOWN = ("task", "num_canaries", "chance_accuracy", "chance_loss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +56,14 @@ class Summary:
     Attributes:
         answers: the answers for an adversary who sees the final model, and for one who sees
             every round's model.
-        warnings: what makes the answers unreliable or changes their reading, the most important
-            first.
+        warnings: reasons why the answers are unreliable or need an explanation, the most
+            important first.
         delta: the target δ of every ε.
-        confidence: the confidence of the intervals (two-sided) and of the lower bounds
-            (one-sided).
         record: the record of the run; ``None`` if there is none.
         rounds_known: if rounds are secret, the answers for adversaries who know them; else
             empty.
         at_small_delta: the answers at δ = 10⁻⁵, if δ is far above; else empty.
-        faults: first messages about what went wrong: lost updates, rounds without an audit.
+        faults: the first messages about faults, such as lost updates or rounds without an audit.
         fault_counts: the number of faults of each kind.
         plan: what the audit was planned to do, in sentences.
         settings: the settings of the run, as JSON values.
@@ -61,7 +72,6 @@ class Summary:
     answers: tuple[Answer, Answer]
     warnings: tuple[ReportWarning, ...]
     delta: float
-    confidence: float = 0.95
     record: AuditRecord | None = None
     rounds_known: tuple[Answer, ...] = ()
     at_small_delta: tuple[Answer, ...] = ()
@@ -73,9 +83,7 @@ class Summary:
     @property
     def status(self) -> Status:
         """The status of the most important warning, or "ok"."""
-        if self.warnings:
-            return self.warnings[0].status
-        return "ok"
+        return status_of(self.warnings)
 
     @property
     def exit_status(self) -> int:
@@ -106,10 +114,10 @@ class Summary:
     def metrics(self) -> dict[str, float | str]:
         """The status, and the finite numbers of the answers by their names in metrics."""
         metrics = answer_metrics(self.answers).items()
-        finite = {
+        finite_metrics = {
             name: value for name, value in metrics if math.isfinite(value)
         }
-        return {"status": self.status, **finite}
+        return {"status": self.status, **finite_metrics}
 
     def faults_by_kind(self) -> list[tuple[str, int]]:
         """The kinds of faults that happened and their numbers, the most frequent first."""
@@ -137,9 +145,10 @@ class Summary:
         return last_values
 
     def performance(self) -> list[str]:
-        """Sentences of `held_out`, without full stops.
+        """Sentences on the values of `held_out`, without full stops.
 
-        If accuracy is closer to that of a constant prediction than to 1, both are given.
+        The accuracy of a constant prediction is given too, if the model's is closer to it than
+        to 1.
         """
         lines = [
             f"The model's {name} on held-out data: {value}"
@@ -155,33 +164,27 @@ class Summary:
         return lines
 
 
-def summarize(
-    record: AuditRecord, delta: float | None = None, confidence: float = 0.95
-) -> Summary:
+def summarize(record: AuditRecord, delta: float | None = None) -> Summary:
     """The answers of a record, with their warnings.
 
     Args:
         record: the audit record of a run.
         delta: the target δ; the record's by default.
-        confidence: the confidence of the intervals (two-sided) and of the lower bounds
-            (one-sided).
     """
     delta = record.delta if delta is None else delta
-    of_run = answers(record, delta, confidence)
+    run_answers = answers(record, delta, CONFIDENCE)
     rounds_known: tuple[Answer, ...] = ()
-    if not of_run[0].adversary.knows_rounds:
+    if not run_answers[0].adversary.knows_rounds:
         rounds_known = tuple(
-            answer(record, Adversary(of_one.adversary.sees), delta, confidence)
-            for of_one in of_run
+            answer(record, Adversary(sees), delta, CONFIDENCE) for sees in SEES
         )
     at_small_delta: tuple[Answer, ...] = ()
     if delta > _LARGE_DELTA:
-        at_small_delta = answers(record, SMALL_DELTA, confidence)
+        at_small_delta = answers(record, SMALL_DELTA, CONFIDENCE)
     return Summary(
-        answers=of_run,
-        warnings=warnings_of(record, of_run),
+        answers=run_answers,
+        warnings=warnings_of(record, run_answers),
         delta=delta,
-        confidence=confidence,
         record=record,
         rounds_known=rounds_known,
         at_small_delta=at_small_delta,
@@ -209,7 +212,7 @@ def summarize_unmeasured(
         faults: what went wrong, in sentences.
         fault_counts: the number of faults of each kind.
     """
-    reason = reason.strip().rstrip(".")
+    reason = reason.strip().removesuffix(".")
     settings = dict(config or {})
     no_theory = Analytical(None, True, "zero-out", "the run left no record")
     return Summary(
@@ -244,7 +247,7 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
         "server": mechanism.server.name,
     }
     for name, value in record.design.to_settings().items():
-        if name not in _NOT_SETTINGS:
+        if name not in _NOT_SHOWN:
             values[name] = value
     for name, version in provenance.versions.items():
         values[f"version of {name}"] = version

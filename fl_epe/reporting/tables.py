@@ -12,7 +12,8 @@ from rich.table import Column, Table
 
 from fl_epe.files import on_one_line, printable
 
-_GAP = 2  # letters between two columns
+# The letters between two columns.
+_GAP = 2
 
 
 class Terminal(Console):
@@ -23,8 +24,8 @@ class Terminal(Console):
     """
 
     def __init__(self, **options: Any) -> None:
-        # A notebook's stream reports to be a terminal, and rich would write HTML to it, even if
-        # there is a file.
+        # A notebook's standard output says that it is a terminal, and rich would then write HTML,
+        # even to a file.
         if type(sys.stdout).__module__.startswith("ipykernel"):
             options.setdefault("force_terminal", False)
         super().__init__(
@@ -34,7 +35,7 @@ class Terminal(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print each text as one line, which is folded if it is long.
 
-        So text from outside cannot imitate a line of the output.
+        Text from outside then cannot imitate a line of the output.
         """
         super().print(*map(_one_line, objects), **options)
 
@@ -57,10 +58,10 @@ def _one_line(value: Any) -> Any:
 
 
 class PlainTable(Table):
-    """A table; if it is too wide, each row is printed as a list with a line for each value."""
+    """A table; if it is too wide, each row is printed as a list with a line for each cell."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row in which each cell is one line, unless it is folded."""
+        """Add a row whose cells have no line breaks; a wide cell may still be folded."""
         super().add_row(*map(_one_line, cells), **options)
 
     def __rich_console__(
@@ -100,9 +101,9 @@ def plain_table(
         padding=(0, 1, 0, 0),
         show_edge=False,
     )
-    for place, heading in enumerate(headings):
+    for index, heading in enumerate(headings):
         table.add_column(
-            heading, justify="left" if place < left else "right", no_wrap=True
+            heading, justify="left" if index < left else "right", no_wrap=True
         )
     for row in rows:
         table.add_row(*row)

@@ -124,7 +124,7 @@ def test_estimate_prints_no_number_and_the_proof(tmp_path, capsys):
     assert main(["estimate", path, "--details"]) == 3
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith(
-        "No estimate: these scores are not Gaussian (Anderson–Darling A² = 2"
+        "Not measured, as these scores are not Gaussian (Anderson–Darling A² = 2"
     )
     assert "needs at least 1,000,000 scores of each side." in printed
     assert main(["estimate", path, "--json"]) == 3

@@ -34,7 +34,7 @@ class TestCommand:
         )
         assert self._run(*options, *schedules, "--details") == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert "no bound on other attacks" in shown
+        assert "other attacks may find more" in shown
         assert (
             "ε of the worst-case client for an adversary who sees every round's model"
             in shown

@@ -130,7 +130,7 @@ class TestExposure:
         ("changes", "message"),
         [
             ({"noise_multiplier": 0}, "noise_multiplier=0 > 0"),
-            ({"noise_multiplier": -1}, "noise_multiplier=-1 >= 0"),
+            ({"noise_multiplier": -1}, "noise_multiplier=-1 > 0"),
             ({"delta": 0.0}, r"delta=0.0 in \(0, 1\)"),
             ({"window": 0}, "window=0"),
             ({"momentum": 1.0}, "momentum="),

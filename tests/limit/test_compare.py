@@ -29,7 +29,12 @@ from fl_epe.limit import (
 )
 from fl_epe.limit.client import expected_epsilon
 from fl_epe.limit.measure import Row
-from fl_epe.limit.page import failed_of, finding_of, notes_of, tables_of
+from fl_epe.limit.page import (
+    best_for_worst_case,
+    failures_of,
+    notes_of,
+    tables_of,
+)
 from fl_epe.limit.plan import DEFAULT_SCHEDULES
 from fl_epe.limit.runner import averaged
 from fl_epe.reporting import Terminal, number
@@ -55,7 +60,7 @@ def training(*answers):
 
 
 def _row(rows, cell):
-    (found,) = (row for row in rows if _place(row) == cell.place)
+    (found,) = (row for row in rows if _place(row) == cell.combination)
     return found
 
 
@@ -352,34 +357,33 @@ class TestRows:
         plan = dataclasses.replace(
             SMALL, noise_multipliers=(0.3,), participations=(1,)
         )
-        assert finding_of(plan, rows).startswith(
-            "All of these schedules have the same ε"
-        )
         worse = tuple(
             dataclasses.replace(a, epsilon=99.0) for a in small[0].answers
         )
         rows.append(
             dataclasses.replace(small[0], schedule="poisson", answers=worse)
         )
-        found = finding_of(plan, rows)
+        found = best_for_worst_case(plan, rows)
         assert (
             "worst-case client of 200 (adversary sees the final model and knows"
             in found
         )
-        assert "least under epochs, cyclic (" in found
-        assert "a tie) and largest under poisson (99.0)" in found
+        assert "least under epochs, cyclic:a=1 (" in found
+        assert found.endswith("a tie).")
 
     def test_a_table_is_of_one_client_and_one_view(self, small):
         shown = list(tables_of(SMALL, small))
-        assert len({title for title, _ in shown}) == len(shown) == 4
-        for title, lines in shown:
-            (client,) = [c for c in ("median", "worst-case") if c in title]
+        assert len({table.title for table in shown}) == len(shown) == 4
+        for table in shown:
+            (client,) = [
+                c for c in ("median", "worst-case") if c in table.title
+            ]
             (sees,) = [
                 s
                 for s, w in {"final": "final", "all": "every round"}.items()
-                if w in title
+                if w in table.title
             ]
-            for row, cells in lines:
+            for row, cells in table.lines:
                 found = row.of(client, sees)
                 if found is not None:
                     assert cells[2] == (
@@ -396,7 +400,8 @@ class TestRows:
         ]
         if failed:
             rows[0] = Row(
-                *next(SMALL.cells()).place, not_measured="no canary took part"
+                *next(SMALL.cells()).combination,
+                not_measured="no canary took part",
             )
         plan = dataclasses.replace(
             SMALL, noise_multipliers=(0.3,), participations=(1,)
@@ -481,7 +486,8 @@ class TestNotMeasured:
             page.count(f"not measured: {self.REASON}") >= 2
         )  # in a table and a note
         assert (
-            'role="alert">Of 2 rows, 1 not measured: see the notes.</p>' in page
+            'role="alert">Not measured, or diverged: 1 of 2 rows; see the notes.</p>'
+            in page
         )
         written = json.loads((tmp_path / "compare.json").read_text())["rows"]
         assert written[0]["not_measured"] == first.not_measured
@@ -517,8 +523,8 @@ class TestNotMeasured:
         )
         assert row.failed == "diverged: the training loss is nan at the end"
         assert (
-            failed_of([row, small[1]])
-            == "Of 2 rows, 1 diverged: see the notes."
+            failures_of([row, small[1]])
+            == "Not measured, or diverged: 1 of 2 rows; see the notes."
         )
         assert notes_of(self.PLAN, [row, small[1]])[0].endswith(
             f": {row.failed}."

@@ -221,7 +221,7 @@ def test_secret_rounds_are_never_grouped(secret):
 def test_one_place_for_canaries_is_said_to_be_less_than_clients_do():
     record = limit_run(rounds=30, each=30, noise=1.0, places=1, clients=10)
     chart = epsilon_chart(record, answers(record))
-    assert "No canary took part so often." in chart.caption
+    assert "No canary took part as often." in chart.caption
     canaries = [p for p in chart.points if p["series"].startswith("canaries")]
     assert max(p["participations"] for p in canaries) == 15
 

@@ -22,7 +22,7 @@ from fl_epe.reporting import (
     summarize,
     write_runs_compared,
 )
-from fl_epe.reporting.charts import SEEN
+from fl_epe.reporting.charts import VIEW_NAMES
 from fl_epe.reporting.sentences import table_note, table_rows
 from fl_epe.wording import number
 
@@ -129,7 +129,7 @@ def test_the_walk_finds_what_is_not_alike(case):
 def test_the_table(case):
     law, _, summary = case
     for row, found in zip(table_rows(summary), summary.answers, strict=True):
-        assert row[0] == SEEN[found.adversary.sees]
+        assert row[0] == VIEW_NAMES[found.adversary.sees]
         estimate, limit = found.estimate, found.analytical.epsilon
         assert row[1].rstrip("†") == number(estimate.epsilon)
         assert row[2] == f"{number(estimate.low)} – {number(estimate.high)}"
@@ -151,7 +151,7 @@ def test_runs_side_by_side(tmp_path):
         one, other = (
             next(
                 run for run in found.runs if run.letter == letter
-            ).summary.answers[list(SEEN).index(pair.adversary)]
+            ).summary.answers[list(VIEW_NAMES).index(pair.adversary)]
             for letter in (pair.first, pair.second)
         )
         assert one.adversary == other.adversary

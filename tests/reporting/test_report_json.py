@@ -96,10 +96,10 @@ def test_where_nothing_is_proved_there_is_no_number():
     one = dataclasses.replace(
         summary.answers[0], proved=0.0, proof="simultaneous"
     )
-    assert answer_values(one, 1e-3, 0.95)["proved"] is None
+    assert answer_values(one, 1e-3)["proved"] is None
     assert answer_cells(one)[2] == marked_cells(one)[2] == "–"
     two = dataclasses.replace(one, proved=0.5)
-    assert answer_values(two, 1e-3, 0.95)["proved"] == 0.5
+    assert answer_values(two, 1e-3)["proved"] == 0.5
 
 
 def test_what_is_infinite_is_named(report):
