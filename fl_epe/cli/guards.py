@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ _SIGNALS = [
     for name in ("SIGINT", "SIGTERM", "SIGHUP")
     if hasattr(signal, name)
 ]
+# A held key sends many signals. If each of them raised an error, they would interrupt the
+# clean-up after one another until the process ends with files half removed.
+_SECONDS_OF_A_BURST = 1.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,9 +48,10 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
     """In this context, a signal raises `Stopped`, or asks a run to stop.
 
     The first signal asks the run, if there is a ``stop`` and the run accepts the request, see
-    `StopRequest.ask`. Every other signal raises `Stopped`. A signal that is ignored, such as SIGHUP
-    under ``nohup``, stays ignored. Outside the main thread, where Python handles no signals,
-    nothing changes.
+    `StopRequest.ask`. Every other signal raises `Stopped`, but for those in the second after the
+    second error, which are ignored. A signal that is ignored before, such as SIGHUP under
+    ``nohup``, stays ignored. Outside the main thread, where Python handles no signals, nothing
+    changes.
 
     Args:
         stop: the request that asks a run to stop.
@@ -55,11 +60,17 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
         The numbers of the signals so far.
     """
     received: list[int] = []
+    raised_at: list[float] = []
 
     def handle(number: int, frame: types.FrameType | None) -> None:
         received.append(number)
-        if stop is None or len(received) > 1 or not stop.ask():
-            raise Stopped(signal.Signals(number).name)
+        if stop is not None and len(received) == 1 and stop.ask():
+            return
+        now = time.monotonic()
+        if len(raised_at) > 1 and now - raised_at[-1] < _SECONDS_OF_A_BURST:
+            return
+        raised_at.append(now)
+        raise Stopped(signal.Signals(number).name)
 
     if threading.current_thread() is not threading.main_thread():
         yield received

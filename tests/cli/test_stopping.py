@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from fl_epe.cli import guards
 from fl_epe.cli.guards import (
     Stopped,
     end_beside_threads,
@@ -225,6 +226,26 @@ def running(tmp_path):
     yield process, output
     process.kill()
     process.communicate()
+
+
+def test_a_held_key_interrupts_the_clean_up_once(monkeypatch):
+    monkeypatch.setattr(guards, "_SECONDS_OF_A_BURST", 1e9)
+    ends = []
+    with signals_stop() as received:
+        for _ in range(9):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except Stopped as end:
+                ends.append(end)
+    assert (len(ends), len(received)) == (2, 9)
+
+
+def test_a_later_signal_interrupts_a_clean_up_that_hangs(monkeypatch):
+    monkeypatch.setattr(guards, "_SECONDS_OF_A_BURST", 0.0)
+    with signals_stop():
+        for _ in range(4):
+            with pytest.raises(Stopped):
+                signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.weekly
