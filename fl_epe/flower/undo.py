@@ -60,9 +60,23 @@ class Undo:
         for attributes, values, copies in zip(
             self._attributes, self._values, self._copies, strict=True
         ):
-            attributes.clear()
+            for name in attributes.keys() - values.keys():
+                del attributes[name]
             for name, value in values.items():
-                attributes[name] = _restored(value, copies[name])
+                saved = copies[name]
+                attributes[name] = saved
+                is_collection = isinstance(value, (list, dict, set))
+                if value is saved or not is_collection:
+                    continue
+                # Others may refer to the collection, which therefore stays the same object, with
+                # its old entries. If its class refuses them, the copy stands in its place.
+                with contextlib.suppress(Exception):
+                    value.clear()
+                    if isinstance(value, list):
+                        value.extend(saved)
+                    else:
+                        value.update(saved)
+                    attributes[name] = value
 
 
 def _copied(value: Any, depth: Depth, memo: dict[int, Any]) -> Any:
@@ -74,18 +88,4 @@ def _copied(value: Any, depth: Depth, memo: dict[int, Any]) -> Any:
             return copy.deepcopy(value, memo)
     if isinstance(value, (list, dict, set)):
         return copy.copy(value)
-    return value
-
-
-def _restored(value: Any, saved: Any) -> Any:
-    """The same list, dictionary or set with its old entries; else the saved object."""
-    if value is saved:
-        return value
-    if isinstance(value, list):
-        value[:] = saved
-    elif isinstance(value, (dict, set)):
-        value.clear()
-        value.update(saved)
-    else:
-        return saved
     return value

@@ -129,6 +129,26 @@ def test_what_a_failed_call_changed_is_brought_back(deep):
     assert not hasattr(strategy, "new")
 
 
+class Stubborn(dict[str, int]):
+    """A dictionary that cannot be emptied."""
+
+    def clear(self) -> None:
+        raise RuntimeError
+
+
+def test_attributes_are_brought_back_though_one_of_them_refuses():
+    strategy = flower.FedAvg(**PLAIN)
+    strategy.before, strategy.counts, strategy.after = [1], Stubborn(a=1), [2]  # type: ignore[attr-defined]
+    undo = Undo([strategy], depth="deep")
+    strategy.before.append(3)  # type: ignore[attr-defined]
+    strategy.counts["a"] = 2  # type: ignore[attr-defined]
+    strategy.after.append(3)  # type: ignore[attr-defined]
+    undo.restore()
+    assert strategy.before == [1]  # type: ignore[attr-defined]
+    assert strategy.counts == {"a": 1}  # type: ignore[attr-defined]
+    assert strategy.after == [2]  # type: ignore[attr-defined]
+
+
 class Watched(flower.FedAvg):
     """Has a property, a counter that others set, and copies itself in every round."""
 
