@@ -264,7 +264,8 @@ class NodeContributions:
     def state(self) -> NamedArrays:
         """The state as named arrays, for `restore`."""
         return {
-            "ids": np.array(list(self._sums), np.uint64),
+            # A grid of the user's own may have negative ids.
+            "ids": np.array([node % 2**64 for node in self._sums], np.uint64),
             "sums": np.array(list(self._sums.values())),
             "variance": np.array(self._variance),
         }

@@ -66,16 +66,19 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     summary = summarize(record)
     notes = list[str]()
     if folder is not None:
-        try:
-            record.save(folder / "record.npz")
-            write_report(summary, folder)
-            notes.append(f"Report: {folder / 'report.html'}")
-        except OSError as error:
-            failure = "the report's files could not be written"
-            run.report_failure(failure, error, run.state.index - 1)
-            notes.append(f"{failure}: {error}")
-            folder = None
-    run.loggers.close(summary.metrics(), folder)
+        for name, write in (
+            ("record.npz", lambda: record.save(folder / "record.npz")),
+            ("the report's files", lambda: write_report(summary, folder)),
+        ):
+            try:
+                write()
+            except OSError as error:
+                failure = f"{name} could not be written"
+                run.report_failure(failure, error, run.state.index - 1)
+                notes.append(f"{failure}: {error}")
+    run.loggers.close(summary.metrics(), None if notes else folder)
+    if folder is not None and not notes:
+        notes.append(f"Report: {folder / 'report.html'}")
     return "\n".join([as_text(summary, details=details).rstrip(), *notes])
 
 

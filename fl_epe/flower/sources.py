@@ -490,7 +490,9 @@ class ClientAnswers:
         # There may be no answer, or no answer that moved the model.
         with contextlib.suppress(ValueError):
             recording.choose_arrays(current, answers, "model")
-        missing = self._missing(current, by_number, answers, recording)
+        missing = self._missing(
+            current, by_number, without_canary[:MAX_READ], recording
+        )
         for number in missing:
             node = by_number.pop(number).metadata.src_node_id
             text = f"node {node}: its answer does not hold its canary"
@@ -514,7 +516,7 @@ class ClientAnswers:
         self,
         current: RoundState,
         by_number: Mapping[int, Message],
-        answers: Sequence[Vector],
+        without_canary: Sequence[Message],
         recording: Recording,
     ) -> list[int]:
         """The canaries that are not in the answers of clients that acknowledged them.
@@ -525,7 +527,7 @@ class ClientAnswers:
         Args:
             current: the round.
             by_number: the replies that acknowledge a canary, by the canary's number.
-            answers: some of the other clients' models, each of shape ``(dim,)``.
+            without_canary: the replies of some of the other clients.
             recording: the recording of the run.
         """
         missing = list[int]()
@@ -537,9 +539,13 @@ class ClientAnswers:
                 threshold = _MIN_DEVIATIONS * standard_deviation
                 if not canary @ update > threshold:
                     missing.append(number)
+            if not missing:
+                return []
+            # These vectors have the arrays that the first round chose a moment ago.
+            answers = [self._vector(reply, current) for reply in without_canary]
         except ValueError:
             # An answer may be encrypted.
             return []
-        if missing and are_noise(answers, current.before):
+        if are_noise(answers, current.before):
             return []
         return missing

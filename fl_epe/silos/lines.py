@@ -363,7 +363,7 @@ class _Results:
             fraction = (silos - 1 - allies) / (silos - 1)
             remaining = np.full(len(self.shares), fraction)
             doubts.append(
-                "all silos are assumed to add equally much to an average"
+                "the other silos are assumed to add equally much to an average"
             )
         else:
             raise NotMeasured(

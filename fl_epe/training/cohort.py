@@ -342,8 +342,10 @@ class CohortTrainer:
         try:
             members = [work.member(client, data) for client, data in chunk]
             randoms = [member.random for member in members]
+            # It is made at its first use, which sets the seeds of torch's generators.
+            trainer = self._chunk_trainer
             with one_thread(), self._trainer.own_randomness(*randoms):
-                updates, sums = self._chunk_trainer.train(
+                updates, sums = trainer.train(
                     work.theta, members, work.local.learning_rate
                 )
             norms = work.norms(updates)

@@ -272,12 +272,14 @@ class Trainer:
             self.own_randomness(random),
             self._execution.on_device(),
         ):
-            sums = [
+            losses = [
                 self._step(data, order, local.learning_rate) for order in orders
             ]
-        # The sum begins with zeros, as a client may have no batch.
-        zeros = torch.zeros(3, dtype=torch.float64, device=self._device)
-        return self._flat - theta, torch.stack([zeros, *sums]).sum(0)
+        # The sum begins with zeros, as a client may have no batch. It is made after the last
+        # step: numbers of Python that are sent to a GPU would make each step wait.
+        sums = [torch.zeros(3, dtype=torch.float64, device=self._device)]
+        sums += [loss.sums(self._device) for loss in losses]
+        return self._flat - theta, torch.stack(sums).sum(0)
 
     @contextlib.contextmanager
     def own_randomness(self, *randoms: np.random.Generator) -> Iterator[None]:
@@ -314,8 +316,8 @@ class Trainer:
 
     def _step(
         self, data: ClientData, order: torch.Tensor, learning_rate: float
-    ) -> torch.Tensor:
-        """Take a step with the examples at the positions ``order``; returns `LossSum.sums`."""
+    ) -> LossSum:
+        """Take a step with the examples at the positions ``order``; returns their loss."""
         batch = data.map(lambda part: models.sent(part[order], self._device))
         result = self._loss(batch)
         gradients = torch.autograd.grad(
@@ -328,7 +330,7 @@ class Trainer:
             torch._foreach_add_(
                 self._parameters, gradients, alpha=-learning_rate
             )
-        return result.sums(self._device)
+        return LossSum(result.loss.detach(), result.correct, result.examples)
 
     def _loss(self, batch: ClientData) -> LossSum:
         return self._task.batch_loss(self._outputs, batch)
