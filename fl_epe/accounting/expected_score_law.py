@@ -312,12 +312,17 @@ def _lattice_law(
 ) -> tuple[Floats, float]:
     """The probability of each lattice point after all events, and of the tail that was cut off.
 
+    In the last rounds of a run momentum has not yet added up, so weights are smaller. Before
+    these rounds, a coarse lattice has only the multiples of the largest weight.
+
     Args:
         events: the events of one type of clients.
         places: the score of each row of the events, in steps of the lattice.
         rows: how many numbers of participations, from 0 on, are distinguished; 1 if they are
             not.
     """
+    # Points of the fine lattice between two of the coarse one.
+    scale = int(places.max())
     # Probabilities of clients who do not rest, by participations so far and by lattice point.
     free = np.zeros((rows, 1))
     free[0, 0] = 1.0
@@ -331,8 +336,13 @@ def _lattice_law(
     ).tolist()
     for event, (start, end) in enumerate(itertools.pairwise(ends)):
         moved = np.zeros((rows, 1))
+        steps = places[start:end]
+        if np.any(steps % scale):
+            free = _refined(free, scale)
+            resting = collections.deque(_refined(m, scale) for m in resting)
+            scale = 1
         if start < end:
-            kernel = np.bincount(places[start:end], events.chances[start:end])
+            kernel = np.bincount(steps // scale, events.chances[start:end])
             eligible = free[:eligible_rows]
             chances = np.full((eligible_rows, 1), kernel.sum())
             if events.exactly is not None:
@@ -355,7 +365,14 @@ def _lattice_law(
             lost += cut
     for moved in resting:
         free = _sum(free, moved)
-    return free.sum(axis=0), lost
+    return _refined(free, scale).sum(axis=0), lost
+
+
+def _refined(masses: Floats, scale: int) -> Floats:
+    """The same law on a lattice that has ``scale`` times as many points."""
+    finer = np.zeros((len(masses), (masses.shape[1] - 1) * scale + 1))
+    finer[:, ::scale] = masses
+    return finer
 
 
 def _convolved(masses: Floats, kernel: Floats) -> Floats:

@@ -106,21 +106,36 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
     limit = min(law.limit, math.ceil(rounds / separation))
     if limit <= 1:
         return _largest_column(strategy)
+    is_regular = law.regular and not law.blocks
+    if is_regular or (not law.blocks and _is_decreasing_toeplitz(strategy)):
+        # Later columns of a Toeplitz matrix have fewer entries, so the first rounds are the worst.
+        first_rounds = range(min(separation, rounds)) if is_regular else [0]
+        return max(
+            _largest_of_consecutive(strategy[:, first::separation], limit)
+            for first in first_rounds
+        )
     products = np.abs(strategy.T @ strategy)
     if law.blocks:
         by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
         return math.sqrt(sum(float(by_row[a:b].max()) for a, b in law.blocks))
-    if law.regular or _is_decreasing_toeplitz(strategy):
-        # Later columns of a Toeplitz matrix have fewer entries, so the first rounds are the worst.
-        first_rounds = range(rounds) if law.regular else range(1)
-        totals = []
-        for first_round in first_rounds:
-            chosen = np.arange(first_round, rounds, separation)[:limit]
-            totals.append(float(products[np.ix_(chosen, chosen)].sum()))
-        return math.sqrt(max(totals))
     row_sums = _largest_sums(products, separation, limit)
     (largest_sum,) = _largest_sums(row_sums[None], separation, limit)
     return math.sqrt(float(largest_sum))
+
+
+def _largest_of_consecutive(columns: Floats, limit: int) -> float:
+    """The largest sensitivity over ``limit`` consecutive columns."""
+    products = np.pad(np.abs(columns.T @ columns), ((1, 0), (1, 0)))
+    # Entry (i, j) is the sum of the products of the first i columns and the first j.
+    sums = products.cumsum(axis=0).cumsum(axis=1)
+    size = min(limit, columns.shape[1])
+    squares = (
+        sums[size:, size:]
+        - sums[size:, :-size]
+        - sums[:-size, size:]
+        + sums[:-size, :-size]
+    )
+    return math.sqrt(float(np.diag(squares).max()))
 
 
 def _largest_sums(values: Floats, separation: int, limit: int) -> Floats:

@@ -99,11 +99,20 @@ def hidden_rounds_epsilon(
     if not np.all(np.isfinite(possible) & (possible > 0)):
         raise_invalid("signals", signals, "positive and finite")
     # A measured signal and its theoretical value differ by a part of about 10⁻⁹: after rounding
-    # both share cached losses.
+    # both share a cached result.
     largest = float(f"{np.max(possible):.8g}")
     raised = raised_to_largest(signals, largest)
+    return _cached_epsilon(events, raised.tobytes(), delta)
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_epsilon(
+    events: Events, signals_in_bytes: bytes, delta: float
+) -> float:
+    """ε of `hidden_rounds_epsilon`, for signals as bytes."""
+    signals = np.frombuffer(signals_in_bytes)
     largest_of_events = [
-        float(np.max(raised[event.rounds] * event.counts))
+        float(np.max(signals[event.rounds] * event.counts))
         for event in events.independent
     ]
     bound = float(epsilon_of_shift(math.hypot(*largest_of_events), delta))
@@ -111,14 +120,14 @@ def hidden_rounds_epsilon(
     if bound == 0 or is_known:
         return bound
     tail = _tail(delta, len(events.independent))
-    parts = _parts(events.independent, raised, tail)
+    parts = _parts(events.independent, signals, tail)
     epsilon = _epsilon(parts, tail, delta, bound)
     event = events.independent[0]
     # Coins of one probability decide on rounds of one signal.
     is_poisson = len(parts) == 1 and event.is_coin
     if not is_poisson or epsilon > _LARGEST_EXPONENT:
         return epsilon
-    ((signal, count),) = _groups(raised[events.rounds])
+    ((signal, count),) = _groups(signals[events.rounds])
     noise_multiplier = float(f"{1 / signal:.8g}")
     return min(
         epsilon, poisson_epsilon(noise_multiplier, event.chance, count, delta)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_epe.checks import Floats, Integers
+from fl_epe.checks import Floats, Integers, raise_invalid
 from fl_epe.noise.laws import PREFIX, ROUNDING, Law
 
 HEAD_LENGTH = 256
@@ -254,7 +254,15 @@ class NoiseSummary:
         return sums | {name: self.rows(name) for name in self._rows}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from a `state` of the same arrays."""
+        """Continue from a `state`.
+
+        Raises:
+            ArgumentError: if the state is of other arrays.
+        """
+        for name in _SUMS:
+            _check_shape(name, state[name], np.shape(getattr(self, name)), 0)
+        for name, shape in self._shapes.items():
+            _check_shape(name, state[name], shape, 1)
         for name in _SUMS:
             setattr(self, name, state[name].copy())
         p_value, index, array, scale = state["worst"].tolist()
@@ -262,3 +270,15 @@ class NoiseSummary:
         self._rows = {name: list(state[name]) for name in self._rows}
         self.still = state["still"].astype(np.int64)
         self.rounds = int(state["rounds"])
+
+
+def _check_shape(
+    name: str, array: np.ndarray, shape: tuple[int, ...], first_axis: int
+) -> None:
+    """Check that an array has real numbers, and this shape from ``first_axis`` on."""
+    if array.shape[first_axis:] != shape or array.dtype.kind != "f":
+        raise_invalid(
+            f"{name}.shape",
+            array.shape[first_axis:],
+            f"to be {shape}, of real numbers",
+        )

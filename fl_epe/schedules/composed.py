@@ -211,11 +211,15 @@ class Capped(Composed):
             events = Events.certain(np.concatenate(cohorts), rounds, clients)
         elif (
             inner is not None
-            and not inner.are_dependent
             and self.per_run is not None
             and self.per_window is None
         ):
-            events = dataclasses.replace(inner, most=self.per_run)
+            is_capped_at_most = (
+                inner.keep == 1 and inner.rest == 1 and inner.exactly is None
+            )
+            if is_capped_at_most:
+                most = min(self.per_run, inner.most or self.per_run)
+                events = dataclasses.replace(inner, most=most)
         return ParticipationLaw(
             self.rounds,
             law.participations,

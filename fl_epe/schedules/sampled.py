@@ -467,12 +467,13 @@ class BallsInBins(WholeEpochs):
     def cohorts(
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
-        """See `Schedule.cohorts`. Costs O(population) a round."""
+        """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
         for start, end in self._blocks():
             length = end - start
             rounds = rng.integers(length, size=population, dtype=np.int32)
-            for t in range(length):
-                yield np.flatnonzero(rounds == t)
+            by_round = np.argsort(rounds, kind="stable")
+            ends = np.cumsum(np.bincount(rounds, minlength=length))
+            yield from np.split(by_round, ends[:-1])
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: once in each block."""

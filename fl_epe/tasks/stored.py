@@ -170,9 +170,10 @@ class StoredTask(_ByUser, abc.ABC):
         if not self.data_dir:
             raise FileNotFoundError(
                 f"Expected data_dir='' to say where {self.name} is. TensorFlow Federated "
-                "publishes stackoverflow.sqlite.lzma and stackoverflow.word_count.tar.bz2. Put "
-                "both in a folder, convert it with 'fl-epe data convert', and name the result with "
-                "--data-dir. Without them there is the task 'synthetic-stackoverflow'."
+                "publishes stackoverflow.sqlite.lzma and stackoverflow.word_count.tar.bz2. Unpack "
+                "the second one, put both in a folder, convert it with 'fl-epe data convert', and "
+                "name the result with --data-dir. Without them there is the task "
+                "'synthetic-stackoverflow'."
             )
         # The default of a task may be the id of a hub's data set.
         is_default = self.data_dir == type(self).data_dir

@@ -234,15 +234,27 @@ def _table(columns: Mapping[str, Any]) -> _Table:
     check_header(names)
     numbers = {}
     for name, cells in zip(names, columns.values(), strict=True):
-        if name not in _NAMES:
-            cells = ()
-        elif isinstance(cells, np.ndarray):
-            cells = cells.tolist()
-        numbers[name] = np.array(
-            [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)],
-            np.float64,
-        )
+        numbers[name] = np.empty(0)
+        if name in _NAMES:
+            numbers[name] = _column(name, cells)
     return _Table(numbers, lambda row: f"row {row + 1}")
+
+
+def _column(name: str, cells: Any) -> Floats:
+    """The numbers of a column in memory."""
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
+        # Millions of numbers are checked at once; if one is invalid, each is, to name its row.
+        numbers = np.asarray(cells, np.float64)
+        if name == "member":
+            is_valid = np.isin(numbers, (0, 1))
+        else:
+            is_valid = ~np.isnan(numbers)
+        if is_valid.all():
+            return numbers
+    return np.array(
+        [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)],
+        np.float64,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,7 +108,11 @@ def build_part(
         kinds = parts_of(hint)
         inner_class = next(filter(dataclasses.is_dataclass, kinds), None)
         # An optional part, such as `Findings.stopped`, is stored as one value if it is None.
-        is_none = types.NoneType in kinds and values.get(name, ...) is None
+        is_none = (
+            types.NoneType in kinds
+            and values.get(name) is None
+            and not any(key.startswith(f"{name}.") for key in values)
+        )
         if inner_class is not None and not is_none:
             arguments[field.name] = build_part(inner_class, values, f"{name}.")
         elif name in values:

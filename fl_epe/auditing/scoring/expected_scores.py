@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from fl_epe.auditing.scoring.signals import Signals
-from fl_epe.checks import Floats
+from fl_epe.checks import ArgumentError, Floats
 from fl_epe.seeding import generator
 
 # Random choices of a client's rounds over which its squared expected score is averaged.
@@ -46,7 +46,15 @@ class ExpectedScores:
 
         It is a contribution to the expected score for the final model, and to the squared
         expected score for every round's model: ``fᵀG⁻¹f`` of a client in this round only.
+
+        Raises:
+            ArgumentError: if the canaries' contributions are not known, or for the final model
+                if the server is not SGD.
         """
+        if not self.scale_is_known:
+            raise ArgumentError(
+                "Expected clip norms to be known, and for the final model a server with SGD."
+            )
         if self.sees_final:
             return self.weights
         correlation = self.signals.record.correlation
