@@ -18,6 +18,7 @@ from fl_epe.auditing import (
     ServerStep,
     seen_by,
 )
+from fl_epe.auditing.record.file import build_part, read_values
 from fl_epe.reporting import summarize, write_report
 
 
@@ -256,6 +257,19 @@ def test_a_file_has_the_names_of_the_record(tmp_path):
         if value is not None and name != "metrics"
     }
     assert AuditRecord.load(tmp_path / "record.npz").findings.stopped == stopped
+
+
+@pytest.mark.parametrize(
+    "name", ["findings.stopped", "mechanism.participation.coins"]
+)
+def test_an_optional_part_may_be_missing_in_a_file(name, tmp_path):
+    record = make_record()
+    record.save(tmp_path / "record.npz")
+    values = read_values(tmp_path / "record.npz")
+    assert values.pop(name) is None
+    part = build_part(AuditRecord, values)
+    assert part.findings.stopped is None
+    assert part.mechanism.participation.coins is None
 
 
 def test_names_that_a_record_does_not_have_are_refused():

@@ -124,6 +124,14 @@ def test_a_report_has_the_record_the_table_and_the_page(name, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_page_is_written_though_the_record_cannot_be(tmp_path):
+    audit, _ = run(flower.FedAvg(**PLAIN))
+    (tmp_path / "record.npz").mkdir()
+    assert "record.npz could not be written" in audit.report(tmp_path)
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
 def test_fed_avg_expected_scores_explain_the_scores():
     """Nothing clips: canaries have the norm of the median update, and the share is known."""
     audit, _ = run(flower.FedAvg(**PLAIN), participations=6, max_share=1)

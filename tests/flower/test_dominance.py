@@ -52,6 +52,12 @@ def test_ids_of_nodes_stay_as_they_are():
     assert str(dominant).startswith("node 11503249247729065957 moved")
 
 
+def test_negative_ids_of_nodes_are_saved_without_their_sign():
+    contributions = dominance.NodeContributions(seed=1)
+    contributions._sums = {-1: np.ones(ENTRIES), 2**63: np.ones(ENTRIES)}
+    assert contributions.state()["ids"].tolist() == [2**64 - 1, 2**63]
+
+
 def test_a_third_of_the_nodes_with_one_vector_dominates():
     updates = steps(np.random.default_rng(1), 30)
     updates[:10] = 3.9 * updates[0]

@@ -336,6 +336,21 @@ class TestRows:
             assert other.epsilon == pytest.approx(one.epsilon, rel=1e-3)
             assert other.participations == one.participations
 
+    @pytest.mark.parametrize("sees", ["final", "all"])
+    def test_without_clip_norms_there_is_no_worst_case(self, sees):
+        schedule = make_schedule("poisson", 40, 4)
+        record = expected_record(schedule, 0.8, 1e-5, 1000)
+        unknown = record.with_values(clip_norms=np.full(40, np.nan))
+        with pytest.raises(ValueError, match="clip norms"):
+            worst_client(unknown, schedule, sees, 200)
+
+    def test_the_final_model_of_another_server_has_no_worst_case(self):
+        schedule = make_schedule("poisson", 40, 4)
+        record = expected_record(schedule, 0.8, 1e-5, 1000)
+        adam = record.with_values(server=ServerStep("adam"))
+        with pytest.raises(ValueError, match="SGD"):
+            worst_client(adam, schedule, "final", 200)
+
     def test_the_worst_case_is_of_the_clients_that_were_asked_for(self):
         schedule = make_schedule("poisson", 512, 4)
         record = expected_record(schedule, 1.0, 1e-5, 1000)

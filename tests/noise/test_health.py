@@ -176,6 +176,11 @@ def test_noise_that_repeats_after_a_resume():
     assert "rounds 3 and 7" in fault(resumed.checks())
     with pytest.raises(ValueError, match="Expected state="):
         NoiseHealth({"a": 20}).restore(health.state())
+    for name, values in health.state().items():
+        if values.ndim > 1 and values.dtype.kind == "f":
+            damaged = health.state() | {name: values[..., :-1]}
+            with pytest.raises(ValueError, match="shape"):
+                NoiseHealth(None, 1.0).restore(damaged)
 
 
 def torch_noise(shape):

@@ -175,6 +175,15 @@ def test_a_cap_that_cannot_matter_is_exact():
         assert schedule.participations() == schedule.schedule.participations()
 
 
+def test_a_cap_inside_a_cap_is_the_smaller_one():
+    coins = Poisson(20, 0.3)
+    for inner, outer in ((3, 5), (5, 3)):
+        nested = Capped(Capped(coins, per_run=inner), per_run=outer)
+        events = nested.law(CLIENTS).events
+        assert events == Capped(coins, per_run=3).law(CLIENTS).events
+        assert events is not None
+
+
 def test_capped_participations_are_simulated():
     schedule = Capped(Poisson(T, 0.2), per_run=2)
     truth = sizes_of(schedule).sum() / CLIENTS
