@@ -191,7 +191,7 @@ def _of_client(
     fit = answer.fit
     view = answer.view
     assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
-    shares = record.clients.shares_of(leakage.ids[index : index + 1])
+    shares = record.clients.weights_by_round(leakage.ids[index : index + 1])
     client = auditing.AuditedClient(
         float(leakage.participations[index]), shares
     )

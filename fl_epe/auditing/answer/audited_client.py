@@ -84,13 +84,13 @@ class AuditedClient:
             return cls(expected, np.empty((record.rounds, 0), bool), secret)
         log = record.clients
         if log.ids is not None:
-            contributions = log.sums(np.ones(record.rounds), 2)
+            contributions = log.summed_squared_weights(np.ones(record.rounds))
             if contributions.any():
                 if worst_case:
                     clients = np.array([_worst_case_client(record, adversary)])
                 else:
                     clients = _median_clients(contributions)
-                patterns = log.shares_of(clients)
+                patterns = log.weights_by_round(clients)
                 return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
         participations = _expected_participations(record)
         max_participations = record.mechanism.participation.most
@@ -213,9 +213,6 @@ def _median_clients(contributions: Floats) -> Integers:
 
 def _worst_case_client(record: AuditRecord, adversary: Adversary) -> int:
     """The number of the client with the largest expected score, as far as the record shows."""
-    # The expected score in the final model is a sum over rounds; in all rounds, the root of a sum
-    # of squares.
-    power = 1 if adversary.sees == "final" else 2
     weights = np.ones(record.rounds)
     with contextlib.suppress(NotMeasured):
         round_weights = seen_by(
@@ -223,7 +220,13 @@ def _worst_case_client(record: AuditRecord, adversary: Adversary) -> int:
         ).expected_scores.weights
         if round_weights.any():
             weights = round_weights
-    return int(np.argmax(record.clients.sums(weights, power)))
+    # The expected score in the final model is a sum over rounds; in all rounds, the root of a sum
+    # of squares.
+    if adversary.sees == "final":
+        scores = record.clients.summed_weights(weights)
+    else:
+        scores = record.clients.summed_squared_weights(weights)
+    return int(np.argmax(scores))
 
 
 def _expected_participations(record: AuditRecord) -> float:

@@ -339,7 +339,7 @@ def epsilon_by_round(
     running = record.running
     planned = running.planned
     law = record.mechanism.participation
-    client_law = law if running.of_law else None
+    client_law = law if running.law_was_known else None
     if running.scores is None:
         # No plan was recorded. The answer's client and the run's participations replace it.
         if law.rate is not None:

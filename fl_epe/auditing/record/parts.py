@@ -27,24 +27,24 @@ class CanaryCosines:
         means: ``(T, k)``, with the released mean of each round, without the server's momentum.
         final: ``(k,)``, with the final model θ_T.
         displacement: ``(k,)``, with θ_T − θ_0.
-        deltas: ``(T, k)``, with the model updates θ_t − θ_{t−1}, if they do not follow from the
-            means (an optimizer that is not linear).
+        model_updates: ``(T, k)``, with the model updates θ_t − θ_{t−1}, if they do not follow from
+            the means (an optimizer that is not linear).
         residuals: ``(T, k)``, with the released mean without the real clients' part, if that is
             known.
-        sums: ``(T, k)``, with the weighted sum of the directions of the round's canaries; 0 in
-            rounds whose ``Norms.sums`` is 0. Independent observed canaries that are absent from
-            a round may have 0 there too, see `measure_others`.
-        part: ``(k,)``, with the canaries' expected sum in θ_T − θ_0.
-        ids: ``(k,)``, numbers of the canaries in their `CanarySet`.
+        canary_sums: ``(T, k)``, with the weighted sum of the directions of the round's canaries.
+            It is 0 where it is not computed: in rounds whose ``Norms.canary_sums`` is 0, and for
+            observed canaries that are absent from the round, if they are costly to regenerate.
+        canary_displacement: ``(k,)``, with the canaries' expected contribution to θ_T − θ_0.
+        ids: ``(k,)``, indices of the canaries in their `CanarySet`.
     """
 
     means: Floats
     final: Floats
     displacement: Floats
-    deltas: Floats | None = None
+    model_updates: Floats | None = None
     residuals: Floats | None = None
-    sums: Floats | None = None
-    part: Floats | None = None
+    canary_sums: Floats | None = None
+    canary_displacement: Floats | None = None
     ids: Integers | None = None
 
     @property
@@ -59,24 +59,23 @@ class Norms:
 
     Attributes:
         means: ``(T,)``, of the released means.
-        deltas: ``(T,)``, of the model updates.
+        model_updates: ``(T,)``, of the model updates.
         final: norm of the final model.
         displacement: norm of θ_T − θ_0.
         residuals: ``(T,)``, of the released means without the real clients' part.
-        sums: ``(T,)``, of the weighted sum of the directions of each round's canaries; 0 if they
-            are too small a part of the mean to affect each other's scores, and ``residuals`` is
-            unknown.
-        part: norm of the canaries' expected sum in θ_T − θ_0; 0 if it is too small to affect
-            scores.
+        canary_sums: ``(T,)``, of the weighted sum of the directions of each round's canaries; 0 in
+            rounds in which it is negligible in the mean, so that it is not projected out.
+        canary_displacement: norm of the canaries' expected contribution to θ_T − θ_0; 0 if it is
+            too small to affect scores.
     """
 
     means: Floats
-    deltas: Floats
+    model_updates: Floats
     final: float
     displacement: float
     residuals: Floats | None = None
-    sums: Floats | None = None
-    part: float | None = None
+    canary_sums: Floats | None = None
+    canary_displacement: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,8 +93,11 @@ class ServerStep:
     momentum: float = 0.0
 
     @property
-    def linear(self) -> bool:
-        """Whether the final model is a weighted sum of the means with known weights."""
+    def is_linear(self) -> bool:
+        """Whether the final model is a weighted sum of the means, as it is with SGD.
+
+        The weights are known if ``learning_rates`` are.
+        """
         return self.name == "sgd"
 
 
@@ -122,8 +124,8 @@ class Mechanism:
             ``contributions``; ``None`` if all are 1.
         strategy: ``(T, T)``, lower triangular strategy matrix C of correlated noise: the noise of
             the rounds is ``C⁻¹Z``; ``None`` for independent noise.
-        noise_is_for: number of clients for which the noise was calibrated; ``None`` if it is the
-            number of clients that took part.
+        noise_cohort_size: the cohort size for which the noise was calibrated; ``None`` if it is
+            ``cohort_size``.
     """
 
     cohort_size: float
@@ -137,11 +139,11 @@ class Mechanism:
     inclusion: Literal["fixed", "coin"] = "fixed"
     canary_weights: Floats | None = None
     strategy: Floats | None = None
-    noise_is_for: float | None = None
+    noise_cohort_size: float | None = None
 
     @property
-    def added(self) -> Floats:
-        """The ``contributions``, or their default, ``(T,)``."""
+    def contribution_norms(self) -> Floats:
+        """``contributions``, or their default if they are ``None``, ``(T,)``."""
         if self.contributions is None:
             return self.clip_norms / self.cohort_size
         return self.contributions
@@ -235,15 +237,16 @@ class EarlyStop:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Findings:
-    """What was observed during the run.
+    """The plan of the audit, and what was observed during the run.
 
     Attributes:
         plan: how the canaries change the run, in sentences.
         doubts: why the run's numbers may be wrong, in sentences.
-        not_measured: why fewer canaries took part than were planned.
+        missing_canaries_reason: why fewer canaries took part than were planned, or why the audit
+            ended before the run; the reason of `NotMeasured` if fewer than two took part.
         unbounded: why ε for an adversary who sees every round's model is infinite.
-        step_faults: faults of the clipping, sampling or noise, in sentences.
-        unseen: assumptions of privacy accounting that were not checked, in sentences.
+        mechanism_faults: faults of the clipping, sampling or noise, in sentences.
+        unchecked_assumptions: assumptions of privacy accounting that were not checked, as phrases.
         noise: results of the checks of the noise, in sentences.
         last_model_is_finite: whether the strategy's last model was finite; otherwise the record has
             its last finite one.
@@ -257,10 +260,10 @@ class Findings:
 
     plan: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    not_measured: str | None = None
+    missing_canaries_reason: str | None = None
     unbounded: str | None = None
-    step_faults: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
+    mechanism_faults: tuple[str, ...] = ()
+    unchecked_assumptions: tuple[str, ...] = ()
     noise: tuple[str, ...] = (
         "Noise: cannot be told, because only sums or models with noise were observed.",
     )
@@ -281,8 +284,8 @@ class ClientLog:
         ids: clients of all rounds, one round after another.
         offsets: ``(T + 1,)``; the clients of round t are ``ids[offsets[t]:offsets[t + 1]]``.
         absent: ``(T,)``, number of lost updates of clients and canaries.
-        weights: the contribution of each entry of ``ids``, divided by `Mechanism.added` of the
-            round, of the same shape; ``None`` if they are equal or not known.
+        weights: the contribution of each entry of ``ids``, divided by the round's
+            `Mechanism.contribution_norms`, of the same shape; with ``None``, all count as 1.
     """
 
     ids: Integers | None = None
@@ -290,25 +293,37 @@ class ClientLog:
     absent: Integers | None = None
     weights: Floats | None = None
 
-    def sums(self, by_round: Floats, power: int) -> Floats:
-        """Sums of ``(by_round · weight)^power`` over the rounds of each client, by its number.
+    def summed_weights(self, round_weights: Floats) -> Floats:
+        """Sum over each client's rounds of ``round_weight · weight``, indexed by client id.
 
         Args:
-            by_round: a factor for each round, ``(T,)``.
-            power: 1 or 2.
+            round_weights: a factor for each round, ``(T,)``.
 
         Raises:
             ValueError: if the participation pattern is not known.
         """
         ids, rounds, weights = self.rows()
-        terms = (by_round[rounds] * weights) ** power
+        terms = round_weights[rounds] * weights
         return np.bincount(ids, terms).astype(np.float64)
 
-    def shares_of(self, clients: Integers) -> Floats:
+    def summed_squared_weights(self, round_weights: Floats) -> Floats:
+        """Sum over each client's rounds of ``(round_weight · weight)²``, indexed by client id.
+
+        Args:
+            round_weights: a factor for each round, ``(T,)``.
+
+        Raises:
+            ValueError: if the participation pattern is not known.
+        """
+        ids, rounds, weights = self.rows()
+        terms = (round_weights[rounds] * weights) ** 2
+        return np.bincount(ids, terms).astype(np.float64)
+
+    def weights_by_round(self, clients: Integers) -> Floats:
         """The weights of clients in each round, 0 in rounds without them, ``(T, m)``.
 
         Args:
-            clients: numbers of the clients, ``(m,)``.
+            clients: ids of the clients, ``(m,)``.
 
         Raises:
             ValueError: if the participation pattern is not known.
@@ -318,9 +333,12 @@ class ClientLog:
         columns_by_id[clients] = np.arange(len(clients))
         columns = columns_by_id[ids]
         is_chosen = columns >= 0
-        shares = np.zeros((len(np.asarray(self.offsets)) - 1, len(clients)))
-        shares[rounds[is_chosen], columns[is_chosen]] = weights[is_chosen]
-        return shares
+        num_rounds = len(np.asarray(self.offsets)) - 1
+        weights_by_round = np.zeros((num_rounds, len(clients)))
+        weights_by_round[rounds[is_chosen], columns[is_chosen]] = weights[
+            is_chosen
+        ]
+        return weights_by_round
 
     def rows(self) -> tuple[Integers, Integers, Floats]:
         """The client, the round and the weight of each participation, as three arrays.
@@ -378,15 +396,15 @@ class RunningScores:
         scores: ``(T, k)``, whitened scores of the observed canaries (`RoundCorrelation.whiten`).
         signals: ``(T, k)``, their whitened expected scores.
         planned: planned number of participations of all canaries together; ``None`` without a plan.
-        of_law: whether ε is that of a client with the law `Mechanism.participation`, which was
-            known before the run; otherwise of a client that takes part as often as the median
-            canary, in known rounds.
+        law_was_known: whether `Mechanism.participation` was known before the run, so that ε is for
+            a client with this law; otherwise ε is for a client that takes part as often as the
+            median canary, in known rounds.
     """
 
     scores: Floats | None = None
     signals: Floats | None = None
     planned: float | None = None
-    of_law: bool = False
+    law_was_known: bool = False
 
 
 # Cached, because each call reads files.
