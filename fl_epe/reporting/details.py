@@ -115,7 +115,7 @@ def _knowledge(summary: Summary) -> Iterator[str]:
         f"Theory is for {every_round.adjacency} adjacency, and assumes: {every_round.assumption}. "
         f"The unit of privacy is one {unit}."
     )
-    for answer in summary.rounds_known:
+    for answer in summary.answers_with_known_rounds:
         epsilon, ends, proved, theory = answer_cells(answer)
         yield (
             f"Another question: an adversary who sees {SEES[answer.adversary.sees]} and knows the "

@@ -941,7 +941,7 @@ def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     ):
         find_evidence(audit, claim, 1e-5, method="gdp")
     summary = summarize(audit.record())
-    every, told = summary.answers[1], summary.rounds_known[1]
+    every, told = summary.answers[1], summary.answers_with_known_rounds[1]
     assert not every.adversary.knows_rounds
     assert every.estimate is not None
     assert told.estimate is not None

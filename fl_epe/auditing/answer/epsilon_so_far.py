@@ -333,7 +333,7 @@ def epsilon_by_round(
     client = AuditedClient.of(record, adversary)
     view = seen_by(record, EVERY_ROUND)
     answer_estimate = RoundEstimate(record.rounds, last, client.participations)
-    if client.extrapolated(record) and not view.noise_prevails():
+    if client.is_extrapolated(record) and not view.noise_prevails():
         # The other clients' reaction to a client can be fitted only at the end.
         return [answer_estimate]
     running = record.running

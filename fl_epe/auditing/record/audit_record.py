@@ -156,7 +156,7 @@ class AuditRecord:
 
     @property
     def share_done(self) -> float:
-        """Share of the planned rounds that are done; 1 if their number is not known."""
+        """Fraction of the planned rounds that are done; 1 if their number is not known."""
         planned = self.design.num_rounds
         if not planned or not self.rounds:
             return 1.0
@@ -200,8 +200,8 @@ class AuditRecord:
     def model_update_cosines(self) -> tuple[Floats, Floats]:
         """Cosines with the model updates θ_t − θ_{t−1}, for observed and unobserved canaries.
 
-        With server SGD they are computed from the means: each update is a sum of the means so
-        far, discounted by the momentum.
+        If the record has none, they are computed from the means, which is possible for server
+        SGD: each update is a sum of the means so far, discounted by the momentum.
 
         Raises:
             ValueError: for another optimizer, if the record holds no such cosines.

@@ -45,7 +45,9 @@ _FIELD_NAMES = {file_name: name for name, file_name in FILE_NAMES.items()}
 _METRICS_PREFIX = "metrics."
 _MAX_TEXT = 2000  # largest number of characters of a text
 _MAX_DEPTH = 8  # largest depth of nested lists and tables
-_MAX_SEED = 2**128
+_MAX_SEED = (
+    2**128
+)  # largest absolute value of an integer, among which seeds are the largest
 
 
 def write_values(
@@ -96,7 +98,10 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def _shortened(value: Any, depth: int = _MAX_DEPTH) -> Any:
-    """A JSON value with its long texts cut off, as a file from elsewhere may hold any text."""
+    """A JSON value whose long texts are cut off, down to ``depth`` levels of lists and tables.
+
+    A record that somebody else sent may hold any text.
+    """
     if isinstance(value, str):
         if len(value) <= _MAX_TEXT:
             return value
@@ -216,12 +221,13 @@ class _Range(NamedTuple):
 
 _MAX_SQUARABLE = 1e100  # its square does not overflow
 
-# Norms of float32 vectors that are not 0.
+# The range of the norms of float32 vectors that are not 0.
 _MIN_NORM = 1e-46
 _MAX_NORM = 1e46
 
-# The first entry with a prefix of a value's name is that of the value.
+# The range of a value is in the first entry that has a prefix of the value's name.
 _RANGES = (
+    # Integers up to 2⁵³ are exact in float64.
     _Range(("dim",), 1, 2**53 - 1),
     _Range(("observed.ids", "unobserved.ids"), 0, 2**53),
     # Cosines are computed in float32. Those with a model that diverged are not known.
@@ -271,7 +277,7 @@ _ANY_RANGE = ("metrics", "design.settings", "clients.ids")
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Raises if a number of ``value`` is outside the range for this name."""
+    """Raises if a number in ``value`` is outside the range of values with this name."""
     if isinstance(value, dict):
         value = [item for item in value.values() if isinstance(item, int)]
     elif not isinstance(value, int | float | np.ndarray):

@@ -1,7 +1,7 @@
 """The parts of an `AuditRecord`, each a small frozen dataclass.
 
-In shapes T is the number of rounds and k the number of canaries: of one group, observed or
-unobserved, in `CanaryCosines`; else of observed ones.
+In shapes T is the number of rounds, and k is the number of observed canaries. In `CanaryCosines`, k
+is the number of canaries of its group, which is either the observed or the unobserved ones.
 """
 
 import contextlib
@@ -108,20 +108,21 @@ class Mechanism:
     Attributes:
         cohort_size: expected cohort size n, the denominator of the mean; in a deployment the mean
             number of replies, canaries included.
-        noise_multiplier: z of the run; ``None`` if unknown.
-        sum_noise_multiplier: z of the sum of updates, without a noisy count; ``None`` if unknown.
+        noise_multiplier: z of a round's whole release: the sum of updates, and the noisy count of
+            an adaptive clip norm; ``None`` if unknown.
+        sum_noise_multiplier: z of the sum of updates alone; ``None`` if unknown.
         participation: the law of a client's participations. If its rounds are secret, canaries
             follow the same law.
         canary_participations: expected number of participations of an observed canary.
         server: how the means become models.
         clip_norms: ``(T,)``; NaN in rounds without clipping.
         contributions: ``(T,)``, norm of the contribution of a client of median weight to the
-            released mean, whether or not a canary took part in that round;
-            ``clip_norms / cohort_size`` by default, NaN if it is not known.
+            released mean, whether or not a canary took part in that round; NaN where it is not
+            known. By default it is ``clip_norms / cohort_size``.
         inclusion: "coin" if an independent fair coin decided whether a canary took part; otherwise
             "fixed".
-        canary_weights: ``(T, k)``, the contribution of each observed canary, divided by that of
-            ``contributions``; ``None`` if all are 1.
+        canary_weights: ``(T, k)``, the contribution of each observed canary, divided by
+            `contribution_norms` of the round; ``None`` if all are 1.
         strategy: ``(T, T)``, lower triangular strategy matrix C of correlated noise: the noise of
             the rounds is ``C⁻¹Z``; ``None`` for independent noise.
         noise_cohort_size: the cohort size for which the noise was calibrated; ``None`` if it is
@@ -164,7 +165,8 @@ class Design:
         canaries_vote: whether canaries vote on an adaptive clip norm.
         stop_when: the rule for an early stop.
         also_known: further knowledge of an adversary who sees every round's model, in words.
-        metric: the metric that is stored as "eval_accuracy", such as "accuracy" or "r2".
+        metric: name of the task's metric, such as "accuracy" or "r2"; its values are stored as
+            "eval_accuracy", whatever the metric.
         chance_accuracy: accuracy of the best constant prediction.
         chance_loss: loss of the best constant prediction.
         canaries_come_from: who adds the canaries in a deployment, "server" or "clients".
@@ -192,18 +194,21 @@ class Design:
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Builds a design from the settings of a run, under the names of `RunConfig`.
 
-        Unknown names go to ``settings``.
+        Settings that are no fields go to ``settings``.
         """
-        further = {
-            _FIELD_NAMES.get(name, name): value
-            for name, value in settings.items()
-        }
         names = {field.name for field in dataclasses.fields(cls)} - {"settings"}
-        fields = {name: further.pop(name) for name in names & further.keys()}
-        return cls(**fields, settings=further)
+        values = {}
+        further = {}
+        for setting, value in settings.items():
+            name = _FIELD_NAMES.get(setting, setting)
+            if name in names:
+                values[name] = value
+            else:
+                further[name] = value
+        return cls(**values, settings=further)
 
     def to_settings(self) -> dict[str, Any]:
-        """The inverse of `of`, without unknown values."""
+        """The inverse of `of`; fields that are ``None`` are left out."""
         setting_names = {field: name for name, field in _FIELD_NAMES.items()}
         settings = {
             setting_names.get(field, field): value
@@ -214,7 +219,7 @@ class Design:
         return settings | further
 
 
-# The names of fields by those of settings, if they differ.
+# The names of settings and of their fields, where they differ.
 _FIELD_NAMES = {
     "clients": "num_clients",
     "rounds": "num_rounds",
@@ -244,7 +249,8 @@ class Findings:
         doubts: why the run's numbers may be wrong, in sentences.
         missing_canaries_reason: why fewer canaries took part than were planned, or why the audit
             ended before the run; the reason of `NotMeasured` if fewer than two took part.
-        unbounded: why ε for an adversary who sees every round's model is infinite.
+        unbounded: why ε for an adversary who sees every round's model is infinite; ``None`` if
+            there is no such reason.
         mechanism_faults: faults of the clipping, sampling or noise, in sentences.
         unchecked_assumptions: assumptions of privacy accounting that were not checked, as phrases.
         noise: results of the checks of the noise, in sentences.
@@ -281,7 +287,7 @@ class ClientLog:
     """The participation pattern of the real clients, as far as it is known.
 
     Attributes:
-        ids: clients of all rounds, one round after another.
+        ids: ids of the clients of all rounds, one round after another.
         offsets: ``(T + 1,)``; the clients of round t are ``ids[offsets[t]:offsets[t + 1]]``.
         absent: ``(T,)``, number of lost updates of clients and canaries.
         weights: the contribution of each entry of ``ids``, divided by the round's
@@ -320,7 +326,7 @@ class ClientLog:
         return np.bincount(ids, terms).astype(np.float64)
 
     def weights_by_round(self, clients: Integers) -> Floats:
-        """The weights of clients in each round, 0 in rounds without them, ``(T, m)``.
+        """The weights of m clients in each round, ``(T, m)``; 0 in rounds without the client.
 
         Args:
             clients: ids of the clients, ``(m,)``.
@@ -341,7 +347,7 @@ class ClientLog:
         return weights_by_round
 
     def rows(self) -> tuple[Integers, Integers, Floats]:
-        """The client, the round and the weight of each participation, as three arrays.
+        """The client's id, the round and the weight of each participation, as three arrays.
 
         Raises:
             ValueError: if the participation pattern is not known.
@@ -372,8 +378,8 @@ class Provenance:
         started: time at which a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
         ended: time at which the run ended, in the same format.
         commands: the commands as typed, without seeds.
-        seconds: mean time of the audit per round; ``None`` if it was not measured.
-        canary_bytes: the largest memory for the canaries of a round.
+        seconds: mean time that the audit takes in a round; ``None`` if it was not measured.
+        canary_bytes: the largest memory for the canaries of a round, in bytes.
     """
 
     seeds: dict[str, int | None] = dataclasses.field(default_factory=dict)
@@ -395,7 +401,7 @@ class RunningScores:
     Attributes:
         scores: ``(T, k)``, whitened scores of the observed canaries (`RoundCorrelation.whiten`).
         signals: ``(T, k)``, their whitened expected scores.
-        planned: planned number of participations of all canaries together; ``None`` without a plan.
+        planned: planned total of the participations of all canaries; ``None`` without a plan.
         law_was_known: whether `Mechanism.participation` was known before the run, so that ε is for
             a client with this law; otherwise ε is for a client that takes part as often as the
             median canary, in known rounds.
