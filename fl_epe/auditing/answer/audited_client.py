@@ -65,8 +65,8 @@ class AuditedClient:
     ) -> AuditedClient:
         """The client of a record.
 
-        It is derived from the participation log, from the design if there is no log, and from
-        the canaries if there is neither.
+        It is derived from the participation log. Without a log it has the counted mean number of
+        rounds, else that of the design, and else that of the median canary.
 
         Args:
             record: the audit record of a run.
@@ -111,7 +111,7 @@ class AuditedClient:
 
         It is ``True`` if the client is from the participation log, its rounds are known, and more
         than a fifth of the canaries' participations are of rare canaries, which have less than
-        three quarters of the client's rounds. `Answer.extrapolated` is stricter: there, every
+        three quarters of the client's rounds. `Answer.extrapolated` has another condition: every
         canary has fewer rounds than the client.
         """
         if record.clients.ids is None or self.secret is not None:
