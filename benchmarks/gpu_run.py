@@ -276,7 +276,7 @@ class AuditedRun:
         unobserved = np.setdiff1d(np.arange(self.canaries.count), observed)
         norms = Norms(
             means=np.array(self.series["mean_norm"]),
-            deltas=np.array(self.series["delta_norm"]),
+            model_updates=np.array(self.series["delta_norm"]),
             final=norm(self.theta),
             displacement=norm(self.theta - self._start),
         )

@@ -304,11 +304,11 @@ class DPSGDAudit:
             design=auditing.Design.of(self._design),
             findings=auditing.Findings(
                 plan=(self._plan, *unseen),
-                not_measured=self._stopped,
-                step_faults=findings.faults,
+                missing_canaries_reason=self._stopped,
+                mechanism_faults=findings.faults,
                 noise=sentences(noise),
                 unbounded=unbounded,
-                unseen=findings.unseen,
+                unchecked_assumptions=findings.unseen,
             ),
         )
         # A step's residual depends on its own noise alone, so the factor has one column of ones.
@@ -320,7 +320,7 @@ class DPSGDAudit:
         if learning_rates is None or self._steps.momentum:
             learning_rates = np.ones(len(self._facts))
         norms = dataclasses.replace(
-            record.norms, deltas=learning_rates * record.norms.means
+            record.norms, model_updates=learning_rates * record.norms.means
         )
         return dataclasses.replace(
             record,

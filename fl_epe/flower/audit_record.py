@@ -105,7 +105,7 @@ class RunOutcome:
         record = auditor.record(
             noise_multiplier=claimed,
             sum_noise_multiplier=claimed_of_sum,
-            noise_is_for=wrapped.expected_replies(),
+            noise_cohort_size=wrapped.expected_replies(),
             unit=settings.unit,
             faults=tuple(self.all_faults()),
             seconds=sum(note.seconds for note in notes) / max(1, len(notes)),
@@ -236,10 +236,10 @@ class RunOutcome:
         is_longer = self.over is not None and self.over.is_longer
         is_final = state.rounds in (None, state.index) and not is_longer
         return Findings(
-            step_faults=(*noise_faults, *client_noise_faults),
+            mechanism_faults=(*noise_faults, *client_noise_faults),
             noise=(*noise, *client_noise),
             plan=tuple(plan),
-            not_measured=self._missing_canaries()
+            missing_canaries_reason=self._missing_canaries()
             or self.recording.faults.first_failure,
             last_model_is_finite=recording.last_is_finite,
             last_model_is_final=is_final,

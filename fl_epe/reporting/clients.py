@@ -60,7 +60,7 @@ def client_leakage(summary: Summary) -> ClientLeakage:
     }
     for start in range(0, num_kinds, _BLOCK):
         block = slice(start, start + _BLOCK)
-        shares = record.clients.shares_of(representatives[block])
+        shares = record.clients.weights_by_round(representatives[block])
         participations[block] = np.count_nonzero(shares, axis=0)
         total_weights[block] = shares.sum(axis=0)
         for answer in summary.answers:

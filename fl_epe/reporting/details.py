@@ -115,7 +115,7 @@ def _knowledge(summary: Summary) -> Iterator[str]:
         f"Theory is for {every_round.adjacency} adjacency, and assumes: {every_round.assumption}. "
         f"The unit of privacy is one {unit}."
     )
-    for answer in summary.rounds_known:
+    for answer in summary.answers_with_known_rounds:
         epsilon, ends, proved, theory = answer_cells(answer)
         yield (
             f"Another question: an adversary who sees {SEES[answer.adversary.sees]} and knows the "
@@ -191,7 +191,7 @@ def _of_client(
     fit = answer.fit
     view = answer.view
     assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
-    shares = record.clients.shares_of(leakage.ids[index : index + 1])
+    shares = record.clients.weights_by_round(leakage.ids[index : index + 1])
     client = auditing.AuditedClient(
         float(leakage.participations[index]), shares
     )

@@ -150,7 +150,9 @@ def warnings_of(
     for answer in answers:
         if answer.estimate is None:
             warnings.append(ReportWarning("not-measured", answer.reason))
-    warnings += [ReportWarning("steps", text) for text in findings.step_faults]
+    warnings += [
+        ReportWarning("steps", text) for text in findings.mechanism_faults
+    ]
     warnings += [ReportWarning("doubts", text) for text in findings.doubts]
     lost = updates_lost(record)
     if lost is not None:

@@ -30,7 +30,7 @@ def as_report(summary: Summary) -> JSON:
         "answer": values(summary.answers),
         "run": _run(summary),
         "details": {
-            "told_rounds": values(summary.rounds_known),
+            "told_rounds": values(summary.answers_with_known_rounds),
             "at_small_delta": values(summary.at_small_delta, SMALL_DELTA),
             "fits": [as_json(answer.fit) for answer in summary.answers],
             "questions": dict(details(summary)),

@@ -45,7 +45,7 @@ SMALL_DELTA = 1e-5
 # With a larger δ, ε is also given at `SMALL_DELTA`.
 _LARGE_DELTA = 1e-4
 
-# Values of a record's design that are not shown as settings, or are shown by another name.
+# Values of a record's design that are not shown as settings, or that are shown already.
 _NOT_SHOWN = ("task", "num_canaries", "chance_accuracy", "chance_loss")
 
 
@@ -60,8 +60,8 @@ class Summary:
             important first.
         delta: the target δ of every ε.
         record: the record of the run; ``None`` if there is none.
-        rounds_known: if rounds are secret, the answers for adversaries who know them; else
-            empty.
+        answers_with_known_rounds: if rounds are secret, the answers for adversaries who know
+            them; else empty.
         at_small_delta: the answers at δ = 10⁻⁵, if δ is far above; else empty.
         faults: the first messages about faults, such as lost updates or rounds without an audit.
         fault_counts: the number of faults of each kind.
@@ -73,7 +73,7 @@ class Summary:
     warnings: tuple[ReportWarning, ...]
     delta: float
     record: AuditRecord | None = None
-    rounds_known: tuple[Answer, ...] = ()
+    answers_with_known_rounds: tuple[Answer, ...] = ()
     at_small_delta: tuple[Answer, ...] = ()
     faults: tuple[str, ...] = ()
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -120,7 +120,7 @@ class Summary:
         return {"status": self.status, **finite_metrics}
 
     def faults_by_kind(self) -> list[tuple[str, int]]:
-        """The kinds of faults that happened and their numbers, the most frequent first."""
+        """The kinds of faults that happened and how often, the most frequent first."""
         kinds = [
             (kind, count) for kind, count in self.fault_counts.items() if count
         ]
@@ -150,6 +150,7 @@ class Summary:
         The accuracy of a constant prediction is given too, if the model's is closer to it than
         to 1.
         """
+        # The metric comes first, if the model was evaluated.
         lines = [
             f"The model's {name} on held-out data: {value}"
             for name, value in self.held_out()
@@ -173,9 +174,9 @@ def summarize(record: AuditRecord, delta: float | None = None) -> Summary:
     """
     delta = record.delta if delta is None else delta
     run_answers = answers(record, delta, CONFIDENCE)
-    rounds_known: tuple[Answer, ...] = ()
+    answers_with_known_rounds: tuple[Answer, ...] = ()
     if not run_answers[0].adversary.knows_rounds:
-        rounds_known = tuple(
+        answers_with_known_rounds = tuple(
             answer(record, Adversary(sees), delta, CONFIDENCE) for sees in SEES
         )
     at_small_delta: tuple[Answer, ...] = ()
@@ -186,7 +187,7 @@ def summarize(record: AuditRecord, delta: float | None = None) -> Summary:
         warnings=warnings_of(record, run_answers),
         delta=delta,
         record=record,
-        rounds_known=rounds_known,
+        answers_with_known_rounds=answers_with_known_rounds,
         at_small_delta=at_small_delta,
         faults=record.provenance.faults,
         fault_counts=record.provenance.fault_counts,
@@ -214,12 +215,23 @@ def summarize_unmeasured(
     """
     reason = reason.strip().removesuffix(".")
     settings = dict(config or {})
-    no_theory = Analytical(None, True, "zero-out", "the run left no record")
+    no_theory = Analytical(
+        epsilon=None,
+        knows_rounds=True,
+        adjacency="zero-out",
+        assumption="the run left no record",
+    )
+    final_model, every_round = (
+        Answer(
+            adversary,
+            participations=math.nan,
+            analytical=no_theory,
+            reason=reason,
+        )
+        for adversary in (FINAL_MODEL, EVERY_ROUND)
+    )
     return Summary(
-        answers=(
-            Answer(FINAL_MODEL, math.nan, no_theory, reason=reason),
-            Answer(EVERY_ROUND, math.nan, no_theory, reason=reason),
-        ),
+        answers=(final_model, every_round),
         warnings=(ReportWarning("not-measured", reason),),
         delta=delta,
         faults=tuple(faults),
@@ -230,7 +242,11 @@ def summarize_unmeasured(
 
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
-    """The settings of a run in words, by name, without seeds."""
+    """The settings of a run in words, by name, without seeds.
+
+    Settings of the design replace the others of the same name: "participation" is then the
+    schedule with its options, not the name of the law alone.
+    """
     mechanism = record.mechanism
     provenance = record.provenance
     values = {
@@ -255,7 +271,7 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
 
 
 def in_words(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as text, without those that are ``None``."""
+    """Settings as text; those that are ``None`` are left out."""
     return {
         str(name): _words(value)
         for name, value in values.items()

@@ -279,7 +279,7 @@ class DPFedAvg(Strategy):
             metrics={**(metrics or {}), **series},
             design=auditing.Design.of(settings),
             findings=auditing.Findings(
-                plan=plan, step_faults=faults, noise=noise
+                plan=plan, mechanism_faults=faults, noise=noise
             ),
             seeds=dataclasses.asdict(self.seeds),
         )

@@ -247,7 +247,7 @@ class Training:
             )
         if all(model is models[0] for model in models):
             raise ValueError("every round is skipped")
-        if refused := audit.record().findings.not_measured:
+        if refused := audit.record().findings.missing_canaries_reason:
             raise ValueError(refused.partition("Error: ")[2] or refused)
         return audit
 

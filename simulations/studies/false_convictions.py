@@ -89,7 +89,7 @@ class Cell:
                 "noise_multiplier": 1.0,
                 "sum_noise_multiplier": 1.0,
                 "norms.means": scale * record.norms.means,
-                "norms.deltas": scale * record.norms.deltas,
+                "norms.model_updates": scale * record.norms.model_updates,
             }
         )
 

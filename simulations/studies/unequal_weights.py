@@ -59,7 +59,11 @@ def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
     record = audited_run(strategy, clients, NODES, ROUNDS, seed, DELTA)
     client = AuditedClient.of(record)
     share = median_size(law) / LAWS[law].sum()
-    added = client.patterns[:, 0] * record.mechanism.added / (CLIP * share)
+    added = (
+        client.patterns[:, 0]
+        * record.mechanism.contribution_norms
+        / (CLIP * share)
+    )
     final, every = answers(record)
     measured = [
         Measured.of(final, float(added.sum()) / ROUNDS),

@@ -222,7 +222,9 @@ def by_law(
         if (t + 1) % EVERY == 0:
             shown.append((t + 1, running.estimate(DELTA)))
     sides = [
-        CanaryCosines(means, means[0], means[0], sums=np.zeros_like(means))
+        CanaryCosines(
+            means, means[0], means[0], canary_sums=np.zeros_like(means)
+        )
         for means in np.split(dots / lengths[:, None], [count], axis=1)
     ]
     record = AuditRecord(
@@ -231,7 +233,7 @@ def by_law(
         observed=sides[0],
         unobserved=sides[1],
         presence=here.T,
-        norms=Norms(lengths, lengths, 1.0, 1.0, sums=np.zeros(ROUNDS)),
+        norms=Norms(lengths, lengths, 1.0, 1.0, canary_sums=np.zeros(ROUNDS)),
         mechanism=Mechanism(
             cohort_size=1.0,
             noise_multiplier=NOISE,

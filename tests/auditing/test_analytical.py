@@ -55,7 +55,7 @@ def test_secret_rounds_have_the_theorem_of_their_schedule():
         ({"noise_multiplier": None}, None, "noise is not known"),
         ({"noise_multiplier": 0.0}, math.inf, "no noise"),
         (
-            {"contributions": np.full(60, np.nan), "noise_is_for": 10.0},
+            {"contributions": np.full(60, np.nan), "noise_cohort_size": 10.0},
             None,
             "what a client adds",
         ),
@@ -76,7 +76,7 @@ def test_heavier_shares_have_less_noise():
     cohort = record.mechanism.cohort_size
     heavy = record.with_values(
         contributions=np.full(60, 2 / cohort),
-        noise_is_for=cohort,
+        noise_cohort_size=cohort,
         clip_norms=np.ones(60),
     )
     found = analytical(heavy.mechanism, AuditedClient.of(heavy), 1e-5)

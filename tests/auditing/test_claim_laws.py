@@ -302,7 +302,7 @@ def test_few_nodes_and_rounds_leave_a_claim_undecided():
 def test_what_nobody_saw_is_not_judged():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
     record = _poisson(1.0).with_values(
-        **{"findings.unseen": ("clipping in 60 of 60 steps",)}
+        **{"findings.unchecked_assumptions": ("clipping in 60 of 60 steps",)}
     )
     with pytest.raises(
         Undecided, match="not judged: nobody saw clipping in 60 of 60 steps"
@@ -317,7 +317,7 @@ def test_what_nobody_saw_is_not_judged():
 @pytest.mark.slow
 def test_a_fault_is_no_pass():
     record = _poisson(1.0).with_values(
-        **{"findings.step_faults": ("the noise is not as claimed",)}
+        **{"findings.mechanism_faults": ("the noise is not as claimed",)}
     )
     with pytest.raises(
         AssertionError, match="fault     the noise is not as claimed"

@@ -385,7 +385,7 @@ def test_delta_can_be_changed_afterwards():
 
 def test_maximum_uses_the_model_deltas():
     record = make_record()
-    observed, unobserved = record.delta_cosines()
+    observed, unobserved = record.model_update_cosines()
     expected = epsilon_from_scores(
         observed.max(axis=0), unobserved.max(axis=0), record.delta
     )

@@ -105,7 +105,7 @@ def records(draw):
         "presence": draw(arrays.arrays(np.bool_, (T, k))),
         "clip_norms": draw(table(T, 10.0, 1e-40, odd=[0.0, -0.0, np.nan])),
         "norms.means": draw(norms),
-        "norms.deltas": draw(norms),
+        "norms.model_updates": draw(norms),
         "observed.final": draw(table(k, 1.0, -1.0)),
         "unobserved.final": draw(table(u, 1.0, -1.0)),
         "observed.displacement": draw(table(k, 1.0, -1.0)),
@@ -132,8 +132,8 @@ def records(draw):
     }
     if draw(maybe):
         values |= {
-            "observed.deltas": draw(table((T, k), 1.0, -1.0)),
-            "unobserved.deltas": draw(table((T, u), 1.0, -1.0)),
+            "observed.model_updates": draw(table((T, k), 1.0, -1.0)),
+            "unobserved.model_updates": draw(table((T, u), 1.0, -1.0)),
         }
     if draw(maybe):
         values |= {

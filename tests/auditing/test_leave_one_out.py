@@ -291,7 +291,7 @@ def test_canaries_alone_have_a_cosine_of_one():
 
 def test_records_keep_it_and_without_it_all_canaries_stay_in(tmp_path):
     record = recorded(200)[0]
-    assert leave_one_out(leave_one_out(record)).norms.sums is None
+    assert leave_one_out(leave_one_out(record)).norms.canary_sums is None
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     assert mean_score(loaded) == mean_score(record)
     assert mean_score(loaded, "final") == mean_score(record, "final")
@@ -308,7 +308,7 @@ def test_an_optimizer_that_cannot_be_undone_leaves_the_final_model_raw():
     )
     auditor.observe(canaries + np.ones(DIM) / 30, RoundFacts([0, 1, 2, 3]))
     record = auditor.record()
-    assert record.norms.part is None
+    assert record.norms.canary_displacement is None
     assert mean_score(record, "final") == mean_score(record, "final", raw=True)
     assert mean_score(record) > 1.1 * mean_score(record, raw=True)
 
@@ -322,6 +322,6 @@ def test_a_part_that_no_float_can_hold_is_left_in():
     assert (
         measure_others(
             record, CanarySet(DIM, 200 + UNOBSERVED, SEED)
-        ).norms.part
+        ).norms.canary_displacement
         == 0.0
     )

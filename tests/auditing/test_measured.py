@@ -54,7 +54,7 @@ UNMEASURED = {
     "told": (
         lambda: make_record(
             presence=np.zeros((6, 40), bool),
-            not_measured="0 of 12 clients answered.",
+            missing_canaries_reason="0 of 12 clients answered.",
         ),
         "^0 of 12 clients answered$",
     ),

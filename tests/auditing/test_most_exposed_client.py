@@ -16,7 +16,9 @@ def test_a_client_in_few_rounds_that_weigh_more_is_the_most_exposed(adversary):
     record = make_record(clients=log)
     most = AuditedClient.of(record, adversary, worst_case=True)
     assert most.participations == 4
-    contributions = record.mechanism.added * np.array([1, 1, 1, 1, 5, 5])
+    contributions = record.mechanism.contribution_norms * np.array(
+        [1, 1, 1, 1, 5, 5]
+    )
     late = make_record(clients=log, contributions=contributions)
     most = AuditedClient.of(late, adversary, worst_case=True)
     assert most.participations == 2

@@ -18,7 +18,7 @@ from fl_epe.auditing import (
     ServerStep,
     seen_by,
 )
-from fl_epe.auditing.record.file import build_part, read_values
+from fl_epe.auditing.record.file import FILE_NAMES, build_part, read_values
 from fl_epe.reporting import summarize, write_report
 
 
@@ -147,11 +147,11 @@ def test_refuses_what_does_not_fit(changes, message):
         make_record(**changes)
 
 
-def test_delta_cosines_need_a_linear_optimizer():
+def test_model_update_cosines_need_a_linear_optimizer():
     with pytest.raises(
         ValueError, match="server='adam' to be sgd, or observed"
     ):
-        make_record(server=ServerStep("adam")).delta_cosines()
+        make_record(server=ServerStep("adam")).model_update_cosines()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_contributions_stand_for_clip_norms():
 
 
 def test_a_file_has_the_names_of_the_record(tmp_path):
-    """Other tools read a record's file under the names that its values have in memory."""
+    """Other tools read a file under a record's names, or those of `FILE_NAMES`."""
     stopped = EarlyStop(
         3, EpsilonEstimate(1.0, 0.5, 2.0, 1e-3, 0.95, "m", EVERY_ROUND)
     )
@@ -236,7 +236,11 @@ def test_a_file_has_the_names_of_the_record(tmp_path):
             for name in archive.files
             if name not in ("meta", "checksums")
         }
-    for name, value in arrays.items():
+    names = {file_name: name for name, file_name in FILE_NAMES.items()}
+    assert set(names.values()) <= record.by_name().keys()
+    assert not names.keys() & record.by_name().keys()
+    for file_name, value in arrays.items():
+        name = names.get(file_name, file_name)
         found: Any = record.metrics if name.startswith("metrics.") else record
         for part in name.removeprefix("metrics.").split("."):
             found = (
@@ -251,8 +255,10 @@ def test_a_file_has_the_names_of_the_record(tmp_path):
     assert meta["mechanism.server.name"] == "sgd"
     assert meta["findings.stopped.after"] == 3
     assert meta["provenance.seeds"] == {"canary": 2**127, "noise": None}
+    assert meta["findings.unseen"] == []
+    assert "norms.deltas" in arrays
     assert arrays.keys() | meta.keys() - {"metrics"} >= {
-        name
+        FILE_NAMES.get(name, name)
         for name, value in record.by_name().items()
         if value is not None and name != "metrics"
     }

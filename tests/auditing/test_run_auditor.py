@@ -84,7 +84,7 @@ def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):
     fit = ladder_fit(seen_by(record))
     assert fit.low < 1 < fit.high
     # The deltas are what the models show.
-    deltas = record.delta_cosines()[0]
+    deltas = record.model_update_cosines()[0]
     assert deltas.shape == (ROUNDS, COUNT)
     if not momentum:
         np.testing.assert_allclose(deltas, record.observed.means, rtol=1e-9)
@@ -118,7 +118,7 @@ def test_unknown_contributions_weigh_every_round_the_same():
     np.testing.assert_allclose(scores, expected)
     assert others.shape == (3,)
     assert record.mechanism.server.name == "median"
-    assert record.delta_cosines()[0] is record.observed.deltas
+    assert record.model_update_cosines()[0] is record.observed.model_updates
 
 
 def test_lost_rounds_and_canaries_that_never_took_part():

@@ -916,7 +916,7 @@ def test_intervals_hold_the_theorem_for_few_and_many_canaries(count):
     found = audit.epsilon(confidence=0.999)
     assert found.low < theory < found.high
     assert (
-        audit.record().norms.sums.max() == 0
+        audit.record().norms.canary_sums.max() == 0
     )  # no other canary is left in the residual
 
 
@@ -941,7 +941,7 @@ def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     ):
         find_evidence(audit, claim, 1e-5, method="gdp")
     summary = summarize(audit.record())
-    every, told = summary.answers[1], summary.rounds_known[1]
+    every, told = summary.answers[1], summary.answers_with_known_rounds[1]
     assert not every.adversary.knows_rounds
     assert every.estimate is not None
     assert told.estimate is not None
@@ -994,7 +994,9 @@ def test_what_cannot_be_seen_is_named():
         "Not checked: clipping of 8 of 8 batches: ghost clipping keeps no gradients"
         in text
     )
-    assert audit.record().findings.unseen == audit.findings.unseen
+    assert (
+        audit.record().findings.unchecked_assumptions == audit.findings.unseen
+    )
     parts = engine()
     with audited(parts[1]) as audit:  # as if all examples were in each step
         epochs(*parts)

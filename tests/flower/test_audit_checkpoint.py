@@ -75,8 +75,8 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
     for side in ("observed", "unobserved"):
         ours, theirs = getattr(found, side), getattr(expected, side)
         np.testing.assert_array_equal(ours.ids, theirs.ids)
-        assert (ours.deltas is None) == (theirs.deltas is None)
-        for name in ("means", "final", "displacement", "deltas"):
+        assert (ours.model_updates is None) == (theirs.model_updates is None)
+        for name in ("means", "final", "displacement", "model_updates"):
             if getattr(theirs, name) is None:
                 continue
             np.testing.assert_allclose(
@@ -228,10 +228,10 @@ def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
     )
     norms = again.record().norms
     assert norms.means[KILLED] == pytest.approx(
-        norms.deltas[KILLED] / 0.5, rel=1e-5
+        norms.model_updates[KILLED] / 0.5, rel=1e-5
     )
     assert norms.means[KILLED + 1] != pytest.approx(
-        norms.deltas[KILLED + 1] / 0.5, rel=1e-2
+        norms.model_updates[KILLED + 1] / 0.5, rel=1e-2
     )
 
 

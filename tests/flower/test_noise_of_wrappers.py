@@ -75,9 +75,9 @@ def test_noise_as_it_is(change, words, monkeypatch):
         noise_findings.noise[0] == f"Noise: {'not ' * bool(words)}as claimed."
     )
     if words is None:
-        assert noise_findings.step_faults == ()
+        assert noise_findings.mechanism_faults == ()
     else:
-        (fault,) = noise_findings.step_faults
+        (fault,) = noise_findings.mechanism_faults
         assert re.search(words, fault)
 
 
@@ -109,7 +109,7 @@ def test_the_next_clip_norm_scales_too_little_noise():
 )
 def test_where_it_cannot_be_told(strategy, reason):
     noise_findings = audited(strategy(), rounds=3)[0].record().findings
-    assert noise_findings.step_faults == ()
+    assert noise_findings.mechanism_faults == ()
     assert noise_findings.noise[0].startswith("Noise: cannot be told")
     assert reason in noise_findings.noise[0]
 
@@ -121,7 +121,8 @@ def test_noise_that_repeats_after_a_restart(tmp_path):
     findings = audit.record().findings
     assert findings.resumed_after == (4,)
     same = re.search(
-        r"rounds (\d) and (\d) have the same noise", findings.step_faults[0]
+        r"rounds (\d) and (\d) have the same noise",
+        findings.mechanism_faults[0],
     )
     assert same is not None
     assert int(same[2]) == int(same[1]) + 4

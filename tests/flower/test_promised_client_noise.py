@@ -41,7 +41,7 @@ def test_a_node_without_noise_is_named_in_the_report():
         app(lambda partition: partition == WITHOUT),
         client_noise=PROMISE,
     )
-    faults = audit.record().findings.step_faults
+    faults = audit.record().findings.mechanism_faults
     assert len(faults) == 1
     assert "no noise in 6 of 6 replies" in faults[0]
     assert summarize(audit.record()).status == "faulty"
@@ -65,7 +65,7 @@ def test_a_run_that_is_not_measured_names_the_node_too():
 def test_clients_who_keep_the_promise_are_not_named_and_have_an_epsilon():
     audit, _ = run(fixed(), app(), client_noise=PROMISE)
     findings = audit.record().findings
-    assert findings.step_faults == ()
+    assert findings.mechanism_faults == ()
     assert "Noise of clients: as promised, by 60 replies." in findings.noise
     assert any("ε of a client by the noise" in text for text in findings.noise)
     promised = audit._run.recording.client_noise.promised
@@ -132,7 +132,7 @@ def test_an_error_of_the_test_does_not_end_the_run(monkeypatch):
         "the noise of clients could not be tested" in text
         for text in audit.faults
     )
-    assert audit.record().findings.step_faults == ()
+    assert audit.record().findings.mechanism_faults == ()
 
 
 def test_vacuous_numbers_are_logged_before_the_first_round(caplog):
@@ -156,7 +156,7 @@ def test_a_resumed_audit_still_knows_the_node(tmp_path):
         fixed(), model(), 6, kill=3, app=odd, **settings, **keep
     )
     audit, _ = run_until(fixed(), models[-1], 3, app=odd, **settings, **keep)
-    faults = audit.record().findings.step_faults
+    faults = audit.record().findings.mechanism_faults
     assert len(faults) == 1
     assert "no noise in 6 of 6 replies" in faults[0]
 

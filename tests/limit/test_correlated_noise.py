@@ -102,9 +102,9 @@ def test_server_steps_are_those_of_its_rounds():
         record.observed.means * record.norms.means[:, None]
     ):
         velocity = 0.5 * velocity + mean
-        cosines = velocity / record.norms.deltas[t]
+        cosines = velocity / record.norms.model_updates[t]
         np.testing.assert_allclose(
-            record.delta_cosines()[0][t], cosines, rtol=1e-9
+            record.model_update_cosines()[0][t], cosines, rtol=1e-9
         )
 
 

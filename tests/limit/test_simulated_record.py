@@ -61,9 +61,9 @@ class TestDecay:
         for t in range(T):
             velocity = 0.5 * velocity + means[t]
             theta += rates[t] * velocity
-            cosines = rates[t] * velocity / record.norms.deltas[t]
+            cosines = rates[t] * velocity / record.norms.model_updates[t]
             np.testing.assert_allclose(
-                record.delta_cosines()[0][t], cosines, rtol=1e-9
+                record.model_update_cosines()[0][t], cosines, rtol=1e-9
             )
         cosines = theta / record.norms.displacement
         np.testing.assert_allclose(

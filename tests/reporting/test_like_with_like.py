@@ -86,10 +86,10 @@ def test_the_adversary_is_that_of_the_claim(case):
         assert of_one_question(found)
         assert found.adversary.knows_rounds is (not law.hidden)
     assert len({found.participations for found in summary.answers}) == 1
-    assert bool(summary.rounds_known) is law.hidden
+    assert bool(summary.answers_with_known_rounds) is law.hidden
     assert all(
         found.adversary.knows_rounds and of_one_question(found)
-        for found in summary.rounds_known
+        for found in summary.answers_with_known_rounds
     )
 
 
@@ -121,7 +121,9 @@ def test_the_walk_finds_what_is_not_alike(case):
     )
     swapped = dataclasses.replace(
         summary.answers[1],
-        adversary=Adversary("all", knows_rounds=bool(summary.rounds_known)),
+        adversary=Adversary(
+            "all", knows_rounds=bool(summary.answers_with_known_rounds)
+        ),
     )
     assert not of_one_question(swapped)
 

@@ -41,7 +41,7 @@ def test_clipping_is_named_only_where_something_clips():
     mechanism = dataclasses.replace(
         record.mechanism,
         clip_norms=nothing,
-        contributions=record.mechanism.added,
+        contributions=record.mechanism.contribution_norms,
     )
     text = text_of(dataclasses.replace(record, mechanism=mechanism))
     assert "clipping allows" not in text

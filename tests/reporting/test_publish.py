@@ -137,7 +137,10 @@ def test_what_was_not_measured_has_no_figure(tmp_path):
             {"clip_norms": np.full(6, np.nan)}, marks=pytest.mark.slow
         ),
         pytest.param(
-            {"server": ServerStep("adam", np.ones(6)), "observed.deltas": None},
+            {
+                "server": ServerStep("adam", np.ones(6)),
+                "observed.model_updates": None,
+            },
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -156,11 +159,11 @@ def test_what_was_not_measured_has_no_figure(tmp_path):
 )
 def test_records_of_every_kind_are_drawn(changes, tmp_path):
     changes = dict(changes)
-    if changes.pop("observed.deltas", 0) is None:
+    if changes.pop("observed.model_updates", 0) is None:
         means = make_record()
         changes |= {
-            "observed.deltas": means.observed.means,
-            "unobserved.deltas": means.unobserved.means,
+            "observed.model_updates": means.observed.means,
+            "unobserved.model_updates": means.unobserved.means,
         }
     record = make_record(**changes)
     written = write_figures(summarize(record), tmp_path, ("png",))

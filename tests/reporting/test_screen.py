@@ -40,7 +40,7 @@ RECORDS = {
     "large-delta": lambda: limit(noise=0.25, delta=0.0052),
     "secret": lambda: limit("poisson"),
     "extrapolated": lambda: limit(often=30, clients=10, places=1),
-    "faulty": lambda: limit(step_faults=LONG),
+    "faulty": lambda: limit(mechanism_faults=LONG),
     "doubts": lambda: limit(doubts=LONG, caveat=" ".join(LONG), faults=LONG),
     "unmeasured": lambda: record_of(
         0, fault_counts={f"a fault of kind {i}": i for i in range(9)}

@@ -32,7 +32,7 @@ RUNS = {
         doubts=("the noise looks wrong",), **more
     ),
     "faulty": lambda **more: limit_with_clients(
-        step_faults=("step 1 has no noise",), **more
+        mechanism_faults=("step 1 has no noise",), **more
     ),
     "diverged": lambda **more: limit_with_clients(
         last_model_is_finite=False, **more

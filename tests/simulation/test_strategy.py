@@ -74,9 +74,9 @@ def test_the_noise_is_checked(noise, mechanism, monkeypatch):
         found.noise[0]
         == f"Noise: {'as claimed' if noise is None else 'not as claimed'}."
     )
-    assert [("have the same noise" in text) for text in found.step_faults] == (
-        [] if noise is None else [True]
-    )
+    assert [
+        ("have the same noise" in text) for text in found.mechanism_faults
+    ] == ([] if noise is None else [True])
 
 
 def _final_model(config, workers):
@@ -142,7 +142,7 @@ def test_two_runs_give_the_same_bits():
     assert {
         "observed.means",
         "unobserved.displacement",
-        "norms.deltas",
+        "norms.model_updates",
         "clients.ids",
     } <= {*arrays}
     for name in arrays:
@@ -262,7 +262,7 @@ def test_every_kind_of_run_leaves_a_whole_record(changes, tmp_path):
     record = _run(config=dataclasses.replace(SMALL, **changes))
     assert record.rounds == 8
     assert not record.clients.absent.any()
-    observed, unobserved = record.delta_cosines()
+    observed, unobserved = record.model_update_cosines()
     assert observed.shape == record.observed.means.shape
     assert unobserved.shape == record.unobserved.means.shape
     assert np.all(np.abs(observed) <= 1 + 1e-6)
@@ -271,7 +271,7 @@ def test_every_kind_of_run_leaves_a_whole_record(changes, tmp_path):
     assert loaded.mechanism.server.name == record.mechanism.server.name
 
 
-def test_delta_cosines_follow_from_the_means_with_momentum():
+def test_model_update_cosines_follow_from_the_means_with_momentum():
     """The cosines with θ_t − θ_{t−1} that the record derives are those of the real deltas."""
     models = []
 
@@ -282,7 +282,7 @@ def test_delta_cosines_follow_from_the_means_with_momentum():
 
     record = simulate(Job(Catching(), SMALL, SEEDS, evaluate_every=1))
     vectors = CanarySet(record.dim, 24, SEEDS.canary)
-    observed, _ = record.delta_cosines()
+    observed, _ = record.model_update_cosines()
     for t, delta in enumerate(np.diff(models, axis=0)):
         cosines = vectors.dot(delta)[:12] / np.linalg.norm(delta)
         np.testing.assert_allclose(observed[t], cosines, atol=1e-5)
@@ -627,7 +627,7 @@ def _nothing(*args):
 
 def test_the_updates_of_an_optimizer_that_is_not_linear_are_scored():
     record = _run(config=dataclasses.replace(SMALL, server_optimizer="adam"))
-    assert record.observed.deltas is not None
+    assert record.observed.model_updates is not None
     assert not np.allclose(
-        record.observed.deltas, record.observed.means, atol=1e-3
+        record.observed.model_updates, record.observed.means, atol=1e-3
     )

@@ -35,7 +35,7 @@ def large_record(canaries: int = 100_000, rounds: int = 12) -> AuditRecord:
         clip_norms=np.ones(rounds),
         **{
             "norms.means": norms,
-            "norms.deltas": norms,
+            "norms.model_updates": norms,
             "observed.final": noise(canaries) + shift / np.sqrt(rounds),
             "unobserved.final": noise(unobserved),
             "observed.displacement": noise(canaries) + shift / np.sqrt(rounds),

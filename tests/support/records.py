@@ -75,7 +75,7 @@ def record_of(canaries: int, rounds: int = 6, **changes: Any) -> AuditRecord:
         "mechanism.clip_norms",
         "mechanism.server.learning_rates",
         "norms.means",
-        "norms.deltas",
+        "norms.model_updates",
         "clients.absent",
     ):
         cut[name] = whole[name][:rounds]

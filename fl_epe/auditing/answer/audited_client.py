@@ -4,8 +4,8 @@ The client is the median one by its contribution to the run: the sum of its squa
 its rounds, which is the number of its rounds if all weights are 1. The norm of its update is the
 clip norm. Clients that take part less often, or have smaller updates, leak less.
 
-If the client's rounds are known, it takes part at least once. A client that takes part in few of
-many runs leaks in those runs as much as one round leaks.
+If the client's rounds are known, an expected number of rounds below 1 is raised to 1: ε is for a
+run in which the client takes part.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fl_epe.auditing.scoring import Reaction, View, seen_by
 from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import Events
 
-# Largest number of clients whose patterns are used, of those with the median contribution.
+# Largest number of clients, or of canaries in their place, whose patterns are used.
 _MAX_PATTERNS = 100
 
-# A canary with less than this share of a client's rounds takes part clearly less often.
+# A canary is rare if it has less than this fraction of the client's number of rounds.
 MIN_SHARE_OF_ROUNDS = 0.75
 
-# The client's score is extrapolated if canaries that take part clearly less often than the
-# client have more than this share of all canaries' participations.
+# The client's score is extrapolated if rare canaries have more than this fraction of all canaries'
+# participations.
 _MAX_SHARE_OF_RARE_CANARIES = 0.2
 
 # Relative difference of contributions that are equal but for rounding.
@@ -44,7 +44,8 @@ class AuditedClient:
     """The client whose ε is the answer.
 
     Attributes:
-        participations: the number of its rounds; the expected number if they are secret.
+        participations: how many rounds it takes part in; the expected number if the rounds are
+            secret.
         patterns: the weights of m such clients in each round, 0 where they took no part, shape
             ``(T, m)``; ``m`` is 0 if no such client is known.
         secret: how its rounds are drawn, if privacy rests on hiding them; else ``None``.
@@ -64,14 +65,15 @@ class AuditedClient:
     ) -> AuditedClient:
         """The client of a record.
 
-        It is derived from the participation log, from the design if there is no log, and from
-        the canaries if there is neither.
+        It is derived from the participation log. Without a log it has the counted mean number of
+        rounds, else that of the design, and else that of the median canary.
 
         Args:
             record: the audit record of a run.
             adversary: the adversary; by default that of `claim_adversary`.
             worst_case: whether to choose the client with the largest expected score instead of
                 the median one. A privacy claim covers it, and other clients leak at most as much.
+                At secret rounds it has no effect, as all clients follow one law.
 
         Raises:
             NotMeasured: if the adversary does not know the rounds, and their law is not known.
@@ -81,16 +83,17 @@ class AuditedClient:
             law = record.mechanism.participation.first(record.rounds)
             secret = hidden_events(record)
             expected = law.participations or math.nan
-            return cls(expected, np.empty((record.rounds, 0), bool), secret)
+            no_patterns = np.empty((record.rounds, 0))
+            return cls(expected, no_patterns, secret)
         log = record.clients
         if log.ids is not None:
-            contributions = log.sums(np.ones(record.rounds), 2)
+            contributions = log.summed_squared_weights(np.ones(record.rounds))
             if contributions.any():
                 if worst_case:
                     clients = np.array([_worst_case_client(record, adversary)])
                 else:
                     clients = _median_clients(contributions)
-                patterns = log.shares_of(clients)
+                patterns = log.weights_by_round(clients)
                 return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
         participations = _expected_participations(record)
         max_participations = record.mechanism.participation.most
@@ -98,16 +101,18 @@ class AuditedClient:
             participations = max(
                 participations, min(max_participations, record.rounds)
             )
-        # Canaries with as many rounds show the pattern of such a client.
+        # Canaries with the same number of rounds have the patterns of such a client.
         counts = record.presence.sum(axis=0)
         canaries = np.flatnonzero(counts == np.round(participations))
         return cls(participations, record.presence[:, canaries[:_MAX_PATTERNS]])
 
-    def extrapolated(self, record: AuditRecord) -> bool:
+    def is_extrapolated(self, record: AuditRecord) -> bool:
         """Whether the client's score is extrapolated from canaries with fewer rounds.
 
-        It is if the client is one of the participation log, and more than a fifth of the
-        canaries' participations are of canaries that took part clearly less often.
+        It is ``True`` if the client is from the participation log, its rounds are known, and more
+        than a fifth of the canaries' participations are of rare canaries, which have less than
+        three quarters of the client's rounds. `Answer.extrapolated` has another condition: every
+        canary has fewer rounds than the client.
         """
         if record.clients.ids is None or self.secret is not None:
             return False
@@ -117,25 +122,35 @@ class AuditedClient:
         return bool(rare_counts.sum() > max_rare)
 
     def view(self, record: AuditRecord, adversary: Adversary) -> View:
-        """The view of the adversary in which the canaries' scores predict this client's.
+        """The adversary's view, with the scores from which this client's are predicted.
+
+        If canaries with few rounds predict a client with many, expected scores allow for the
+        reaction of the other clients' later updates to its contributions, see `Reaction`.
 
         Raises:
             NotMeasured: if the other clients' reaction to a client cannot be fitted.
         """
+        # A canary's score uses its known rounds, also if the client's rounds are secret.
         adversary = Adversary(adversary.sees)
-        # In the limit of large models, whose records have no running scores, no client reacts. For
-        # correlated noise there is no model of a reaction.
-        is_limit = record.running.scores is None
+        # A record without scores during the run treats rounds as independent: it is simulated for
+        # the limit of large models, or its canaries are drawn independently.
+        has_independent_rounds = record.running.scores is None
+        # For correlated noise there is no model of a reaction.
         has_strategy = record.mechanism.strategy is not None
-        if is_limit or has_strategy or not self.extrapolated(record):
+        if (
+            has_independent_rounds
+            or has_strategy
+            or not self.is_extrapolated(record)
+        ):
             return seen_by(record, adversary)
         every_round = seen_by(record, EVERY_ROUND)
-        reaction: Reaction | None = None
         if not every_round.noise_prevails():
-            reaction = every_round.fitted_reaction
-        elif adversary.sees == "all":
-            reaction = Reaction()
-        return seen_by(record, adversary, reaction)
+            return seen_by(record, adversary, every_round.fitted_reaction)
+        if adversary.sees == "all":
+            # Noise dominates: later rounds react to a client as they react to the noise.
+            return seen_by(record, adversary, Reaction())
+        # Noise dominates, and only the final model is seen: no correction.
+        return seen_by(record, adversary)
 
     def expected_score(self, view: View) -> float:
         """The client's expected score for an adversary who knows its rounds."""
@@ -144,27 +159,32 @@ class AuditedClient:
         return view.expected_scores.of_rounds(self.participations)
 
     def error_of_secret_rounds(self, view: View) -> float:
-        """Relative error of expected scores at secret rounds, as if rounds were independent.
+        """Relative error of the expected score if correlated rounds are treated as independent.
 
-        It is 0 at known rounds and for the final model. It is computed for the number of rounds
-        that a client exceeds with probability δ.
+        It is computed for secret rounds, and for a client with more rounds than all but a fraction
+        δ of clients. It is 0 at known rounds and for the final model.
         """
         record = view.record
         if self.secret is None or view.adversary.sees == "final":
             return 0.0
-        chances = np.array([event.chance for event in self.secret.independent])
-        uncertain = chances[chances < 1]
-        rounds = float(len(chances) - len(uncertain))
+        probabilities = np.array(
+            [event.chance for event in self.secret.independent]
+        )
+        uncertain = probabilities[probabilities < 1]
+        num_certain = len(probabilities) - len(uncertain)
+        max_rounds = float(num_certain)
         if len(uncertain):
-            rounds += float(
+            max_rounds += float(
                 scipy.stats.binom.isf(
                     record.delta, len(uncertain), uncertain.mean()
                 )
             )
-        loss = record.correlation.error_of_independence(
+        error_in_all_rounds = record.correlation.error_of_independence(
             view.expected_scores.weights, record.dim
         )
-        return rounds / record.rounds * loss / 2
+        error_of_square = max_rounds / record.rounds * error_in_all_rounds
+        # An expected score is a square root, which has half the relative error.
+        return error_of_square / 2
 
 
 def claim_adversary(record: AuditRecord) -> Adversary:
@@ -178,23 +198,25 @@ def claim_adversary(record: AuditRecord) -> Adversary:
 
 
 def hidden_events(record: AuditRecord) -> Events:
-    """The events by which the rounds of a client, and of a canary, are drawn.
+    """The independent events by which the secret rounds of a client, and of a canary, are drawn.
 
     Raises:
-        NotMeasured: if that is not known, or canaries follow another law.
+        NotMeasured: if they are not known, or canaries follow another law.
     """
     events = record.mechanism.participation.first(record.rounds).secret_events
     if events is None or not events.independent:
         raise NotMeasured(_LAW_UNKNOWN)
     counts = record.presence.sum(axis=0)
     is_certain = all(event.chance == 1 for event in events.independent)
-    # By the law each canary would take part in each event.
+    # If every event is certain, a canary takes part once in each. Another median number of rounds
+    # shows that canaries follow another law.
     follows_other_counts = (
         is_certain
         and counts.any()
         and np.median(counts) != len(events.independent)
     )
-    # Weights are another law, unless the law has counts, which are then the weights.
+    # Canaries with weights follow another law, unless its events have counts (how often a unit is
+    # in a release): the weights are then these counts.
     has_other_weights = (
         record.mechanism.canary_weights is not None and events.counts is None
     )
@@ -204,18 +226,22 @@ def hidden_events(record: AuditRecord) -> Events:
 
 
 def _median_clients(contributions: Floats) -> Integers:
-    """The numbers of clients with the median contribution, evenly spread if they are many."""
+    """The ids of clients with the median contribution.
+
+    If there are more than `_MAX_PATTERNS`, as many of them are chosen, evenly spaced by id.
+
+    Args:
+        contributions: the contribution of each client, indexed by client id.
+    """
     median = np.quantile(contributions[contributions > 0], 0.5, method="lower")
     clients = np.flatnonzero(np.isclose(contributions, median, rtol=_ROUNDING))
-    spread = np.linspace(0, len(clients) - 1, _MAX_PATTERNS)
-    return clients[np.unique(spread.astype(np.int64))]
+    positions = np.linspace(0, len(clients) - 1, _MAX_PATTERNS)
+    return clients[np.unique(positions.astype(np.int64))]
 
 
 def _worst_case_client(record: AuditRecord, adversary: Adversary) -> int:
-    """The number of the client with the largest expected score, as far as the record shows."""
-    # The expected score in the final model is a sum over rounds; in all rounds, the root of a sum
-    # of squares.
-    power = 1 if adversary.sees == "final" else 2
+    """The id of the client with the largest expected score, as far as the record shows."""
+    # Without known expected scores, all rounds count alike.
     weights = np.ones(record.rounds)
     with contextlib.suppress(NotMeasured):
         round_weights = seen_by(
@@ -223,11 +249,18 @@ def _worst_case_client(record: AuditRecord, adversary: Adversary) -> int:
         ).expected_scores.weights
         if round_weights.any():
             weights = round_weights
-    return int(np.argmax(record.clients.sums(weights, power)))
+    log = record.clients
+    if adversary.sees == "final":
+        return int(np.argmax(log.summed_weights(weights)))
+    # With every round's model, the expected score is the root of a sum of squares.
+    return int(np.argmax(log.summed_squared_weights(weights)))
 
 
 def _expected_participations(record: AuditRecord) -> float:
-    """The expected participations of the client, if there is no participation log."""
+    """The client's expected number of rounds, if there is no participation log.
+
+    It is at least 1, or NaN if nothing is known.
+    """
     design = record.design
     counted_mean = record.findings.client_participations
     if counted_mean:

@@ -333,13 +333,13 @@ def epsilon_by_round(
     client = AuditedClient.of(record, adversary)
     view = seen_by(record, EVERY_ROUND)
     answer_estimate = RoundEstimate(record.rounds, last, client.participations)
-    if client.extrapolated(record) and not view.noise_prevails():
+    if client.is_extrapolated(record) and not view.noise_prevails():
         # The other clients' reaction to a client can be fitted only at the end.
         return [answer_estimate]
     running = record.running
     planned = running.planned
     law = record.mechanism.participation
-    client_law = law if running.of_law else None
+    client_law = law if running.law_was_known else None
     if running.scores is None:
         # No plan was recorded. The answer's client and the run's participations replace it.
         if law.rate is not None:

@@ -87,7 +87,7 @@ def _shares(mechanism: Mechanism) -> Floats | None:
     The calibrated contribution is that to which the noise is calibrated. Unknown values are
     replaced by the largest known one; the result is ``None`` if none is known.
     """
-    num_clients = mechanism.noise_is_for
+    num_clients = mechanism.noise_cohort_size
     if mechanism.contributions is None or not num_clients:
         return np.ones(len(mechanism.clip_norms))
     shares = mechanism.contributions * num_clients / mechanism.clip_norms

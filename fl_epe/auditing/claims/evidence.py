@@ -412,8 +412,8 @@ def find_evidence(
         unobserved=num_unobserved(scores, method),
         statistic=scores.statistic,
         laws=laws,
-        faults=findings.step_faults,
-        unseen=findings.unseen,
+        faults=findings.mechanism_faults,
+        unseen=findings.unchecked_assumptions,
         adversary=adversary,
         participations=participations,
     )

@@ -2,8 +2,8 @@
 
 A run in which nothing was measured has a record too: its estimates raise `NotMeasured`.
 
-Every value has one name, its path: ``record.norms.means`` is "norms.means" in a record's file and
-in the text of an error.
+Every value has one name, its path: ``record.norms.means`` is "norms.means" in the text of an error
+and in a record's file. A few fields have another name in files, see `file.FILE_NAMES`.
 
 Read one with ``AuditRecord.load("record.npz")`` and pass it to `epsilon_from_record`, or read its
 values: ``record.observed.means`` are the cosines of the observed canaries with each round's mean.
@@ -54,11 +54,11 @@ _SIDES = ("observed", "unobserved")
 # rounds for correlations, P participations of clients, and S = T + 1 offsets.
 _SHAPES = {
     "Tk": "presence mechanism.canary_weights running.scores running.signals observed.means "
-    "observed.deltas observed.residuals observed.sums",
-    "Tu": "unobserved.means unobserved.deltas unobserved.residuals unobserved.sums",
-    "k": "observed.final observed.displacement observed.part observed.ids",
-    "u": "unobserved.final unobserved.displacement unobserved.part unobserved.ids",
-    "T": "norms.means norms.deltas norms.residuals norms.sums mechanism.clip_norms "
+    "observed.model_updates observed.residuals observed.canary_sums",
+    "Tu": "unobserved.means unobserved.model_updates unobserved.residuals unobserved.canary_sums",
+    "k": "observed.final observed.displacement observed.canary_displacement observed.ids",
+    "u": "unobserved.final unobserved.displacement unobserved.canary_displacement unobserved.ids",
+    "T": "norms.means norms.model_updates norms.residuals norms.canary_sums mechanism.clip_norms "
     "mechanism.contributions mechanism.server.learning_rates clients.absent",
     "TW": "correlation.factor",
     "TT": "mechanism.strategy",
@@ -156,7 +156,7 @@ class AuditRecord:
 
     @property
     def share_done(self) -> float:
-        """Share of the planned rounds that are done; 1 if their number is not known."""
+        """Fraction of the planned rounds that are done; 1 if their number is not known."""
         planned = self.design.num_rounds
         if not planned or not self.rounds:
             return 1.0
@@ -168,7 +168,10 @@ class AuditRecord:
         return self.observed.count
 
     def shares(self) -> np.ndarray:
-        """Each canary's contribution to each round, divided by `Mechanism.added`, ``(T, k)``."""
+        """Each canary's contribution to each round, ``(T, k)``; 1 is a median client's.
+
+        It is divided by `Mechanism.contribution_norms`.
+        """
         weights = self.mechanism.canary_weights
         if weights is None:
             return self.presence
@@ -177,7 +180,9 @@ class AuditRecord:
     def signal_known(self) -> bool:
         """Whether the canaries' contribution in each of their rounds is known."""
         has_canaries = self.presence.any(axis=1)
-        return bool(np.all(np.isfinite(self.mechanism.added[has_canaries])))
+        return bool(
+            np.all(np.isfinite(self.mechanism.contribution_norms[has_canaries]))
+        )
 
     def round_weights(self) -> Floats:
         """The weight of each round's mean in the displacement θ_T − θ_0, ``(T,)``.
@@ -186,35 +191,35 @@ class AuditRecord:
             ValueError: for an optimizer other than SGD, as its model is no weighted sum of means.
         """
         server = self.mechanism.server
-        if not server.linear or server.learning_rates is None:
+        if not server.is_linear or server.learning_rates is None:
             raise_invalid(
                 "server", server.name, "to be sgd, for weights of the rounds"
             )
         return sgd_weights(server.learning_rates, server.momentum)
 
-    def delta_cosines(self) -> tuple[Floats, Floats]:
+    def model_update_cosines(self) -> tuple[Floats, Floats]:
         """Cosines with the model updates θ_t − θ_{t−1}, for observed and unobserved canaries.
 
-        With server SGD they are computed from the means: each update is a sum of the means so
-        far, discounted by the momentum.
+        If the record has none, they are computed from the means, which is possible for server
+        SGD: each update is a sum of the means so far, discounted by the momentum.
 
         Raises:
             ValueError: for another optimizer, if the record holds no such cosines.
         """
         if (
-            self.observed.deltas is not None
-            and self.unobserved.deltas is not None
+            self.observed.model_updates is not None
+            and self.unobserved.model_updates is not None
         ):
-            return self.observed.deltas, self.unobserved.deltas
+            return self.observed.model_updates, self.unobserved.model_updates
         server = self.mechanism.server
-        if not server.linear:
+        if not server.is_linear:
             raise_invalid(
                 "server",
                 server.name,
-                "to be sgd, or observed.deltas to be known",
+                "to be sgd, or observed.model_updates to be known",
             )
         learning_rates = np.asarray(server.learning_rates)[:, None]
-        norms = self.norms.deltas[:, None]
+        norms = self.norms.model_updates[:, None]
 
         def cosines_of(side: CanaryCosines) -> Floats:
             velocities = side.means * self.norms.means[:, None]
@@ -263,8 +268,8 @@ class AuditRecord:
         if self.running.signals is None or changed.running is not self.running:
             return changed
         has_same_contributions = np.allclose(
-            self.mechanism.added,
-            changed.mechanism.added,
+            self.mechanism.contribution_norms,
+            changed.mechanism.contribution_norms,
             atol=0.0,
             equal_nan=True,
         )
@@ -324,7 +329,7 @@ def _check_edited(record: AuditRecord) -> None:
                 f"Expected metrics {', '.join(names)} of one length, found {series_lengths}."
             )
     server = record.mechanism.server
-    if server.linear and server.learning_rates is None:
+    if server.is_linear and server.learning_rates is None:
         raise ArgumentError(
             "Expected mechanism.server.learning_rates, as the server is sgd."
         )

@@ -1,7 +1,7 @@
 """The kinds of faults in a run, and `FaultBook`, in which they are counted.
 
-No fault ends a run, and none weakens its DP: a lost update counts as zero in the mean, whose
-denominator is fixed before the run.
+No fault ends a run. A lost update does not weaken the DP of `fl_epe.simulation`: it counts as zero
+in the mean, whose denominator is fixed before the run.
 
 Examples:
     >>> faults = FaultBook()
@@ -30,7 +30,7 @@ _MAX_LENGTH = 400  # largest number of characters of a message
 
 
 class FaultKind(enum.StrEnum):
-    """A kind of fault; its value is its text in reports, and `meaning` its handling."""
+    """A kind of fault; its value is its name in reports and records."""
 
     CLIENT_FAILED = "client failed"
     CLIENT_NOT_FINITE = "client's update not finite"
@@ -100,20 +100,22 @@ class FaultBook:
 
     def __init__(self, unit: str = "round") -> None:
         self._unit = unit
-        self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
-        self._messages: list[tuple[int, str, str]] = []  # after round and kind
+        self._counts: Counter[tuple[int, str]] = Counter()  # of (round, kind)
+        self._messages: list[
+            tuple[int, str, str]
+        ] = []  # (round, kind, message)
 
     def add(self, index: int, kind: str, text: str, times: int = 1) -> bool:
         """Count a fault, and store its message.
 
         Args:
-            index: the index of its round, from 0.
+            index: the index of the fault's round, from 0.
             kind: the kind of the fault.
             text: who failed, and how; it is put on one line.
             times: the number of times that it happened.
 
         Returns:
-            Whether it is the first of its kind.
+            Whether it is the first fault of its kind.
         """
         message = f"{self._unit} {index + 1}, {one_line(text, _MAX_LENGTH)}"
         return self._count(index, str(kind), message, times)
@@ -143,18 +145,18 @@ class FaultBook:
 
     @property
     def messages(self) -> list[str]:
-        """The first messages, with the number of their round."""
+        """The stored messages, each with the number of its round, from 1."""
         return [message for _, _, message in self._messages]
 
     def first(self, *kinds: str) -> str | None:
-        """The first message about one of these kinds; ``None`` without any."""
+        """The first message about a fault of one of these kinds; ``None`` without any."""
         for _, kind, message in self._messages:
             if kind in kinds:
                 return message
         return None
 
     def values(self) -> dict[str, Any]:
-        """The messages and counts under their names in a record's `Provenance`."""
+        """The messages and counts, as fields of a record's `Provenance`."""
         return {"faults": tuple(self.messages), "fault_counts": self.counts}
 
     def state(self) -> NamedArrays:
@@ -166,17 +168,18 @@ class FaultBook:
         }
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Restore the first ``rounds`` of a `state`; faults in this book come after them.
+        """Restore the faults of a `state` in its first ``rounds`` rounds.
 
-        A fault of this book that is in the state too, with the same message, is counted once.
+        The faults whose messages this book holds come after them, each counted once. They are left
+        out if the state has the same message.
         """
         counts, messages = json.loads(str(state["faults"]))
         saved = [tuple(entry) for entry in messages]
-        added = [entry for entry in self._messages if entry not in saved]
+        new = [entry for entry in self._messages if entry not in saved]
         self._counts = Counter()
         for (index, kind), times in counts:
             if index < rounds:
                 self._counts[index, kind] = times
         self._messages = [entry for entry in saved if entry[0] < rounds]
-        for entry in added:
+        for entry in new:
             self._count(*entry)

@@ -1,8 +1,9 @@
 """The file of a record: a NumPy archive without pickles, which any tool can read.
 
-Arrays are stored under their names in `AuditRecord.by_name`. All other values are in ``meta``, a
-JSON text as bytes. Every member has a checksum, see `fl_epe.archive`. Each value that is read is
-checked for its field's type and range, so that the error about an edited file names the value.
+Arrays are stored under their names in `AuditRecord.by_name`, except for the few fields whose names
+in files are shorter (`FILE_NAMES`). All other values are in ``meta``, a JSON text as bytes. Every
+member has a checksum, see `fl_epe.archive`. Each value that is read is checked for its field's type
+and range, so that the error about an edited file names the value.
 """
 
 import dataclasses
@@ -21,10 +22,31 @@ from fl_epe.checks import ArgumentError, checked_type, parts_of, raise_invalid
 SCHEMA = 1  # version of the file format; a file with another one is refused
 DESCRIPTION = "a record written by AuditRecord.save"
 
+FILE_NAMES = {
+    "observed.model_updates": "observed.deltas",
+    "observed.canary_sums": "observed.sums",
+    "observed.canary_displacement": "observed.part",
+    "unobserved.model_updates": "unobserved.deltas",
+    "unobserved.canary_sums": "unobserved.sums",
+    "unobserved.canary_displacement": "unobserved.part",
+    "norms.model_updates": "norms.deltas",
+    "norms.canary_sums": "norms.sums",
+    "norms.canary_displacement": "norms.part",
+    "mechanism.noise_cohort_size": "mechanism.noise_is_for",
+    "findings.missing_canaries_reason": "findings.not_measured",
+    "findings.mechanism_faults": "findings.step_faults",
+    "findings.unchecked_assumptions": "findings.unseen",
+    "running.law_was_known": "running.of_law",
+}
+"""The names in files of the fields that have another name in `AuditRecord.by_name`."""
+
+_FIELD_NAMES = {file_name: name for name, file_name in FILE_NAMES.items()}
+
 _METRICS_PREFIX = "metrics."
 _MAX_TEXT = 2000  # largest number of characters of a text
 _MAX_DEPTH = 8  # largest depth of nested lists and tables
-_MAX_SEED = 2**128
+# Largest absolute value of an integer: seeds are the largest ones.
+_MAX_INTEGER = 2**128
 
 
 def write_values(
@@ -40,17 +62,18 @@ def write_values(
     arrays = {}
     meta = {}
     for name, value in values.items():
+        file_name = FILE_NAMES.get(name, name)
         if isinstance(value, np.ndarray):
-            arrays[name] = value
+            arrays[file_name] = value
         elif name != "metrics":
-            meta[name] = value
+            meta[file_name] = value
     for name, series in values["metrics"].items():
         arrays[f"{_METRICS_PREFIX}{name}"] = np.asarray(series)
     write_archive(path, arrays, {"meta": meta}, schema=SCHEMA, private=private)
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Read the values that `write_values` wrote; they are not checked yet.
+    """The values that `write_values` wrote, by the same names; they are not checked yet.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -66,11 +89,18 @@ def read_values(path: Path) -> dict[str, Any]:
             metrics[name.removeprefix(_METRICS_PREFIX)] = array
         else:
             arrays[name] = array
-    return {**_shortened(meta), **arrays, "metrics": metrics}
+    stored = {**_shortened(meta), **arrays}
+    values = {
+        _FIELD_NAMES.get(name, name): value for name, value in stored.items()
+    }
+    return values | {"metrics": metrics}
 
 
 def _shortened(value: Any, depth: int = _MAX_DEPTH) -> Any:
-    """A JSON value with its long texts cut off, as a file from elsewhere may hold any text."""
+    """A JSON value whose long texts are cut off, down to ``depth`` levels of lists and tables.
+
+    A record that somebody else sent may hold any text.
+    """
     if isinstance(value, str):
         if len(value) <= _MAX_TEXT:
             return value
@@ -159,7 +189,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             key: _checked(f"{name}.{key[:40]}", item, arguments[1])
             for key, item in value.items()
         }
-    return checked_type(name, value, hint, largest=_MAX_SEED)
+    return checked_type(name, value, hint, largest=_MAX_INTEGER)
 
 
 def _checked_array(name: str, value: Any, scalar: Any) -> np.ndarray:
@@ -194,18 +224,19 @@ class _Range(NamedTuple):
 
 _MAX_SQUARABLE = 1e100  # its square does not overflow
 
-# Norms of float32 vectors that are not 0.
+# The range of the norms of float32 vectors that are not 0.
 _MIN_NORM = 1e-46
 _MAX_NORM = 1e46
 
-# The first entry with a prefix of a value's name is that of the value.
+# The range of a value is in the first entry that has a prefix of the value's name.
 _RANGES = (
+    # Integers up to 2⁵³ are exact in float64.
     _Range(("dim",), 1, 2**53 - 1),
     _Range(("observed.ids", "unobserved.ids"), 0, 2**53),
     # Cosines are computed in float32. Those with a model that diverged are not known.
     _Range(("observed.", "unobserved."), -1.001, 1.001, (math.nan,)),
     _Range(
-        ("norms.means", "norms.residuals", "norms.sums"),
+        ("norms.means", "norms.residuals", "norms.canary_sums"),
         _MIN_NORM,
         _MAX_NORM,
         (0,),
@@ -249,7 +280,7 @@ _ANY_RANGE = ("metrics", "design.settings", "clients.ids")
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Raises if a number of ``value`` is outside the range for this name."""
+    """Raises if a number in ``value`` is outside the range of values with this name."""
     if isinstance(value, dict):
         value = [item for item in value.values() if isinstance(item, int)]
     elif not isinstance(value, int | float | np.ndarray):

@@ -88,14 +88,14 @@ def _no_canaries(record: AuditRecord) -> str | None:
     count = _count_canaries(record.presence)
     if count < LEAST_CANARIES:
         # The findings may have a more precise reason.
-        if record.findings.not_measured:
-            return record.findings.not_measured.rstrip(". ")
+        if record.findings.missing_canaries_reason:
+            return record.findings.missing_canaries_reason.rstrip(". ")
         if record.rounds == 0:
             return "the audit saw no round"
         if count == 0:
             return f"no canary took part {rounds}"
         return f"only 1 canary took part {rounds}; an ε needs at least {LEAST_CANARIES}"
-    adds_nothing = record.mechanism.added == 0
+    adds_nothing = record.mechanism.contribution_norms == 0
     num_adding = _count_canaries(record.presence & ~adds_nothing[:, None])
     if num_adding >= LEAST_CANARIES:
         return None

@@ -1,7 +1,7 @@
 """The parts of an `AuditRecord`, each a small frozen dataclass.
 
-In shapes T is the number of rounds and k the number of canaries: of one group, observed or
-unobserved, in `CanaryCosines`; else of observed ones.
+In shapes T is the number of rounds, and k is the number of observed canaries. In `CanaryCosines`, k
+is the number of canaries of its group, which is either the observed or the unobserved ones.
 """
 
 import contextlib
@@ -27,24 +27,24 @@ class CanaryCosines:
         means: ``(T, k)``, with the released mean of each round, without the server's momentum.
         final: ``(k,)``, with the final model θ_T.
         displacement: ``(k,)``, with θ_T − θ_0.
-        deltas: ``(T, k)``, with the model updates θ_t − θ_{t−1}, if they do not follow from the
-            means (an optimizer that is not linear).
+        model_updates: ``(T, k)``, with the model updates θ_t − θ_{t−1}, if they do not follow from
+            the means (an optimizer that is not linear).
         residuals: ``(T, k)``, with the released mean without the real clients' part, if that is
             known.
-        sums: ``(T, k)``, with the weighted sum of the directions of the round's canaries; 0 in
-            rounds whose ``Norms.sums`` is 0. Independent observed canaries that are absent from
-            a round may have 0 there too, see `measure_others`.
-        part: ``(k,)``, with the canaries' expected sum in θ_T − θ_0.
-        ids: ``(k,)``, numbers of the canaries in their `CanarySet`.
+        canary_sums: ``(T, k)``, with the weighted sum of the directions of the round's canaries.
+            It is 0 where it is not computed: in rounds whose ``Norms.canary_sums`` is 0, and for
+            observed canaries that are absent from the round, if they are costly to regenerate.
+        canary_displacement: ``(k,)``, with the canaries' expected contribution to θ_T − θ_0.
+        ids: ``(k,)``, indices of the canaries in their `CanarySet`.
     """
 
     means: Floats
     final: Floats
     displacement: Floats
-    deltas: Floats | None = None
+    model_updates: Floats | None = None
     residuals: Floats | None = None
-    sums: Floats | None = None
-    part: Floats | None = None
+    canary_sums: Floats | None = None
+    canary_displacement: Floats | None = None
     ids: Integers | None = None
 
     @property
@@ -59,24 +59,23 @@ class Norms:
 
     Attributes:
         means: ``(T,)``, of the released means.
-        deltas: ``(T,)``, of the model updates.
+        model_updates: ``(T,)``, of the model updates.
         final: norm of the final model.
         displacement: norm of θ_T − θ_0.
         residuals: ``(T,)``, of the released means without the real clients' part.
-        sums: ``(T,)``, of the weighted sum of the directions of each round's canaries; 0 if they
-            are too small a part of the mean to affect each other's scores, and ``residuals`` is
-            unknown.
-        part: norm of the canaries' expected sum in θ_T − θ_0; 0 if it is too small to affect
-            scores.
+        canary_sums: ``(T,)``, of the weighted sum of the directions of each round's canaries; 0 in
+            rounds in which it is negligible in the mean, so that it is not projected out.
+        canary_displacement: norm of the canaries' expected contribution to θ_T − θ_0; 0 if it is
+            too small to affect scores.
     """
 
     means: Floats
-    deltas: Floats
+    model_updates: Floats
     final: float
     displacement: float
     residuals: Floats | None = None
-    sums: Floats | None = None
-    part: float | None = None
+    canary_sums: Floats | None = None
+    canary_displacement: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,8 +93,11 @@ class ServerStep:
     momentum: float = 0.0
 
     @property
-    def linear(self) -> bool:
-        """Whether the final model is a weighted sum of the means with known weights."""
+    def is_linear(self) -> bool:
+        """Whether the final model is a weighted sum of the means, as it is with SGD.
+
+        The weights are known if ``learning_rates`` are.
+        """
         return self.name == "sgd"
 
 
@@ -106,24 +108,25 @@ class Mechanism:
     Attributes:
         cohort_size: expected cohort size n, the denominator of the mean; in a deployment the mean
             number of replies, canaries included.
-        noise_multiplier: z of the run; ``None`` if unknown.
-        sum_noise_multiplier: z of the sum of updates, without a noisy count; ``None`` if unknown.
+        noise_multiplier: z of a round's whole release: the sum of updates, and the noisy count of
+            an adaptive clip norm; ``None`` if unknown.
+        sum_noise_multiplier: z of the sum of updates alone; ``None`` if unknown.
         participation: the law of a client's participations. If its rounds are secret, canaries
             follow the same law.
         canary_participations: expected number of participations of an observed canary.
         server: how the means become models.
         clip_norms: ``(T,)``; NaN in rounds without clipping.
         contributions: ``(T,)``, norm of the contribution of a client of median weight to the
-            released mean, whether or not a canary took part in that round;
-            ``clip_norms / cohort_size`` by default, NaN if it is not known.
+            released mean, whether or not a canary took part in that round; NaN where it is not
+            known. By default it is ``clip_norms / cohort_size``.
         inclusion: "coin" if an independent fair coin decided whether a canary took part; otherwise
             "fixed".
-        canary_weights: ``(T, k)``, the contribution of each observed canary, divided by that of
-            ``contributions``; ``None`` if all are 1.
+        canary_weights: ``(T, k)``, the contribution of each observed canary, divided by
+            `contribution_norms` of the round; ``None`` if all are 1.
         strategy: ``(T, T)``, lower triangular strategy matrix C of correlated noise: the noise of
             the rounds is ``C⁻¹Z``; ``None`` for independent noise.
-        noise_is_for: number of clients for which the noise was calibrated; ``None`` if it is the
-            number of clients that took part.
+        noise_cohort_size: the cohort size for which the noise was calibrated; ``None`` if it is
+            ``cohort_size``.
     """
 
     cohort_size: float
@@ -137,11 +140,11 @@ class Mechanism:
     inclusion: Literal["fixed", "coin"] = "fixed"
     canary_weights: Floats | None = None
     strategy: Floats | None = None
-    noise_is_for: float | None = None
+    noise_cohort_size: float | None = None
 
     @property
-    def added(self) -> Floats:
-        """The ``contributions``, or their default, ``(T,)``."""
+    def contribution_norms(self) -> Floats:
+        """``contributions``, or their default if they are ``None``, ``(T,)``."""
         if self.contributions is None:
             return self.clip_norms / self.cohort_size
         return self.contributions
@@ -162,7 +165,8 @@ class Design:
         canaries_vote: whether canaries vote on an adaptive clip norm.
         stop_when: the rule for an early stop.
         also_known: further knowledge of an adversary who sees every round's model, in words.
-        metric: the metric that is stored as "eval_accuracy", such as "accuracy" or "r2".
+        metric: name of the task's metric, such as "accuracy" or "r2"; its values are stored as
+            "eval_accuracy", whatever the metric.
         chance_accuracy: accuracy of the best constant prediction.
         chance_loss: loss of the best constant prediction.
         canaries_come_from: who adds the canaries in a deployment, "server" or "clients".
@@ -190,18 +194,21 @@ class Design:
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Builds a design from the settings of a run, under the names of `RunConfig`.
 
-        Unknown names go to ``settings``.
+        Settings that are no fields go to ``settings``.
         """
-        further = {
-            _FIELD_NAMES.get(name, name): value
-            for name, value in settings.items()
-        }
         names = {field.name for field in dataclasses.fields(cls)} - {"settings"}
-        fields = {name: further.pop(name) for name in names & further.keys()}
-        return cls(**fields, settings=further)
+        values = {}
+        further = {}
+        for setting, value in settings.items():
+            name = _FIELD_NAMES.get(setting, setting)
+            if name in names:
+                values[name] = value
+            else:
+                further[name] = value
+        return cls(**values, settings=further)
 
     def to_settings(self) -> dict[str, Any]:
-        """The inverse of `of`, without unknown values."""
+        """The inverse of `of`; fields that are ``None`` are left out."""
         setting_names = {field: name for name, field in _FIELD_NAMES.items()}
         settings = {
             setting_names.get(field, field): value
@@ -212,7 +219,7 @@ class Design:
         return settings | further
 
 
-# The names of fields by those of settings, if they differ.
+# The names of settings and of their fields, where they differ.
 _FIELD_NAMES = {
     "clients": "num_clients",
     "rounds": "num_rounds",
@@ -235,15 +242,17 @@ class EarlyStop:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Findings:
-    """What was observed during the run.
+    """The plan of the audit, and what was observed during the run.
 
     Attributes:
         plan: how the canaries change the run, in sentences.
         doubts: why the run's numbers may be wrong, in sentences.
-        not_measured: why fewer canaries took part than were planned.
-        unbounded: why ε for an adversary who sees every round's model is infinite.
-        step_faults: faults of the clipping, sampling or noise, in sentences.
-        unseen: assumptions of privacy accounting that were not checked, in sentences.
+        missing_canaries_reason: why fewer canaries took part than were planned, or why the audit
+            ended before the run; the reason of `NotMeasured` if fewer than two took part.
+        unbounded: why ε for an adversary who sees every round's model is infinite; ``None`` if
+            there is no such reason.
+        mechanism_faults: faults of the clipping, sampling or noise, in sentences.
+        unchecked_assumptions: assumptions of privacy accounting that were not checked, as phrases.
         noise: results of the checks of the noise, in sentences.
         last_model_is_finite: whether the strategy's last model was finite; otherwise the record has
             its last finite one.
@@ -257,10 +266,10 @@ class Findings:
 
     plan: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    not_measured: str | None = None
+    missing_canaries_reason: str | None = None
     unbounded: str | None = None
-    step_faults: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
+    mechanism_faults: tuple[str, ...] = ()
+    unchecked_assumptions: tuple[str, ...] = ()
     noise: tuple[str, ...] = (
         "Noise: cannot be told, because only sums or models with noise were observed.",
     )
@@ -278,11 +287,11 @@ class ClientLog:
     """The participation pattern of the real clients, as far as it is known.
 
     Attributes:
-        ids: clients of all rounds, one round after another.
+        ids: ids of the clients of all rounds, one round after another.
         offsets: ``(T + 1,)``; the clients of round t are ``ids[offsets[t]:offsets[t + 1]]``.
         absent: ``(T,)``, number of lost updates of clients and canaries.
-        weights: the contribution of each entry of ``ids``, divided by `Mechanism.added` of the
-            round, of the same shape; ``None`` if they are equal or not known.
+        weights: the contribution of each entry of ``ids``, divided by the round's
+            `Mechanism.contribution_norms`, of the same shape; with ``None``, all count as 1.
     """
 
     ids: Integers | None = None
@@ -290,25 +299,37 @@ class ClientLog:
     absent: Integers | None = None
     weights: Floats | None = None
 
-    def sums(self, by_round: Floats, power: int) -> Floats:
-        """Sums of ``(by_round · weight)^power`` over the rounds of each client, by its number.
+    def summed_weights(self, round_weights: Floats) -> Floats:
+        """Sum over each client's rounds of ``round_weight · weight``, indexed by client id.
 
         Args:
-            by_round: a factor for each round, ``(T,)``.
-            power: 1 or 2.
+            round_weights: a factor for each round, ``(T,)``.
 
         Raises:
             ValueError: if the participation pattern is not known.
         """
         ids, rounds, weights = self.rows()
-        terms = (by_round[rounds] * weights) ** power
+        terms = round_weights[rounds] * weights
         return np.bincount(ids, terms).astype(np.float64)
 
-    def shares_of(self, clients: Integers) -> Floats:
-        """The weights of clients in each round, 0 in rounds without them, ``(T, m)``.
+    def summed_squared_weights(self, round_weights: Floats) -> Floats:
+        """Sum over each client's rounds of ``(round_weight · weight)²``, indexed by client id.
 
         Args:
-            clients: numbers of the clients, ``(m,)``.
+            round_weights: a factor for each round, ``(T,)``.
+
+        Raises:
+            ValueError: if the participation pattern is not known.
+        """
+        ids, rounds, weights = self.rows()
+        terms = (round_weights[rounds] * weights) ** 2
+        return np.bincount(ids, terms).astype(np.float64)
+
+    def weights_by_round(self, clients: Integers) -> Floats:
+        """The weights of m clients in each round, ``(T, m)``; 0 in rounds without the client.
+
+        Args:
+            clients: ids of the clients, ``(m,)``.
 
         Raises:
             ValueError: if the participation pattern is not known.
@@ -318,12 +339,15 @@ class ClientLog:
         columns_by_id[clients] = np.arange(len(clients))
         columns = columns_by_id[ids]
         is_chosen = columns >= 0
-        shares = np.zeros((len(np.asarray(self.offsets)) - 1, len(clients)))
-        shares[rounds[is_chosen], columns[is_chosen]] = weights[is_chosen]
-        return shares
+        num_rounds = len(np.asarray(self.offsets)) - 1
+        weights_by_round = np.zeros((num_rounds, len(clients)))
+        weights_by_round[rounds[is_chosen], columns[is_chosen]] = weights[
+            is_chosen
+        ]
+        return weights_by_round
 
     def rows(self) -> tuple[Integers, Integers, Floats]:
-        """The client, the round and the weight of each participation, as three arrays.
+        """The client's id, the round and the weight of each participation, as three arrays.
 
         Raises:
             ValueError: if the participation pattern is not known.
@@ -354,8 +378,8 @@ class Provenance:
         started: time at which a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
         ended: time at which the run ended, in the same format.
         commands: the commands as typed, without seeds.
-        seconds: mean time of the audit per round; ``None`` if it was not measured.
-        canary_bytes: the largest memory for the canaries of a round.
+        seconds: mean time that the audit takes in a round; ``None`` if it was not measured.
+        canary_bytes: the largest memory for the canaries of a round, in bytes.
     """
 
     seeds: dict[str, int | None] = dataclasses.field(default_factory=dict)
@@ -377,16 +401,16 @@ class RunningScores:
     Attributes:
         scores: ``(T, k)``, whitened scores of the observed canaries (`RoundCorrelation.whiten`).
         signals: ``(T, k)``, their whitened expected scores.
-        planned: planned number of participations of all canaries together; ``None`` without a plan.
-        of_law: whether ε is that of a client with the law `Mechanism.participation`, which was
-            known before the run; otherwise of a client that takes part as often as the median
-            canary, in known rounds.
+        planned: planned total of the participations of all canaries; ``None`` without a plan.
+        law_was_known: whether `Mechanism.participation` was known before the run, so that ε is for
+            a client with this law; otherwise ε is for a client that takes part as often as the
+            median canary, in known rounds.
     """
 
     scores: Floats | None = None
     signals: Floats | None = None
     planned: float | None = None
-    of_law: bool = False
+    law_was_known: bool = False
 
 
 # Cached, because each call reads files.

@@ -41,10 +41,9 @@ SKETCH_PARTS = 16381
 # Number of rounds over which a round's correlations are followed by default.
 WINDOW = 800
 
-# Least number of parts of a sketch, or of dimensions, for each round of the window.
+# Least number of parts of a sketch, or of dimensions, for each round of the window: up to `WINDOW`
+# rounds, and beyond, as more are followed only if their noise is known to be correlated.
 _MIN_PARTS_PER_ROUND = 20
-
-# The same if more than `WINDOW` rounds are known to be correlated.
 _MIN_PARTS_PER_CORRELATED_ROUND = 7
 
 # A round's new part is at least this share of its residual. A smaller new part is mostly
@@ -159,6 +158,7 @@ class Whitener:
 
     def _append(self, direction: Floats32) -> None:
         rows = np.concatenate([self._recent, direction[None]])
+        # The next round is the last one of a window of which these are the others.
         self._recent = rows[1 - self.window :]
 
     def _sketch(self, residual: Residual) -> Floats32:
@@ -369,7 +369,10 @@ class Precision:
 
 
 def _score_std(samples: float, reach: float) -> float:
-    """Standard deviation of a score that is filtered by a G from this many independent samples."""
+    """Standard deviation of a score that is filtered by a G from this many independent samples.
+
+    Derivation: docs/notes/whitening.md.
+    """
     free = max(samples - reach, 1.0)
     return math.sqrt(samples / (free + 1) * (samples + 1) / (free + 2))
 
@@ -389,5 +392,6 @@ def whitened_row(row: Floats, value: Floats, before: Floats) -> Floats:
     back = min(len(row) - 1, len(before))
     if back == 0:
         return np.asarray(value / row[0])
+    # The coefficients are reversed, so that both are in the order of the rounds.
     correlated = row[back:0:-1] @ before[len(before) - back :]
     return np.asarray((value - correlated) / row[0])

@@ -377,7 +377,7 @@ def record_from_scorer(
             means=mean_cosines[:, ids],
             final=final_cosines[ids],
             displacement=displacement_cosines[ids],
-            deltas=optional_cosines(delta_series, ids),
+            model_updates=optional_cosines(delta_series, ids),
             residuals=optional_cosines("residual", ids),
             ids=ids,
         )
@@ -389,7 +389,7 @@ def record_from_scorer(
         unobserved=side(np.setdiff1d(np.arange(count), observed_ids)),
         norms=Norms(
             means=scorer.norms(released),
-            deltas=delta_norms,
+            model_updates=delta_norms,
             final=final_norm,
             displacement=displacement_norm,
             residuals=residual_norms if len(residual_norms) else None,
@@ -407,10 +407,10 @@ def record_from_scorer(
 def _with_own_parts(record: AuditRecord) -> AuditRecord:
     """The record of means without canaries, to which each canary's own part is added.
 
-    Each canary is then the only one in its rounds, so `Norms.sums` is 0.
+    Each canary is then the only one in its rounds, so `Norms.canary_sums` is 0.
     """
     norms = record.norms.means
-    added = record.mechanism.added
+    added = record.mechanism.contribution_norms
     dots = record.observed.means * norms[:, None]
     own_parts = record.presence * added[:, None]
     squares = norms[:, None] ** 2 + 2 * own_parts * dots + own_parts**2
@@ -419,11 +419,12 @@ def _with_own_parts(record: AuditRecord) -> AuditRecord:
     norms_with_own = np.where(is_released, np.hypot(norms, added), 0.0)
     values = {
         "observed.means": means,
-        "observed.deltas": means,
-        "observed.sums": None,
-        "unobserved.sums": None,
+        "observed.model_updates": means,
+        "observed.canary_sums": None,
+        "unobserved.canary_sums": None,
         "norms.means": norms_with_own,
-        "norms.deltas": quotients(record.norms.deltas, norms) * norms_with_own,
-        "norms.sums": np.zeros(record.rounds),
+        "norms.model_updates": quotients(record.norms.model_updates, norms)
+        * norms_with_own,
+        "norms.canary_sums": np.zeros(record.rounds),
     }
     return record.with_values(**values)

@@ -289,7 +289,7 @@ class RunAuditor:
         return 0
 
     def metrics_so_far(
-        self, z: float | None = None, noise_is_for: float | None = None
+        self, z: float | None = None, noise_cohort_size: float | None = None
     ) -> dict[str, float]:
         """`epsilon_so_far`, and the analytical ε of independent noise at known rounds, by name.
 
@@ -298,7 +298,7 @@ class RunAuditor:
 
         Args:
             z: noise multiplier; ``None`` if it is not known.
-            noise_is_for: see `Mechanism`.
+            noise_cohort_size: see `Mechanism`.
         """
         theory: float | None = None
         is_hidden = self.client is not None and self.client.hidden
@@ -308,7 +308,7 @@ class RunAuditor:
                     self.server, np.arange(self.num_canaries), self.client
                 ),
                 noise_multiplier=z,
-                noise_is_for=noise_is_for,
+                noise_cohort_size=noise_cohort_size,
             )
             patterns = np.empty((self.rounds, 0))
             client = AuditedClient(self._so_far.participations, patterns)
@@ -420,7 +420,7 @@ class RunAuditor:
                 rounds["scores"].take(ids, axis=1),
                 rounds["signals"].take(ids, axis=1),
                 self.planned,
-                of_law=self.client is not None,
+                law_was_known=self.client is not None,
             )
         if final is None:
             final = self._last

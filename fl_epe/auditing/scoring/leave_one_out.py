@@ -106,7 +106,7 @@ def _canary_energies(record: AuditRecord) -> Floats:
 
 def _final_weights(record: AuditRecord) -> Floats | None:
     """Each canary's expected weight in θ_T − θ_0, ``(k,)``; ``None`` if not server SGD."""
-    if not record.mechanism.server.linear:
+    if not record.mechanism.server.is_linear:
         return None
     return np.asarray(
         record.round_weights() * _contributions(record) @ record.shares()
@@ -115,7 +115,7 @@ def _final_weights(record: AuditRecord) -> Floats | None:
 
 def _contributions(record: AuditRecord) -> Floats:
     """The norm of a participant's contribution to each mean, measured if unknown, ``(T,)``."""
-    added = record.mechanism.added
+    added = record.mechanism.contribution_norms
     return np.where(
         np.isfinite(added),
         added,
@@ -136,12 +136,14 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     """
     ids = _of_all_canaries(record, "ids")
     cosines, norms = _round_sums(record, canaries, ids)
-    values = _by_group(record, "sums", cosines) | {"norms.sums": norms}
+    values = _by_group(record, "canary_sums", cosines) | {
+        "norms.canary_sums": norms
+    }
     weights = _final_weights(record)
     if weights is not None:
         final_cosines, final_norm = _final_sum(record, canaries, weights, ids)
-        values |= _by_group(record, "part", final_cosines)
-        values["norms.part"] = final_norm
+        values |= _by_group(record, "canary_displacement", final_cosines)
+        values["norms.canary_displacement"] = final_norm
     return record.with_values(**values)
 
 
@@ -222,7 +224,7 @@ def leave_one_out(record: AuditRecord) -> AuditRecord:
     model and of the model updates, which the paper's statistics use, are not. A record without
     the cosines of `measure_others` is returned as it is, and so is a result of this function.
     """
-    if record.norms.sums is None:
+    if record.norms.canary_sums is None:
         return record
     return keep_all_canaries(_project_means(_project_displacement(record)))
 
@@ -247,15 +249,15 @@ def expected_others(record: AuditRecord) -> tuple[Floats, Floats]:
             record.mechanism.clip_norms,
             "to be known in every round",
         )
-    if record.norms.sums is None:
+    if record.norms.canary_sums is None:
         raise_invalid(
-            "norms.sums",
+            "norms.canary_sums",
             None,
             "to be known, for an adversary with full knowledge",
         )
-    norms = record.norms.sums[:, None]
+    norms = record.norms.canary_sums[:, None]
     own_weights = np.where(norms > 0, _all_shares(record), 0.0)
-    dots_with_sum = norms * _of_all_canaries(record, "sums")
+    dots_with_sum = norms * _of_all_canaries(record, "canary_sums")
     contributions = _contributions(record)[:, None]
     observed, unobserved = np.split(
         contributions * (dots_with_sum - own_weights),
@@ -279,7 +281,7 @@ def keep_all_canaries(record: AuditRecord) -> AuditRecord:
     names = [
         f"{part}.{name}"
         for part in ("observed", "unobserved", "norms")
-        for name in ("sums", "part")
+        for name in ("canary_sums", "canary_displacement")
     ]
     return record.with_values(
         correlation=RoundCorrelation(),
@@ -291,7 +293,7 @@ def keep_all_canaries(record: AuditRecord) -> AuditRecord:
 def _project_means(record: AuditRecord) -> AuditRecord:
     """The record with the other canaries projected out of the means."""
     norms = record.norms
-    all_sum_norms = np.asarray(norms.sums)
+    all_sum_norms = np.asarray(norms.canary_sums)
     rounds = np.flatnonzero(all_sum_norms)
     if not len(rounds):
         return record
@@ -303,7 +305,7 @@ def _project_means(record: AuditRecord) -> AuditRecord:
     cosines_with_sum = np.sum(shares * record.observed.means[rounds], axis=1)
     own_dots, residual_norms, _ = project_out(
         means[rounds] * mean_norms,
-        _of_all_canaries(record, "sums")[rounds] * sum_norms,
+        _of_all_canaries(record, "canary_sums")[rounds] * sum_norms,
         _all_shares(record)[rounds],
         mean_norms**2,
         cosines_with_sum[:, None] * mean_norms,
@@ -323,13 +325,15 @@ def _project_displacement(record: AuditRecord) -> AuditRecord:
     """The record with the other canaries projected out of the displacement."""
     norms = record.norms
     weights = _final_weights(record)
-    if not norms.part or weights is None:
+    if not norms.canary_displacement or weights is None:
         return record
-    sum_cosines = _of_all_canaries(record, "part")
+    sum_cosines = _of_all_canaries(record, "canary_displacement")
     # A canary's inner product with the sum is its own weight plus a random term by the other
     # canaries, whose cosines with it have the variance 1/d. So the sum of the squared differences
     # is a χ² statistic.
-    differences = sum_cosines[: len(weights)] * norms.part - weights
+    differences = (
+        sum_cosines[: len(weights)] * norms.canary_displacement - weights
+    )
     statistic = float(np.sum(differences**2)) * record.dim
     statistic /= float(weights @ weights)
     if statistic > scipy.special.chdtri(len(weights), _LEVEL):
@@ -341,11 +345,11 @@ def _project_displacement(record: AuditRecord) -> AuditRecord:
     all_weights = np.append(weights, np.zeros(record.unobserved.count))
     own_dots, residual_norm, sum_weight = project_out(
         _of_all_canaries(record, "displacement") * length,
-        sum_cosines * norms.part,
+        sum_cosines * norms.canary_displacement,
         all_weights,
         length**2,
         float(weights @ record.observed.displacement) * length,
-        norms.part**2,
+        norms.canary_displacement**2,
     )
     own_parts = sum_weight * all_weights
     # The squared norm of the residual plus the canary's own part.

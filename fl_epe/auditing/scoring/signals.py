@@ -26,7 +26,7 @@ class Signals:
     """The contributions of participations to expected scores.
 
     A participation is given by its share: the norm of its contribution to the round's mean,
-    divided by `Mechanism.added` of the round. It is 1 for a client of median weight.
+    divided by `Mechanism.contribution_norms` of the round. It is 1 for a client of median weight.
 
     Attributes:
         record: the audit record of a run.
@@ -59,7 +59,7 @@ class Signals:
         Raises:
             ValueError: if the canaries' contributions are not known.
         """
-        added = self.record.mechanism.added
+        added = self.record.mechanism.contribution_norms
         norms = self.record.norms.means
         if not self.record.signal_known():
             raise_invalid(
@@ -173,7 +173,7 @@ class Signals:
         _, contributions = self._norms_and_contributions
         server = self.record.mechanism.server
         # With another server, scores are of model updates, whose sum is the displacement.
-        if not server.linear:
+        if not server.is_linear:
             server = ServerStep("sgd", np.ones(self.record.rounds))
         rates = np.broadcast_to(rate, shares.shape)
         return pulled_back(contributions[:, None] * shares, rates, server)

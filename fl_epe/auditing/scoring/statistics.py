@@ -60,7 +60,7 @@ def _maximum(view: View) -> Scores:
     This statistic has no closed-form null distribution; use unobserved canaries. The cosines are
     not scaled by √d, as in the paper.
     """
-    observed, unobserved = view.record.delta_cosines()
+    observed, unobserved = view.record.model_update_cosines()
     return Scores(
         observed.max(axis=0),
         _if_enough(unobserved.max(axis=0)),
@@ -243,7 +243,7 @@ def scores_of(view: View, statistic: str | None = None) -> Scores:
     scores = FUNCTIONS[statistic](view)
     changes: dict[str, Any] = {"adversary": STATISTICS[statistic]}
     is_leave_one_out = statistic in ("displacement", "matched-filter")
-    if is_leave_one_out and view.record.norms.sums is not None:
+    if is_leave_one_out and view.record.norms.canary_sums is not None:
         changes["spread"] = view.overlap_spread(scores)
     has_expected = is_leave_one_out or statistic == "model"
     if has_expected and view.expected_scores.scale_is_known:

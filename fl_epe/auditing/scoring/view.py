@@ -221,7 +221,7 @@ class View:
         strategy = record.mechanism.strategy
         inverse = None if strategy is None else np.linalg.inv(strategy)
         if self.adversary.sees_final:
-            if not record.mechanism.server.linear:
+            if not record.mechanism.server.is_linear:
                 return 1.0
             noise_weights = record.round_weights() * std
             if inverse is not None:
@@ -244,7 +244,7 @@ class View:
         """Claimed noise std of each round in one coordinate, ``(T,)``; 0 if it is not known."""
         mechanism = self.record.mechanism
         z = mechanism.sum_noise_multiplier or 0.0
-        clients = mechanism.noise_is_for or mechanism.cohort_size
+        clients = mechanism.noise_cohort_size or mechanism.cohort_size
         return z * mechanism.clip_norms / clients
 
 
