@@ -173,7 +173,7 @@ def _ratio_scores(view: View, events: Events) -> Scores:
     correlation = record.correlation
     signal = np.ones(record.rounds)
     if record.signal_known():
-        signal = view.signals.by_round / correlation.innovations
+        signal = view.signals.participant_scores / correlation.innovations
     # The unit of the scores is estimated, so the null may be wider than N(0, 1).
     width_margin = 1 + _STANDARD_ERRORS * view.unit_error
 

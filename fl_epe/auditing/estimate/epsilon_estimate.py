@@ -174,7 +174,10 @@ def _mixture_quantile(probability: float) -> float:
 
 
 def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
-    """Offsets of the mean in the ellipse at this offset of ln deviation; empty if none is in it."""
+    """The mean's offsets in the ellipse at an offset of ln deviation; empty if the ellipse ends before.
+
+    The ellipse is that of `_confidence_set`, with the size ``limit``.
+    """
     slope = covariance[0, 1] / covariance[1, 1]
     remaining = limit - log_offset**2 / covariance[1, 1]
     if remaining < 0:
