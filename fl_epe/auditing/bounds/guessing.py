@@ -190,9 +190,9 @@ def distance_of_share(share: Floats, shift: Floats | float) -> Floats:
 
 
 def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
-    """The share of an equal mixture of N(0, 1) and N(shift, 1) far from the midpoint of their means.
+    """The share of scores that are farther than ``distance`` from the midpoint of the two means.
 
-    Far is farther than ``distance``, on either side.
+    The scores are half from N(0, 1) and half from N(shift, 1). Both sides of the midpoint count.
     """
     above = shift / 2 - distance
     below = -distance - shift / 2

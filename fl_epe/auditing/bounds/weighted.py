@@ -42,8 +42,8 @@ _SHARE_FOR_LEAKS = 0.01
 # Upper bound on the rounding error of a probability from `_tail_of_sum`.
 _ROUNDING = 1e-11
 
-# With a probability of at least 1 − 10⁻¹², a sum of independent variables deviates from its mean by at most
-# this factor times the root of the sum of their squared ranges.
+# With a probability of at least 1 − 10⁻¹², a sum of independent variables deviates from its mean by
+# at most this factor times the root of the sum of their squared ranges.
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
 Law = tuple[Floats, int]
@@ -68,9 +68,10 @@ def _two_groups(sample: Sample) -> float:
     for each label that leaks. Tied scores share the mean weight of their ranks, so that weights
     depend on scores alone.
 
-    That k canaries are included has the probability P[k]. Given the labels with a weight, its probability is at
-    most M (`_largest_probability`), as the labels without a weight are coins as well. So under the condition every event
-    of the labels with a weight is at most M/P[k] times as likely.
+    That k canaries are included has the probability P[k]. Given the labels with a weight, its
+    probability is at most M (`_largest_probability`), as the labels without a weight are coins as
+    well. So under the condition every event of the labels with a weight is at most M/P[k] times as
+    likely.
     """
     sizes, members = tied_groups(sample)
     count = int(sizes.sum())
