@@ -150,11 +150,11 @@ def _covered_scores(
     chosen = is_covered
     if is_frequent.sum() >= _MIN_CANARIES:
         chosen = is_frequent
-    number = int(chosen.sum())
-    if number < 2:
+    num_chosen = int(chosen.sum())
+    if num_chosen < 2:
         raise NotMeasured(
-            f"only {number} of {len(counts)} canaries took part at most as often as the client, "
-            f"{how_often(max_rounds)}, and with no larger weight"
+            f"only {num_chosen} of {len(counts)} canaries took part at most as often as the client,"
+            f" {how_often(max_rounds)}, and with no larger weight"
         )
     return dataclasses.replace(
         scores,

@@ -104,14 +104,14 @@ def _two_groups(sample: Sample) -> float:
 
         def margin(tested: float) -> float:
             laws = []
-            for weight, number in num_by_weight.items():
+            for weight, num_guesses in num_by_weight.items():
                 chance_of_right = scipy.special.expit(
                     tested + np.sign(weight) * log_odds
                 )
                 law = np.zeros(abs(weight) + 1)
                 law[0] = 1 - chance_of_right
                 law[-1] = chance_of_right
-                laws.append((law, number))
+                laws.append((law, num_guesses))
             # The smallest and the largest chance of inclusion, given a score.
             chances = scipy.special.expit(
                 [log_odds - tested, log_odds + tested]

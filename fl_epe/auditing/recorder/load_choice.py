@@ -6,12 +6,12 @@ most a given share of a round, and at most 1,000. No more are chosen than needed
 ±10% or ±0.5.
 
 If there are few clients, a single place may exceed the share. There is then one place, whose
-canaries take part in only a part of its rounds. If clients take part less than once in a run, each
-place takes part once, so that all places are used. If the schedule hides the rounds, places are
-neither restricted to a part of their rounds nor made to take part once, as canaries must follow the
-schedule's law. If the noise is known, and a larger limit on the share is given, the share grows
-until ε for an adversary who sees every round's model is estimated to ±55% or ±0.5. An ε needs two
-canaries; if they do not fit, there are none.
+canaries take part in only a part of its rounds. If the noise is known, and a larger limit on the
+share is given, the share then grows until ε for an adversary who sees every round's model is
+estimated to ±55% or ±0.5. If clients take part less than once in a run, each place takes part once,
+so that all places are used. If the schedule hides the rounds, places are neither restricted to a
+part of their rounds nor made to take part once, as canaries must follow the schedule's law. An ε
+needs two canaries; if they do not fit, there are none.
 
 κ is the factor between measured and expected scores, and a client whose expected score is m has
 the score μ = κ·m. If rounds are known, the standard error of κ is ``1/√(Σ expected score²)`` over
@@ -67,14 +67,10 @@ _MAX_HALF_WIDTH = 0.55
 _SHARE_STEP = 0.005
 
 _QUANTILE = 1.96  # half-width of a 95% interval in standard errors
-_KAPPA_RATIO = (
-    1.25  # ε of secret rounds is tabulated at κ = 1, and at κ = 1.25 and 1/1.25
-)
+_KAPPA_RATIO = 1.25  # ε of secret rounds is tabulated at κ = 1/1.25, 1 and 1.25
 _MIN_KAPPA = 1e-6  # least κ for which ε is forecast
 _ROUNDING = 1e-9  # error of a product that should be a whole number
-_MIN_CLIENTS = (
-    1e-9  # number of clients that remain, if canaries replace nearly all
-)
+_MIN_CLIENTS = 1e-9  # number of clients if canaries replace nearly all
 _MAX_ADVISED_ROUNDS = 1000
 _MAX_ADVISED_PERCENT = 50
 

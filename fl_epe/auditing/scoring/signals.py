@@ -172,7 +172,7 @@ class Signals:
         Raises:
             ValueError: if the canaries' contributions are not known, or the server is not SGD.
         """
-        # It is also computed with a reaction, as it raises for what is not known.
+        # This is computed in every case, as it raises if something is not known.
         without_reaction = self.record.round_weights() * self.contribution_norms
         if self.reaction is None or self.reaction.rate is None:
             return without_reaction
