@@ -1,4 +1,6 @@
-"""Canaries: random unit vectors that any process can regenerate from a seed and a number.
+"""Canaries: random unit vectors that any process can regenerate from a seed and an id.
+
+The ids of a set are 0, 1, 2, …, and are called numbers.
 
 `CanaryScorer` computes their cosines with the vectors that an adversary sees.
 
@@ -105,7 +107,7 @@ class CanarySet:
         return self._rotation.vector(int(row))
 
     def vectors(self, numbers: Sequence[int]) -> Floats32:
-        """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
+        """The canaries with these ids, shape ``(len(numbers), dim)``; uses all processors.
 
         Raises:
             IndexError: if a number is not in [0, count).
@@ -126,7 +128,7 @@ class CanarySet:
         Args:
             weights: the weight of each canary in each sum, shape ``(m, count)`` or
                 ``(m, len(numbers))``.
-            numbers: numbers of the canaries; by default all.
+            numbers: ids of the canaries; by default all.
 
         Returns:
             float32 array of shape ``(m, dim)``.
@@ -169,7 +171,7 @@ class CanarySet:
 
         Args:
             x: a vector or vectors, shape ``(dim,)`` or ``(m, dim)``.
-            numbers: numbers of the canaries; by default all.
+            numbers: ids of the canaries; by default all.
             threads: number of threads; the result does not depend on it.
 
         Returns:
@@ -200,7 +202,7 @@ class CanarySet:
         return np.asarray(out[0])
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
-        """These numbers, or by default all, as an array; raises if one is not in the set."""
+        """These ids, or by default all, as an array; raises if one is not in the set."""
         if numbers is None:
             return np.arange(self.count)
         chosen = np.asarray(numbers, np.int64)
@@ -218,7 +220,7 @@ class CanarySet:
 
     @functools.cached_property
     def _rows(self) -> tuple[Rows, Floats]:
-        """The row of every canary in the rotation, and the row's norm before it is scaled to 1."""
+        """The row of every canary in the rotation, and each row's norm before it is scaled to 1."""
         rows = self._rotation.rows(np.arange(self.count))
         return rows, self._rotation.lengths(rows)
 
@@ -239,7 +241,7 @@ class CanaryScorer:
 
     def __init__(self, canaries: CanarySet) -> None:
         self.canaries = canaries
-        self._limit = 1  # number of vectors that are scored together
+        self._limit = 1  # a block of this number of vectors is scored together
         rows = 0
         if not canaries.fast:
             rows = max(1, SCORE_MEMORY // (4 * canaries.dim))

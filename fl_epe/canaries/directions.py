@@ -41,7 +41,9 @@ _MAX_STORED_BASE = 1 << 22
 # ones.
 _MIN_BLOCK_BITS = 6
 
-_STREAM = 1 << 61  # random stream, above the numbers of independent canaries
+_STREAM = (
+    1 << 61
+)  # random stream of the rotation, above the ids of independent canaries
 
 # Length of a transform (2 ms) up to which threads save no time.
 _MAX_SINGLE_THREAD = 1 << 18
@@ -180,7 +182,7 @@ class Rotation:
         return transform(x, threads=threads)
 
     def rows(self, numbers: Rows) -> Rows:
-        """The row of the rotation of each canary number, in a secret random order."""
+        """The row of each canary in the rotation, by canary ids, in a secret random order."""
         rows = np.asarray(numbers, np.int64)
         shift = self.size.bit_length() // 2
         # Each step is a permutation of 0 … D − 1.
@@ -213,12 +215,12 @@ class Rotation:
             if has_block:
                 # The block starts after those of the higher bits.
                 start = self.dim >> (bit + 1) << (bit + 1)
-                # The number of each row's block in the base.
-                numbers = (start ^ rows) >> bit
+                # The index of each row's block in the base.
+                indices = (start ^ rows) >> bit
                 if bit >= _MIN_BLOCK_BITS:
-                    energies += sums[numbers]
+                    energies += sums[indices]
                 else:
-                    entries = (numbers << bit)[:, None] + np.arange(1 << bit)
+                    entries = (indices << bit)[:, None] + np.arange(1 << bit)
                     squares = np.square(base[entries], dtype=np.float64)
                     energies += squares.sum(axis=1)
             if bit >= _MIN_BLOCK_BITS:
@@ -250,7 +252,7 @@ class Rotation:
 
         Args:
             x: a vector, shape ``(dim,)``.
-            rows: numbers of the rows.
+            rows: indices of the rows.
             threads: see `transform`.
         """
         largest = max(
@@ -319,7 +321,7 @@ class Sphere:
     def combine(self, weights: Reals, chosen: Rows) -> Floats32:
         """Sums of the canaries ``chosen``, with only a few of them in memory, ``(m, dim)``."""
         out = np.zeros((len(weights), self.dim), np.float32)
-        shares = np.asarray(weights, np.float32)
+        weights = np.asarray(weights, np.float32)
         size = min(_MAX_IN_MEMORY, len(chosen))
         buffer = np.empty((size, self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -327,7 +329,7 @@ class Sphere:
                 block = slice(first, first + _MAX_IN_MEMORY)
                 numbers = chosen[block].tolist()
                 list(pool.map(self.fill, numbers, buffer))
-                out += shares[:, block] @ buffer[: len(numbers)]
+                out += weights[:, block] @ buffer[: len(numbers)]
         return out
 
     def dot(self, vectors: Reals, chosen: Rows, threads: int | None) -> Floats:

@@ -1,9 +1,10 @@
 """The ladder: canaries that take part as often as a client, half as often, … down to once.
 
 The clients' schedule gives rounds to places for canaries as it would to further clients. Most
-places have one canary, which takes part as a client does. Some are divided: several canaries share
-the rounds of the place, with half of them, a quarter, and so on down to one round. So the ladder
-needs no additional participations, and its canaries follow any schedule of the clients.
+places have one canary, which takes part as often as a client. Some are divided among several
+canaries: the first takes part in half of the place's rounds, the next in a quarter, and so on down
+to one round. So the ladder needs no additional participations, and its canaries follow any schedule
+of the clients.
 
 Examples:
     >>> rungs(12), rungs(30)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 # A larger share of canaries in a batch is reported as a warning.
 _LARGE_SHARE = 0.1
-# In one of every 50 steps, canaries leave the entries without a gradient unchanged.
+# In one of every 50 steps, canaries add nothing to the entries in which no example has a gradient.
 _UNTOUCHED_EVERY = 50
 
 
@@ -41,8 +41,8 @@ class _JoinedStep:
     Attributes:
         facts: the parameters of the step.
         batches: the batches that were clipped for it.
-        cohort: the numbers of its canaries.
-        untouched: whether neither an example nor a canary has a gradient in each entry.
+        cohort: the ids of its canaries.
+        untouched: for each entry, whether neither an example nor a canary has a gradient there.
         canary_sum: the sum of the canaries' gradients, shape ``(dim,)``.
         sum_with_canaries: the clipped sum with the canaries, before the noise, shape ``(dim,)``.
         undo: a function that removes the canaries from the clipped sum.
@@ -182,7 +182,8 @@ class DPSGDAudit:
         batches = self._seen.take_batches()
         cohort = self._cohorts(facts.batches)
         canary_sum = self._canary_sum(cohort, facts.clip_norm)
-        # In some steps canaries must not hide whether noise is added to entries without a gradient.
+        # In some steps, canaries must not hide whether noise is added to the entries in which no
+        # example has a gradient.
         untouched = self._steps.clipped() == 0
         untouched &= self._auditor.rounds % _UNTOUCHED_EVERY == 0
         canary_sum[untouched] = 0

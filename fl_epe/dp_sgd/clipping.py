@@ -38,7 +38,7 @@ _MAX_FACTOR_DIFFERENCE = 0.01
 # only if the norms differ by at least this share of the largest.
 _MIN_NORM_DIFFERENCE = 0.1
 # An eigenvalue below this share of the largest belongs to factors that do not follow from the
-# sum, whose variance is set to a very large number.
+# sum. Their variance is set to a very large number.
 _MIN_EIGENVALUE = 1e-10
 _VARIANCE_OF_UNKNOWN = 1e40
 
@@ -120,7 +120,7 @@ def _least_squares_norms(
 ) -> Floats:
     """The norms of the clipped gradients by least squares; NaN where they are not known.
 
-    A norm is its estimate minus some standard errors. It is not known if these are large.
+    Each norm is its estimate minus some standard errors; it counts as not known if these are large.
     """
     unknown = np.full(len(norms), math.nan)
     entries = sum(len(total) for total in totals)

@@ -1,6 +1,6 @@
-"""Computes how far some of all gradients move a model in SGD.
+"""The movement of a model by a part of the gradients, in SGD.
 
-It is exact, as the model is linear in the gradients of all steps.
+The movement is computed exactly, as the model is a linear function of the gradients of all steps.
 
 Examples:
     >>> step = LinearStep(learning_rate=0.1, momentum=0.5)
@@ -57,11 +57,11 @@ class LinearStep:
 
 
 class Response:
-    """The position of a model that some gradients alone move, step by step.
+    """The position of a model that is moved step by step, by a part of the gradients alone.
 
     Attributes:
         position: the position, an array of NumPy or torch; the initial one before the first
-            step.
+            step. A step may change a tensor in place.
     """
 
     def __init__(self, position: Any) -> None:
@@ -71,7 +71,7 @@ class Response:
     def step(self, step: LinearStep, gradient: Any, scale: float = 1.0) -> None:
         """Move by ``scale`` times a gradient of the position's shape."""
         if step.is_plain and isinstance(gradient, torch.Tensor):
-            # In place, which reads the arrays only once.
+            # The change is in place, as that reads the tensors only once.
             self.position.sub_(gradient, alpha=step.learning_rate * scale)
             return
         gradient = scale * gradient + step.weight_decay * self.position

@@ -2,9 +2,9 @@
 
 Each step is replayed: a copy of the optimizer takes the step from the noisy gradient alone. If
 the model's movement differs from that of the copy, the step is unexplained. The movements of
-unexplained steps are tested for independence of the noise. Independent movements leak the data
-without noise. Other unexplained movements may be computed from the noisy gradient, or from other
-data as well.
+unexplained steps are tested for independence of the noise. Movements that are independent of it
+leak the data without noise. Other unexplained movements may be computed from the noisy gradient
+alone, or from other data as well.
 """
 
 import json
@@ -20,16 +20,17 @@ from fl_epe.mechanism import norm
 # The largest distance between the model and the replayed one, as a share of the movement.
 _TOLERANCE = 1e-3
 
-# An optimizer may use a gradient some steps later. So the movement of a step is compared with the
-# noise of all steps so far, which has the weights d⁰, d¹, d², … from the last step back.
+# An optimizer may use a gradient some steps later. So the movement of a step is compared with a
+# weighted sum of the noise of all steps so far. The weights are d⁰, d¹, d², … from the last step
+# back, where d is this number.
 _DECAY = 0.5
 
 # Sums of noise with these weights are correlated between steps. Correlations increase the
 # variance of a sum over steps at most by this factor: (Σ dᵏ)² / Σ d²ᵏ = 3.
 _MAX_VARIANCE_FACTOR = (1 - _DECAY**2) / (1 - _DECAY) ** 2
 
-# The response to the noise of movements that are independent of it is at most this number of
-# standard deviations.
+# The response of movements is the sum of their inner products with the noise. If they are
+# independent of the noise, it is at most this number of standard deviations.
 _STANDARD_DEVIATIONS = 3
 
 # The test is conclusive only if the response plus its limit is below this share of the response of
@@ -78,7 +79,8 @@ class Movement:
         # The noise of all steps so far, with the weights that `_DECAY` explains.
         self._noise: Vector = np.zeros(dim, np.float32)
         # Sums over unexplained steps: of the inner products of the noise with the movement's
-        # direction and with that of the replayed movement, and of their variance if independent.
+        # direction and with that of the replayed movement, and of the variance of such a product
+        # for a direction that is independent of the noise.
         self._moved_by_noise = 0.0
         self._replayed_by_noise = 0.0
         self._variance = 0.0

@@ -147,8 +147,8 @@ class StepFacts:
     Attributes:
         clip_norm: the clip norm C.
         noise_multiplier: the noise multiplier z of the privacy accounting.
-        sum_noise_multiplier: the noise multiplier of the sum. It is smaller than z if a count
-            of clipped gradients is released as well (adaptive clipping).
+        sum_noise_multiplier: the noise multiplier of the sum. It is larger than z if a count of
+            clipped gradients is released as well (adaptive clipping).
         learning_rate: the norm of the model's movement if the mean gradient has norm 1; NaN if
             parameters have different learning rates.
         batches: the number of batches that are accumulated for the step. Opacus multiplies the
@@ -226,7 +226,7 @@ class Steps:
     def _engine_variables(self) -> dict[str, Any]:
         """The variables of ``PrivacyEngine``'s hook after each step; empty without that hook."""
         hook: Any = getattr(self.optimizer, "step_hook", None)
-        # The hook may be missing, or it may be somebody's own function.
+        # The hook may be missing, or be no Python function.
         with contextlib.suppress(TypeError, ValueError):
             return dict(inspect.getclosurevars(hook).nonlocals)
         return {}
@@ -234,7 +234,7 @@ class Steps:
     @property
     def sample_rate(self) -> float | None:
         """The sampling rate of ``PrivacyEngine``'s accountant; ``None`` without one."""
-        # The hook may be a function without such a variable.
+        # A custom hook has no such variable.
         with contextlib.suppress(TypeError, ValueError, KeyError):
             return float(self._engine_variables["sample_rate"])
         return None
@@ -247,7 +247,8 @@ class Steps:
         count_std = getattr(optimizer, "unclipped_num_std", None)
         if count_std and sum_z == z > 0:
             # Adaptive clipping spends a part of the privacy of z on the count of clipped gradients
-            # (Andrew et al. 2021, theorem 1). This optimizer has not adjusted z itself.
+            # (Andrew et al. 2021, theorem 1), so the sum needs more noise. This optimizer has not
+            # adjusted z itself.
             sum_z = (z**-2 - (2 * float(count_std)) ** -2) ** -0.5
         learning_rates = {
             float(group["lr"]) for group in optimizer.param_groups

@@ -38,7 +38,7 @@ def hooked(
 ) -> Iterator[None]:
     """Within this context, an audit's functions replace an optimizer's methods.
 
-    Each is called with the optimizer's own method and the arguments of the call.
+    Each of these functions is called with the replaced method and the arguments of the call.
     """
     functions = {
         "add_noise": add_noise,
@@ -71,7 +71,7 @@ def call_or_undo(
 def _replaced_method(
     optimizer: Any, method: Callable[..., Any], function: Callable[..., Any]
 ) -> types.MethodType:
-    """The method that replaces an optimizer's ``method``, which it passes to ``function``.
+    """The method that replaces an optimizer's ``method``; it calls ``function`` with that method.
 
     It is a bound method, as learning rate schedulers expect one.
     """
@@ -143,7 +143,7 @@ class SeenSteps:
             facts: the parameters of this step.
             batches: the batches that were clipped for it.
             noise: the noise on their sum, shape ``(dim,)``.
-            untouched: whether neither an example nor a canary had a gradient in each entry.
+            untouched: for each entry, whether neither an example nor a canary had a gradient there.
         """
         deviation = facts.sum_noise_multiplier * facts.clip_norm
         self._noise.add(noise, deviation)

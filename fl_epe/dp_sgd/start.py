@@ -61,7 +61,7 @@ def audit_dp_sgd(
         participations: the number of steps of a canary, with ``steps``.
         unobserved: the number of canaries that are only scored. By default, a quarter of
             ``num_canaries``; with ``full_knowledge=False`` as many as ``num_canaries``, as the
-            null distribution is then not known.
+            null distribution is then not known. In both cases at least 20.
         full_knowledge: whether the adversary knows the gradients of all real examples and subtracts
             them from every step, as the definition of DP allows. Otherwise they act as noise.
         seed: the seed of the canaries and their steps (default: the operating system's

@@ -46,7 +46,7 @@ class StepSeen:
             gradient.
         untouched_square: the sum of the squared noise of these entries, divided by its claimed
             variance.
-        looked_at: whether more was observed than the batch sizes.
+        looked_at: whether more than the batch sizes was observed.
     """
 
     batches: int
@@ -225,9 +225,9 @@ def _fault_of_mean_size(
 ) -> str:
     """Test the sum of the batch sizes against its binomial law under Poisson sampling.
 
-    Batches of unknown size may be empty or large, so they count as empty, and then only sums
-    that are too large are a fault. The level is split over the two tails, and over this test and
-    `_fault_of_equal_sizes`.
+    Batches of unknown size may be empty or large. They count as empty, and if there are any, only
+    sums that are too large are a fault. The level is split over the two tails, and over this test
+    and `_fault_of_equal_sizes`.
 
     Args:
         examples: the number of examples of each step; NaN if it is not known.

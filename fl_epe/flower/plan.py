@@ -183,7 +183,7 @@ def _load(
         noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
         share=settings.largest_share,
         share_name="max_share",
-        share_of_few=MAX_CANARY_SHARE if settings.max_share is None else None,
+        max_share=MAX_CANARY_SHARE if settings.max_share is None else None,
         replies=(clients + wrapped.room(clients)) * clients_per_place,
     )
 

@@ -67,7 +67,7 @@ def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
     record = record_of(kind, rounds, participations)
     secret, signal = (
         hidden_events(record),
-        seen_by(record, EVERY_ROUND).signals.by_round,
+        seen_by(record, EVERY_ROUND).signals.participant_scores,
     )
     law = _ratio_draws(signal.astype("<f4").tobytes(), secret)
     rng, draws = np.random.default_rng(5), 40_000 if rounds < 100 else 10_000

@@ -15,7 +15,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.auditing.answer.ladder_fit import client_fit, ladder_fit
 from fl_epe.auditing.record.parts import ServerStep
-from fl_epe.auditing.scoring.reaction import Reaction, pulled_back
+from fl_epe.auditing.scoring.reaction import Reaction, model_response
 
 DIM = 4000
 ROUNDS = 60
@@ -70,7 +70,7 @@ def true_size(rate):
 
 def test_a_share_of_the_position_is_taken_back():
     step = ServerStep("sgd", np.full(3, 0.5), 0.5)
-    moved = pulled_back(
+    moved = model_response(
         np.array([[1.0], [0.0], [1.0]]), np.full((3, 1), 0.2), step
     )
     # positions 0.5, 0.5 + 0.5·(0.5 − 0.1) = 0.7, 0.7 + 0.5·(0.2 + 0.86) = 1.23

@@ -4,12 +4,13 @@ If the rounds are known, canaries that take part more often than the client, or 
 weights, do not count. If the rounds are secret, all members count. A member is a canary whose
 rounds were drawn by the client's law, even if it was drawn for no round.
 
-An adversary who sees every round's model at secret rounds uses a likelihood ratio L of having taken
-part. Its law for canaries that took no part, the null, has no closed form. But it can be simulated,
-as the whitened scores of these canaries are independent N(0, 1). The tail of a small ratio is
-computed from draws of the null. The tail of a large ratio x is computed from draws of members,
-however small it is: P₀[L ≥ x] = E₁[e^(−L); L ≥ x], with P₀ for the null and E₁ for members. Each
-ratio is then replaced by the N(0, 1) score with the same tail, so no unobserved canary is needed.
+An adversary who sees every round's model at secret rounds uses L, the logarithm of the likelihood
+ratio of a member to a canary that took no part. The law of L for canaries that took no part, the
+null, has no closed form. But it can be simulated, as the whitened scores of these canaries are
+independent N(0, 1). The tail of a small ratio is computed from draws of the null. The tail of a
+large ratio x is computed from draws of members, however small the tail is: P₀[L ≥ x] =
+E₁[e^(−L); L ≥ x], with P₀ for the null and E₁ for members. Each ratio is then replaced by the
+N(0, 1) score with the same tail, so no unobserved canary is needed.
 """
 
 import dataclasses
@@ -64,12 +65,12 @@ _MAX_TAIL_BY_MEMBERS = 0.02
 # Standard errors that are added to an estimated tail, and to the unit of the null's scores.
 _STANDARD_ERRORS = 3.0
 
-# If more than 5 draws of members were expected to exceed a value, none would with probability
-# below e⁻⁵. So the members' tail above all draws is at most 5 over their number.
+# If more than 5 draws of members were expected to exceed a value, the probability that none does
+# would be below e⁻⁵. So the members' tail above all draws is at most 5 over their number.
 _MAX_EXPECTED_MISSED = 5.0
 
-# Smaller ratios count as this one, whose weight e⁵⁰ does not overflow. Their tails are estimated
-# from draws of the null.
+# Smaller ratios count as this one, whose weight e⁵⁰ does not overflow. The tails of such ratios are
+# estimated from draws of the null.
 _MIN_RATIO = -50.0
 
 # The smallest tail whose N(0, 1) quantile is computed, as that of 0 is infinite.
@@ -149,11 +150,11 @@ def _covered_scores(
     chosen = is_covered
     if is_frequent.sum() >= _MIN_CANARIES:
         chosen = is_frequent
-    number = int(chosen.sum())
-    if number < 2:
+    num_chosen = int(chosen.sum())
+    if num_chosen < 2:
         raise NotMeasured(
-            f"only {number} of {len(counts)} canaries took part at most as often as the client, "
-            f"{how_often(max_rounds)}, and with no larger weight"
+            f"only {num_chosen} of {len(counts)} canaries took part at most as often as the client,"
+            f" {how_often(max_rounds)}, and with no larger weight"
         )
     return dataclasses.replace(
         scores,
@@ -167,13 +168,14 @@ def _ratio_scores(view: View, events: Events) -> Scores:
     """Likelihood ratios at secret rounds, as scores that are N(0, 1) for non-members.
 
     The ratios assume independent rounds: of a round that is correlated with earlier ones only
-    its innovation counts.
+    its innovation counts. If correlations were not measured, the scores are the logarithms of the
+    ratios, whose null is that of the unobserved canaries.
     """
     record = view.record
     correlation = record.correlation
     signal = np.ones(record.rounds)
     if record.signal_known():
-        signal = view.signals.by_round / correlation.innovations
+        signal = view.signals.participant_scores / correlation.innovations
     # The unit of the scores is estimated, so the null may be wider than N(0, 1).
     width_margin = 1 + _STANDARD_ERRORS * view.unit_error
 

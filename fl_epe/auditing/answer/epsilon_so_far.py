@@ -79,8 +79,8 @@ class EpsilonSoFar:
     after 8, 16, 32, … rounds.
 
     The intervals are a confidence sequence: with the stated probability those of *all* rounds
-    hold. They are intervals for κ or, if κ changes, for its mean over the participations so
-    far. See docs/notes/watching.md.
+    hold. They are intervals for κ or, if κ changes from round to round, for its mean over the
+    participations so far. See docs/notes/watching.md.
 
     Args:
         dim: dimension d of the model.
@@ -135,7 +135,7 @@ class EpsilonSoFar:
         (`scores.mean_spread`).
 
         Args:
-            present: the numbers of the canaries that took part.
+            present: ids of the canaries that took part.
             scores: the whitened score of each canary, ``(count,)``.
             signals: each canary's expected contribution to its score, ``(count,)``.
         """
@@ -193,7 +193,10 @@ class EpsilonSoFar:
     def estimate(
         self, delta: float, confidence: float = 0.95
     ) -> EpsilonEstimate | None:
-        """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds if they are secret.
+        """ε at ``delta``; ``None`` before two canaries took part.
+
+        If the client's rounds are secret, it is ``None`` before 8 rounds, and otherwise the ε after
+        the last of 8, 16, 32, … rounds.
 
         It is also ``None`` if the law of secret rounds has no events to compute ε from.
         """
@@ -359,10 +362,10 @@ def epsilon_by_round(
     scores = view.whitened_scores
     signals = view.whitened_signals
     estimates = []
-    for number in range(1, record.rounds):
-        t = number - 1
+    for round_number in range(1, record.rounds):
+        t = round_number - 1
         so_far.add(np.flatnonzero(record.presence[t]), scores[t], signals[t])
-        is_returned = number in returned_rounds
+        is_returned = round_number in returned_rounds
         # At secret rounds ε is computed after some rounds only, so `estimate` must be called after
         # every round.
         if not is_returned and client.secret is None:
@@ -370,6 +373,6 @@ def epsilon_by_round(
         estimate = so_far.estimate(last.delta, confidence)
         if is_returned and estimate is not None:
             estimates.append(
-                RoundEstimate(number, estimate, so_far.participations)
+                RoundEstimate(round_number, estimate, so_far.participations)
             )
     return [*estimates, answer_estimate]

@@ -167,6 +167,7 @@ def epsilon_of_thresholds(
     def estimated_rate(count: Floats, total: int, _: float) -> Floats:
         return (count + 0.5) / (total + 1)
 
+    # Smaller error rates give a larger ε.
     low = largest_epsilon(band_upper)
     high = largest_epsilon(lower_limit)
     epsilon = largest_epsilon(estimated_rate)

@@ -61,7 +61,7 @@ _MAX_EXTRAPOLATION = 1.1
 # their means.
 _MIN_RELEVANT_WIDTH = 0.1
 
-# Level of the test whether scores deviate by more than N(0, 1) from their expected values.
+# Level of the test whether scores deviate more than N(0, 1) does from their fitted values.
 _WIDTH_LEVEL = 0.001
 
 # Growth is tested if expected scores differ by more than this share of the largest.

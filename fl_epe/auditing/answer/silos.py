@@ -67,7 +67,8 @@ class SiloLine:
             not a bound; ``None`` if it is not known.
         releases: the number of releases that the adversary sees.
         reason: why ε was not measured, as a sentence without its full stop; empty if it was.
-        doubts: reasons why ε is unreliable or must be read differently, as such sentences.
+        doubts: reasons why ε is unreliable or must be read differently, as sentences without a
+            full stop.
     """
 
     adversary: SiloAdversary

@@ -62,26 +62,26 @@ def analytical(
         return result(None, "nobody took part")
     if z == 0:
         return result(math.inf, "there is no noise")
-    shares = _shares(mechanism)
-    if shares is None:
+    relative = _relative_contributions(mechanism)
+    if relative is None:
         return result(None, "what a client adds is not known")
     if client.secret is not None:
-        # The theorems are for clients with the share that the noise is calibrated to. A larger
-        # share has the effect of a smaller noise multiplier.
-        z /= max(1.0, float(shares.max()))
+        # The theorems are for clients with the contribution that the noise is calibrated to. A
+        # larger one has the effect of a smaller noise multiplier.
+        z /= max(1.0, float(relative.max()))
         bounds = accounting.strategy_bounds(
             law.first(rounds), mechanism.strategy, z, delta
         )
         bound = accounting.tightest(bounds, rounds_known=False)
         return result(bound.epsilon, bound.assumption)
-    sensitivity = _sensitivity(mechanism, client, shares)
+    sensitivity = _sensitivity(mechanism, client, relative)
     if sensitivity == 0:
         return result(None, "no round of the client released a model")
     epsilon = accounting.gaussian_epsilon(z / sensitivity, delta)
     return result(epsilon, "the adversary knows the client's rounds")
 
 
-def _shares(mechanism: Mechanism) -> Floats | None:
+def _relative_contributions(mechanism: Mechanism) -> Floats | None:
     """The contribution of a client of median weight, relative to the calibrated one, ``(T,)``.
 
     The calibrated contribution is that to which the noise is calibrated. Unknown values are
@@ -90,28 +90,36 @@ def _shares(mechanism: Mechanism) -> Floats | None:
     num_clients = mechanism.noise_cohort_size
     if mechanism.contributions is None or not num_clients:
         return np.ones(len(mechanism.clip_norms))
-    shares = mechanism.contributions * num_clients / mechanism.clip_norms
-    is_known = np.isfinite(shares)
+    relative = mechanism.contributions * num_clients / mechanism.clip_norms
+    is_known = np.isfinite(relative)
     if not is_known.any():
         return None
-    return np.where(is_known, shares, float(shares[is_known].max()))
+    return np.where(is_known, relative, float(relative[is_known].max()))
 
 
 def _sensitivity(
-    mechanism: Mechanism, client: AuditedClient, shares: Floats
+    mechanism: Mechanism, client: AuditedClient, relative: Floats
 ) -> float:
-    """The sensitivity to all rounds of the client, in clip norms, given the noise's correlation."""
+    """The sensitivity to all rounds of the client, in clip norms, given the noise's correlation.
+
+    Args:
+        mechanism: the mechanism.
+        client: the client.
+        relative: the result of `_relative_contributions`.
+    """
     strategy = mechanism.strategy
     patterns = client.patterns
     if strategy is None:
-        mean_squares = np.full(len(shares), client.participations / len(shares))
+        mean_squares = np.full(
+            len(relative), client.participations / len(relative)
+        )
         if patterns.any():
             mean_squares = np.mean(patterns**2, axis=1)
-        return float(np.sqrt(mean_squares @ shares**2))
+        return float(np.sqrt(mean_squares @ relative**2))
     gram = np.abs(strategy.T @ strategy)
     if not patterns.shape[1]:
         return math.sqrt(client.participations * float(gram.sum()) / len(gram))
-    contributions = shares[:, None] * patterns
+    contributions = relative[:, None] * patterns
     squares = np.einsum(
         "tm,ts,sm->m", contributions, gram, contributions, optimize=True
     )

@@ -23,13 +23,19 @@ import scipy
 from fl_epe.checks import Floats, raise_invalid
 
 UpperLimit = Callable[[Floats, int, float], Floats]
-"""An upper limit of a binomial rate, from the events, the trials and the one-sided level."""
+"""An upper limit of a binomial rate.
+
+Its arguments are the number of events, the number of trials and the one-sided level.
+"""
 
 # The largest float below 1. The normal score of a cosine of 1 would be infinite.
 _LARGEST_COSINE = 1 - 2**-53
 
 # A tail probability below this one may have lost digits to underflow.
 _MIN_TAIL = 1e-290
+
+# The constant part of the seeds. Other values would change the bounds of all data sets.
+_SEED_PREFIX = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Sample:
         for name in ("observed", "unobserved"):
             scores = getattr(self, name)
             if scores is not None:
-                # Adding 0.0 turns -0.0 into 0.0.
+                # Adding 0.0 turns -0.0 into 0.0, as the bytes are hashed in `_rng`.
                 object.__setattr__(self, name, np.sort(scores) + 0.0)
 
     def both(self) -> tuple[Floats, Floats]:
@@ -69,8 +75,11 @@ class Sample:
             raise_invalid("unobserved", None, "to be scores for this method")
         return self.observed, self.unobserved
 
-    def in_finite_units(self) -> Sample:
-        """The sample with all scores transformed to finite ones in the same order."""
+    def with_finite_scores(self) -> Sample:
+        """The sample with all scores transformed to finite ones in the same order.
+
+        It is for bounds that need means of scores, which may be infinite.
+        """
         observed, unobserved = self.both()
         return dataclasses.replace(
             self, observed=np.arctan(observed), unobserved=np.arctan(unobserved)
@@ -99,8 +108,9 @@ class Sample:
         """A random generator that differs from data set to data set.
 
         A generator with a fixed seed would choose the same ranks among sorted scores in every data
-        set of the same size. This one is seeded with a hash of the cosines in float32, or of
-        the order of the scores of both groups, which does not depend on the scores' unit.
+        set of the same size. This one is seeded with a hash. With the exact null, it is a hash of
+        the cosines in float32, as their last digits in float64 depend on the machine. Otherwise
+        it is a hash of the order of the scores of both groups, which is the same in any unit.
         """
         if self.unobserved is None:
             data = self.observed.astype("<f4")
@@ -115,7 +125,9 @@ class Sample:
                 ]
             ).astype("<u4")
         digest = hashlib.sha256(data.tobytes()).digest()
-        return np.random.default_rng((0, 0, int.from_bytes(digest[:16], "big")))
+        return np.random.default_rng(
+            (*_SEED_PREFIX, int.from_bytes(digest[:16], "big"))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +135,8 @@ class Errors:
     """Errors of the attack at each of ``j`` thresholds.
 
     Attributes:
-        missed: number of observed canaries below the threshold, shape (j,); it may be
-            fractional.
+        missed: number of observed canaries below the threshold, shape (j,); fractional if it
+            was predicted instead of counted.
         observed: number of observed canaries.
         false_alarms: number of unobserved canaries at or above the threshold, shape (j,);
             ``None`` with the exact null.
@@ -159,7 +171,7 @@ def count_normal_errors(scores: Floats, thresholds: Floats) -> Errors:
 
 
 def normal_scores(cosines: Floats, dim: int) -> Floats:
-    """Cosines in another unit, in which the null is exactly N(0, 1) in any dimension ≥ 2.
+    """Cosines transformed to scores whose null is exactly N(0, 1), in any dimension ≥ 2.
 
     A score is about √dim·cosine where ``dim`` is large, and finite for cosines of ±1.
     """
@@ -182,28 +194,32 @@ def upper_rates(
     return log_fpr, fnr
 
 
-def clopper_pearson_upper(errors: Floats, total: int, alpha: float) -> Floats:
+def clopper_pearson_upper(
+    num_errors: Floats, total: int, alpha: float
+) -> Floats:
     """Clopper–Pearson one-sided upper limit of a binomial rate: valid at every rate and size.
 
     Args:
-        errors: number of events, any shape, in [0, total]; fractions are allowed.
+        num_errors: number of events, any shape, in [0, total]; fractions are allowed.
         total: number of trials.
         alpha: largest probability that the limit is below the true rate.
     """
-    correct = total - errors
+    correct = total - num_errors
     # Without a correct trial the limit is 1; any value > 0 keeps the function defined there.
     positive = np.where(correct > 0, correct, 1)
-    limit = scipy.special.betaincinv(errors + 1, positive, 1 - alpha)
+    limit = scipy.special.betaincinv(num_errors + 1, positive, 1 - alpha)
     return np.where(correct > 0, limit, 1.0)
 
 
-def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
+def jeffreys_upper(num_errors: Floats, total: int, alpha: float) -> Floats:
     """Jeffreys one-sided upper limit: it keeps its level on average over rates, not at each rate.
 
     The arguments are those of `clopper_pearson_upper`.
     """
     return np.asarray(
-        scipy.special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha)
+        scipy.special.betaincinv(
+            num_errors + 0.5, total - num_errors + 0.5, 1 - alpha
+        )
     )
 
 
@@ -216,6 +232,7 @@ def log_ratio(log_fpr: Floats, fnr: Floats, delta: float | Floats) -> Floats:
     """The smallest ε at which (ε, δ)-DP allows these error rates; it may be negative.
 
     (ε, δ)-DP implies 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
+    A NaN, as of no hits at an FPR of 0, gives no bound, and `fmax` ignores it.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         log_hits = np.log(np.maximum(1 - delta - fnr, 0))
@@ -238,26 +255,35 @@ def mu_from_rates(log_fpr: Floats, fnr: Floats) -> Floats:
 def log_null_tail(cosines: Floats, dim: int) -> Floats:
     """Log of P[C ≥ c] for the cosine C of a uniform direction in ``dim`` ≥ 2 dimensions.
 
-    (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where its tail underflows, it is replaced by the upper
-    bound density(c)·(1 − c²)/((d − 1)·c), which is less than 0.1% too large there.
+    1 − C² ~ Beta((d−1)/2, 1/2). So P[C ≥ c] is half of that law's CDF at 1 − c² for c ≥ 0, and
+    one minus that for c < 0. Where the CDF underflows, the tail is replaced by the upper bound
+    density(c)·(1 − c²)/((d − 1)·c), which is less than 0.1% too large there.
 
     Args:
-        cosines: values in [−1, 1], any shape.
-        dim: number of dimensions.
+        cosines: values c in [−1, 1], any shape.
+        dim: number of dimensions d.
     """
     a = (dim - 1) / 2
     magnitude = np.minimum(np.abs(cosines), 1.0)
-    square = (1 - magnitude) * (1 + magnitude)
-    tail = scipy.special.betainc(a, 0.5, square) / 2
+    one_minus_square = (1 - magnitude) * (1 + magnitude)
+    tail_of_magnitude = scipy.special.betainc(a, 0.5, one_minus_square) / 2
     log_norm = (
         scipy.special.gammaln(dim / 2)
         - scipy.special.gammaln(a)
         - 0.5 * np.log(np.pi)
     )
     with np.errstate(divide="ignore"):
-        far = log_norm + a * np.log(square) - np.log((dim - 1) * magnitude)
-        log_tail = np.where(tail > _MIN_TAIL, np.log(tail), far)
-    return np.asarray(np.where(cosines >= 0, log_tail, np.log1p(-tail)))
+        log_bound = (
+            log_norm
+            + a * np.log(one_minus_square)
+            - np.log((dim - 1) * magnitude)
+        )
+        log_tail = np.where(
+            tail_of_magnitude > _MIN_TAIL, np.log(tail_of_magnitude), log_bound
+        )
+    return np.asarray(
+        np.where(cosines >= 0, log_tail, np.log1p(-tail_of_magnitude))
+    )
 
 
 def _count_below(scores: Floats, thresholds: Floats) -> Floats:

@@ -33,11 +33,14 @@ _CELLS_PER_EPSILON = 20
 # Bisections of an interval, after which its width is below the rounding error.
 _BISECTIONS = 55
 
-# No score is farther than this from the mean of N(0, 1).
+# The tail of N(0, 1) beyond this is 0 in float64.
 _FAR = 40
 
 Margin = Callable[[float], float]
-"""The p-value of a test of ε minus its level, an increasing function of ε; rejects where < 0."""
+"""The p-value of a test of ε minus the test's level, an increasing function of ε.
+
+The test rejects ε where it is negative.
+"""
 
 
 def one_run(sample: Sample) -> float:
@@ -175,10 +178,7 @@ def _designs(num_canaries: int, alpha: float) -> tuple[Floats, Floats, Floats]:
 
 
 def distance_of_share(share: Floats, shift: Floats | float) -> Floats:
-    """The distance from the midpoint of N(0, 1) and N(shift, 1) beyond which ``share`` lies.
-
-    It is the inverse of `share_beyond`.
-    """
+    """The distance at which `share_beyond` is ``share``."""
     low = np.zeros(np.broadcast_shapes(np.shape(share), np.shape(shift)))
     high = low + np.max(shift) / 2 + _FAR
     for _ in range(_BISECTIONS):
@@ -190,7 +190,10 @@ def distance_of_share(share: Floats, shift: Floats | float) -> Floats:
 
 
 def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
-    """The share of N(0, 1), and of N(shift, 1), beyond ``distance`` from their midpoint."""
+    """The share of scores that are farther than ``distance`` from the midpoint of the two means.
+
+    The scores are half from N(0, 1) and half from N(shift, 1). Both sides of the midpoint count.
+    """
     above = shift / 2 - distance
     below = -distance - shift / 2
     return np.asarray(scipy.special.ndtr(above) + scipy.special.ndtr(below))

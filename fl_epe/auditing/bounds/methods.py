@@ -52,7 +52,6 @@ _FEW_FOR_WEIGHTS = 16
 _MAX_LEAKS_EXACT_NULL = 1.0
 _MAX_LEAKS_TWO_GROUPS = 0.1
 
-
 # Standard errors of the scores' unit that are added to the width of the exact null.
 _STANDARD_ERRORS = 3
 
@@ -105,7 +104,7 @@ class Bound:
             if dim < 2:
                 raise_invalid("dim", dim, ">= 2")
             check_cosines("observed", scores)
-            is_tied = not scores.any()
+            is_tied = not scores.any()  # all cosines are 0
         if is_tied:
             return 0.0
         return self.compute(

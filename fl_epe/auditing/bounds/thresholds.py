@@ -51,7 +51,8 @@ _DEVIATIONS = np.linspace(-2.4, 2.4, 7)
 _DENSITIES = np.exp(-(_DEVIATIONS**2) / 2)
 _DEVIATION_WEIGHTS = _DENSITIES / _DENSITIES.sum()
 
-# A threshold is this many standard deviations beyond the mean of scores without any spread.
+# If all scores of a group are equal, every threshold counts as this many standard deviations from
+# their mean.
 _FAR = 40.0
 
 # The square of a fitted mean cosine is kept this far from 0 and 1, where its logarithms diverge.
@@ -147,15 +148,15 @@ def held_out_errors(sample: Sample, limits: LimitsOfLevel) -> Errors:
 
     Args:
         sample: all scores.
-        limits: the limits by which the threshold is chosen. It has the largest mean limit over
-            the errors that a Gaussian fit predicts.
+        limits: the limits by which the threshold is chosen. The chosen threshold has the largest
+            limit, averaged over the numbers of errors that a Gaussian fit predicts.
     """
     selection, evaluation = sample.split(_SHARE_FOR_CHOICE)
     # Infinite scores have no mean. Only those of the selection count here, as the choice must not
     # depend on the evaluation.
     if any_infinite(selection.observed, selection.unobserved):
-        selection = selection.in_finite_units()
-        evaluation = evaluation.in_finite_units()
+        selection = selection.with_finite_scores()
+        evaluation = evaluation.with_finite_scores()
     fit = _fit(selection, evaluation)
     middle = (fit.null_mean + fit.mean) / 2
     thresholds = np.concatenate(
@@ -239,14 +240,14 @@ def _fit(selection: Sample, evaluation: Sample) -> _Fit:
     )
 
 
-def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
+def band_upper(num_errors: Floats, total: int, alpha: float) -> Floats:
     """Upper limits of a rate that hold at all thresholds simultaneously.
 
     They are Clopper–Pearson limits at one corrected level η (an "equal local levels" band,
     Aldor-Noiman et al. 2013).
 
     Args:
-        errors: number of scores beyond each threshold, any shape, integers in [0, total].
+        num_errors: number of errors at each threshold, any shape, integers in [0, total].
         total: number of scores.
         alpha: probability that at least one limit is below its true rate.
     """
@@ -254,7 +255,7 @@ def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
     limits = np.append(
         clopper_pearson_upper(nodes, total, local_level(total, alpha)), 1.0
     )
-    return limits[np.searchsorted(nodes, errors)]
+    return limits[np.searchsorted(nodes, num_errors)]
 
 
 @functools.lru_cache
@@ -312,7 +313,10 @@ def _poisson(counts: Floats, rate: float) -> Floats:
 
 
 def _nodes(total: int) -> Floats:
-    """The error counts at which limits are computed; other counts use the next larger one."""
+    """The error counts at which limits are computed.
+
+    A count between two of them has the limit of the larger one, and ``total`` has the limit 1.
+    """
     steps = int(np.log(total / 2 + 1) / np.log(_NODE_RATIO)) + 1
     counts = np.round(_NODE_RATIO ** np.arange(steps))
     counts = counts[counts <= total / 2]

@@ -27,8 +27,8 @@ from fl_epe.auditing.bounds.guessing import (
 from fl_epe.checks import Floats, Integers, tail_sums
 
 # Weights of guesses are integers of up to 16. Weights below 3 are set to 0, as labels without a
-# weight lower the cost of the condition in `_two_groups`. Tied groups of at least a tenth of
-# all scores keep their weight.
+# weight make M in `_two_groups` smaller. Tied groups of at least a tenth of all scores keep their
+# weight.
 _LARGEST_WEIGHT = 16
 _LEAST_WEIGHT = 3
 _LARGE_GROUP = 0.1
@@ -42,8 +42,8 @@ _SHARE_FOR_LEAKS = 0.01
 # Upper bound on the rounding error of a probability from `_tail_of_sum`.
 _ROUNDING = 1e-11
 
-# With probability 1 − 10⁻¹², a sum of independent variables deviates from its mean by at most
-# this factor times the root of the sum of their squared ranges.
+# With a probability of at least 1 − 10⁻¹², a sum of independent variables deviates from its mean by
+# at most this factor times the root of the sum of their squared ranges.
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
 Law = tuple[Floats, int]
@@ -68,9 +68,10 @@ def _two_groups(sample: Sample) -> float:
     for each label that leaks. Tied scores share the mean weight of their ranks, so that weights
     depend on scores alone.
 
-    The condition has the probability P[k]. Given the labels with a weight, its probability is at
-    most M, as the labels without a weight are coins as well. So under the condition every event
-    of the labels with a weight is at most M/P[k] times as likely.
+    That k canaries are included has the probability P[k]. Given the labels with a weight, its
+    probability is at most M (`_largest_probability`), as the labels without a weight are coins as
+    well. So under the condition every event of the labels with a weight is at most M/P[k] times as
+    likely.
     """
     sizes, members = tied_groups(sample)
     count = int(sizes.sum())
@@ -103,14 +104,14 @@ def _two_groups(sample: Sample) -> float:
 
         def margin(tested: float) -> float:
             laws = []
-            for weight, number in num_by_weight.items():
+            for weight, num_guesses in num_by_weight.items():
                 chance_of_right = scipy.special.expit(
                     tested + np.sign(weight) * log_odds
                 )
                 law = np.zeros(abs(weight) + 1)
                 law[0] = 1 - chance_of_right
                 law[-1] = chance_of_right
-                laws.append((law, number))
+                laws.append((law, num_guesses))
             # The smallest and the largest chance of inclusion, given a score.
             chances = scipy.special.expit(
                 [log_odds - tested, log_odds + tested]
@@ -135,7 +136,7 @@ def _group_weights(sizes: Integers, shift: float, epsilon: float) -> Integers:
 
     The weight of a score is proportional to the excess of its log-odds over ``epsilon``. The
     log-odds are those of two unit Gaussians ``shift`` apart, at the score's rank. A rank is a
-    share, counted from the nearer end.
+    share of half of the scores, counted from the nearer end.
     """
     count = int(sizes.sum())
     half = count // 2

@@ -99,8 +99,8 @@ class Evidence:
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
         laws: tests of the laws that the estimate assumes.
-        power: probability that the claim is called violated if ε is twice as large; ``None`` if
-            the claim is violated or infinite, or if the power was not computed.
+        power: probability that the claim is called violated if the true ε is twice the claim;
+            ``None`` if the claim is violated or infinite, or if the power was not computed.
         faults: deviations of the run from what its privacy accounting assumes, for example from
             `fl_epe.dp_sgd.audit_dp_sgd`.
         unseen: assumptions of the accounting that were not observed.
@@ -355,6 +355,7 @@ def find_evidence(
         raise_invalid(
             "method", method, f"to be valid, one of {', '.join(valid)}"
         )
+    # The default methods do not assume Gaussian noise, and neither does "weighted".
     BOUNDS[method or "weighted"].check_delta(delta)
     run = _result_of(run)
     scores = run_scores(run, adversary)
@@ -508,7 +509,7 @@ def evidence_against_theory(
 def _check_measured(scores: Scores, method: str) -> None:
     """Raise for scores without any spread.
 
-    They are allowed if the observed ones are larger, and if the method does not assume Gaussian
+    Such scores are allowed if the observed ones are larger, and the method does not assume Gaussian
     scores.
     """
     if not all_equal(scores.observed):

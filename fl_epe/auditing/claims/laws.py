@@ -70,10 +70,10 @@ _GAUSSIAN_LEVEL = 0.005
 # Level of the tests of equal variances, of the model of a fit, and of sampling.
 _MODEL_LEVEL = 0.001
 
-# Relative error of the scales between which the power is computed.
+# Relative error of the two scales from which a power is computed.
 _SCALE_ERROR = 1e-3
 
-# The powers that `power_of_bound` tries.
+# The powers that `power_of_bound` tries, from the largest.
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
 # The square of a larger shift may overflow. Its ε is the same to all digits.
@@ -230,10 +230,10 @@ def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
 def sampling_p_value(record: AuditRecord, events: Events) -> float:
     """p-value of canaries' participations under the law of their secret rounds.
 
-    If rounds are drawn by coins, there are three tests with a Bonferroni correction: of the total
+    The result is 0 if the participations are impossible under the law. Otherwise it is 1 unless
+    rounds are drawn by coins. There are then three tests with a Bonferroni correction: of the total
     number of participations, of its variance between canaries (two-sided), and of its variance
-    between rounds (one-sided). Otherwise the result is 0 if the participations are impossible
-    under the law, and 1 if they are possible.
+    between rounds (one-sided).
     """
     presence = record.presence
     law = record.mechanism.participation
@@ -262,8 +262,9 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     rate = total / trials
     if not 0 < rate < 1:  # the counts have no variance
         return min(1.0, by_total)
-    absent = np.zeros(members - presence.shape[1])
-    canary_counts = np.append(presence.sum(axis=0), absent)
+    # Members that the record lacks took part in no round.
+    missing_counts = np.zeros(members - presence.shape[1])
+    canary_counts = np.append(presence.sum(axis=0), missing_counts)
     canary_excess = _excess_variance(canary_counts, record.rounds, rate)
     round_excess = _excess_variance(presence.sum(axis=1), members, rate)
     by_canaries = 2 * scipy.special.ndtr(-abs(canary_excess))

@@ -188,7 +188,7 @@ def _read_rows(path: Path) -> _Table:
         place = table.place(row_number)
         for name, cell in zip(table.names, cells, strict=True):
             if table.decimal == "," and isinstance(cell, str):
-                # Beside decimal commas a point is an error, which "?" leads to.
+                # With decimal commas a point is an error: "?" is no part of a number.
                 cell = cell.replace(".", "?").replace(",", ".")
             columns[name].append(_cell(name, cell, place))
     return _Table(
@@ -277,8 +277,7 @@ class ScoreSummary:
         overlap: ``m²·k/d`` for a mean score m, which is the share of k observed canaries in the
             energy of the released vector, if all are in one vector; ``None`` if the scores are
             not cosines.
-        refusal: why an estimate is missing: the first one whose law the scores refute, and how;
-            ``None`` if they refute none.
+        refusal: why the first of the missing estimates is missing; ``None`` if none is.
     """
 
     delta: float

@@ -1,7 +1,7 @@
 """Confidence sequences: intervals that hold after all rounds at once, for a stopping rule.
 
-If a 95% interval is computed after every round, some of these intervals excludes the truth in far
-more than 5% of runs. Of the intervals of a 95% confidence sequence, none does in at least 95% of
+If a 95% interval is computed after every round, at least one of them excludes the truth in far more
+than 5% of runs. All intervals of a 95% confidence sequence contain the truth in at least 95% of
 runs, so a run may be stopped by it. Scores must arrive one after the other and have variance 1,
 and a mean that the previous scores determine. Their sum minus the sum of these means is then a
 random walk, which `boundary` bounds. Derivation and cost: docs/notes/watching.md.
@@ -94,7 +94,8 @@ def boundary_height(error: float) -> float:
     if not _MIN_ERROR <= error <= _MAX_ERROR:
         raise_invalid("error", error, f"in [{_MIN_ERROR}, {_MAX_ERROR}]")
     target = error * (1 - _RELATIVE_ERROR)
-    # At t = 1 alone, the walk exceeds its quantile with this probability.
+    # At t = 1 alone, the motion is above its quantile with probability ``error``, so c is larger.
+    # It is also larger than 0.5, for errors up to 0.4.
     low = max(0.5, -float(scipy.special.ndtri(error)))
     height = scipy.optimize.brentq(
         lambda c: crossing_probability(c) - target,
@@ -142,8 +143,8 @@ def _mixture(information: Floats, error: float, horizon: float) -> Floats:
 
     The parameter ρ of the law is that with which the boundary is about tightest at ``horizon``.
     """
-    log_odds = 2 * math.log(1 / (2 * error))
-    rho = horizon / (log_odds + math.log1p(log_odds))
+    log_term = 2 * math.log(1 / (2 * error))
+    rho = horizon / (log_term + math.log1p(log_term))
     ratios = np.sqrt((information + rho) / rho) / (2 * error)
     return np.sqrt(2 * (information + rho) * np.log(ratios + 0.5))
 

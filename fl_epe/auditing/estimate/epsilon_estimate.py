@@ -174,7 +174,15 @@ def _mixture_quantile(probability: float) -> float:
 
 
 def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
-    """Offsets of the mean in the ellipse at this offset of ln deviation; empty if none is in it."""
+    """Offsets of the mean in the ellipse of `_confidence_set`, at an offset of ln deviation.
+
+    The result is empty if the ellipse does not extend to that offset.
+
+    Args:
+        covariance: the covariance of the mean and ln deviation.
+        limit: the size of the ellipse.
+        log_offset: the offset of ln deviation.
+    """
     slope = covariance[0, 1] / covariance[1, 1]
     remaining = limit - log_offset**2 / covariance[1, 1]
     if remaining < 0:

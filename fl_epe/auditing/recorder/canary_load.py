@@ -1,8 +1,8 @@
 """`CanaryLoad`: the canaries beside a run's clients, and the ε that they can show.
 
-A place for canaries has the rounds that the clients' schedule would give to one more client. One
-or several canaries share them, see `fl_epe.canaries.ladder`. P places beside m clients are the
-share P/(m + P) of a round, on average.
+A place for canaries has the rounds that the clients' schedule would give to one more client. It has
+one canary, or is divided among several, see `fl_epe.canaries.ladder`. P places beside m clients are
+the share P/(m + P) of a round, on average.
 
 Examples:
     >>> load = CanaryLoad(clients=120, rounds=60, participations=12, places=13)
@@ -35,9 +35,9 @@ _ROUNDING = 1e-9  # error of a product that should be a whole number
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The result for one adversary that is expected of a load's canaries.
+    """The expected result of a load's canaries for one adversary.
 
-    It is that of the high-dimensional limit, with equal clip norms.
+    It is computed in the high-dimensional limit, with equal clip norms.
 
     Attributes:
         sees: "final" or "all", see `Adversary`.
@@ -52,13 +52,13 @@ class Forecast:
     high: float
 
     def is_within(self, relative: float) -> bool:
-        """Whether the half-width of the interval is at most this part of ε, or 0.5."""
+        """Whether the interval's half-width is at most ``relative`` times ε, or at most 0.5."""
         half_width = (self.high - self.low) / 2
         return half_width <= max(relative * self.epsilon, _NARROW_ABSOLUTE)
 
 
 def are_narrow(forecasts: tuple[Forecast, ...]) -> bool:
-    """Whether the intervals for all adversaries are so narrow that more canaries are not needed."""
+    """Whether the intervals for all adversaries are narrow: more canaries are not needed."""
     return all(forecast.is_within(_NARROW_RELATIVE) for forecast in forecasts)
 
 
@@ -70,11 +70,11 @@ class CanaryLoad:
         clients: number of real clients beside the canaries; a fraction if canaries replace
             some.
         rounds: number of rounds T.
-        participations: participations of a client.
+        participations: mean participations of a client; it may be below 1.
         places: number of places that follow a client's schedule; 0 if fewer than two canaries
             fit.
-        round_share: share of a place's rounds that its canaries have. It is below 1 if there is
-            one place, and its canaries would be too large a share of a round.
+        round_share: fraction of a place's rounds in which its canaries take part. It is below 1
+            only for a single place whose canaries would be too large a share of a round.
         secret: whether the schedule hides the rounds, so that each place has one canary.
         momentum: momentum of the server's SGD, by which the last rounds have smaller weights in
             the final model.
@@ -107,7 +107,10 @@ class CanaryLoad:
 
     @property
     def canaries(self) -> int:
-        """The least number of canaries; a divided place with more rounds than expected has more."""
+        """The number of canaries if each place has its mean number of rounds, rounded down.
+
+        A divided place with more rounds has more canaries.
+        """
         if self.secret:
             return self.places
         divided = divided_places(self.places)
@@ -116,7 +119,7 @@ class CanaryLoad:
 
     @property
     def _rounds_of_place(self) -> int:
-        """Whole number of rounds that the canaries of a place have."""
+        """The mean number of rounds of a place in which its canaries take part, rounded down."""
         return math.floor(
             self.round_share * self.place_participations + _ROUNDING
         )

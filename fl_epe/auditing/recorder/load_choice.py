@@ -1,17 +1,22 @@
 """`canary_load`: the number of canaries of an audit, chosen before the run, and its forecasts.
 
-The places of a `CanaryLoad` are at most a given share of a round, and at most 1,000. No more are
-chosen than needed to estimate ε to ±10% or ±0.5.
+A *place* has the rounds that the clients' schedule would give to one more client. It has one
+canary, or is divided among several (`fl_epe.canaries.ladder`). The places of a `CanaryLoad` are at
+most a given share of a round, and at most 1,000. No more are chosen than needed to estimate ε to
+±10% or ±0.5.
 
-Beside few clients not even one place may fit. One place then takes part in some of its rounds. If
-the noise is known and the share was not set, the share grows until ε for an adversary who sees
-every round's model is estimated to ±55% or ±0.5. In a run in which clients take part less than
-once, each place takes part once, so that all places are used. Neither is done if the schedule
-hides the rounds, as canaries must then follow its law. An ε needs two canaries; if they do not
-fit, there are none.
+If there are few clients, a single place may exceed the share. There is then one place, whose
+canaries take part in only a part of its rounds. If the noise is known, and a larger limit on the
+share is given, the share then grows until ε for an adversary who sees every round's model is
+estimated to ±55% or ±0.5. If clients take part less than once in a run, each place takes part once,
+so that all places are used. If the schedule hides the rounds, places are neither restricted to a
+part of their rounds nor made to take part once, as canaries must follow the schedule's law. An ε
+needs two canaries; if they do not fit, there are none.
 
-If rounds are known, the standard error of κ is ``1/√(Σ expected score²)``, so the error of a
-client's μ is about 1/√P with P places, for any number of rounds and any noise.
+κ is the factor between measured and expected scores, and a client whose expected score is m has
+the score μ = κ·m. If rounds are known, the standard error of κ is ``1/√(Σ expected score²)`` over
+the canaries. P canaries that take part as often as the client have the same m, so the error of μ
+is about 1/√P, for any number of rounds and any noise.
 
 Examples:
     >>> load = canary_load(120, rounds=60, participations=12, delta=1e-5, noise_multiplier=0.25)
@@ -47,23 +52,25 @@ CANARY_SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have by default."""
 
 MAX_CANARY_SHARE = 1 / 6
-"""The same beside fewer than ten clients, if it is needed to estimate ε.
+"""The largest share to which an audit raises the default, if ε could not be estimated otherwise.
 
-With a larger share the audited training would differ from training without canaries.
+This occurs only beside fewer than ten clients. With a larger share, reports warn that the audited
+training differs from training without canaries.
 """
 
 _MAX_PLACES = 1000
 
-# Half-width of an interval, relative to ε, that is enough beside few clients.
+# The share grows until the interval's half-width, relative to ε, is at most this.
 _MAX_HALF_WIDTH = 0.55
 
-# Difference of the shares that are tried beside few clients.
+# Step by which the share grows.
 _SHARE_STEP = 0.005
 
 _QUANTILE = 1.96  # half-width of a 95% interval in standard errors
-_SIGNAL_RATIO = 1.25  # of the signals at which ε of secret rounds is tabulated
-_MIN_SCALE = 1e-6  # least κ for which ε is forecast
+_KAPPA_RATIO = 1.25  # ε of secret rounds is tabulated at κ = 1/1.25, 1 and 1.25
+_MIN_KAPPA = 1e-6  # least κ for which ε is forecast
 _ROUNDING = 1e-9  # error of a product that should be a whole number
+_MIN_CLIENTS = 1e-9  # number of clients if canaries replace nearly all
 _MAX_ADVISED_ROUNDS = 1000
 _MAX_ADVISED_PERCENT = 50
 
@@ -78,12 +85,12 @@ def canary_load(
     secret: bool = False,
     momentum: float = 0.0,
     share: float = CANARY_SHARE,
-    share_of_few: float | None = None,
+    max_share: float | None = None,
     replies: float = math.inf,
     share_name: str = "canary_share",
     places: int | None = None,
 ) -> CanaryLoad:
-    """The load with the most canaries that a share of a round allows, and no more than are useful.
+    """The load with as many canaries as fit into a share of a round, or fewer if these are enough.
 
     Args:
         clients: number of real clients m.
@@ -94,10 +101,11 @@ def canary_load(
         secret: whether the schedule hides the rounds (Poisson, fixed-size, balls-in-bins).
         momentum: momentum of the server's SGD.
         share: largest share of a round's replies that are canaries', below 1.
-        share_of_few: a larger limit on the share, up to which it grows if one place is too much
-            and ε could not be estimated; by default it does not grow.
-        replies: largest number of clients and canaries together, in the unit of ``clients``;
-            above it a canary replaces a client.
+        max_share: a larger limit, up to which the share grows while no place fits in all its
+            rounds and ε could not be estimated; by default, or without ``noise_multiplier``, it
+            does not grow.
+        replies: largest number of clients and canaries together over the run, counted as
+            ``clients`` is; if places would exceed it, they replace clients.
         share_name: name of the argument that sets the share, for advice.
         places: the number of places, if it is fixed whatever their share.
 
@@ -108,19 +116,22 @@ def canary_load(
     check_count("rounds", rounds)
     check_rate("share", share)
 
-    def empty_load(length: int, share: float) -> CanaryLoad:
-        """The load without places in a run of ``length`` rounds."""
+    def empty_load(num_rounds: int, tried_share: float) -> CanaryLoad:
+        """The load without places in a run with this number of rounds."""
         return CanaryLoad(
-            clients=min(clients, max(replies * (1 - share), _ROUNDING)),
-            rounds=length,
-            participations=participations * (length / rounds),
+            clients=min(
+                clients, max(replies * (1 - tried_share), _MIN_CLIENTS)
+            ),
+            rounds=num_rounds,
+            participations=participations * (num_rounds / rounds),
             places=0,
             secret=secret,
             momentum=momentum,
         )
 
-    def load_in(length: int, share: float) -> CanaryLoad:
-        return _with_places(empty_load(length, share), share)
+    def load_in(num_rounds: int, tried_share: float) -> CanaryLoad:
+        load = empty_load(num_rounds, tried_share)
+        return _with_places(load, tried_share)
 
     if places is not None:
         load = dataclasses.replace(empty_load(rounds, share), places=places)
@@ -128,26 +139,27 @@ def canary_load(
             return load
         forecasts = _forecasts(load, places, noise_multiplier, delta)
         return dataclasses.replace(load, forecasts=forecasts)
-    max_share = share
-    if share_of_few is not None and noise_multiplier:
-        max_share = share_of_few
+    if max_share is None or not noise_multiplier:
+        max_share = share
     steps = round((max_share - share) / _SHARE_STEP)
     for tried_share in np.linspace(share, max_share, steps + 1).tolist():
         load = load_in(rounds, tried_share)
         if load.places and noise_multiplier:
             load = _with_forecasts(load, noise_multiplier, delta)
-        # The last forecast is for an adversary who sees every round's model.
-        is_precise = (
-            load.round_share == 1
-            or not load.forecasts
-            or load.forecasts[-1].is_within(_MAX_HALF_WIDTH)
-        )
-        if load.places and is_precise:
+        if load.places and _is_sufficient(load):
             break
     if load.places:
         return load
     advice = _advice(load_in, rounds, max_share, share_name)
     return dataclasses.replace(load, advice=advice)
+
+
+def _is_sufficient(load: CanaryLoad) -> bool:
+    """Whether the share need not grow: places have all their rounds, or ε is estimated well."""
+    if load.round_share == 1 or not load.forecasts:
+        return True
+    _, every_round = load.forecasts
+    return every_round.is_within(_MAX_HALF_WIDTH)
 
 
 def _advice(
@@ -156,11 +168,14 @@ def _advice(
     share: float,
     share_name: str,
 ) -> str:
-    """Advice with the fewest rounds, or the least share, with which two canaries fit; or ""."""
+    """Advice with the fewest rounds, or the least share, with which two canaries fit.
+
+    It is empty if neither is within the limits of advice.
+    """
     changes = []
-    for length in range(rounds + 1, _MAX_ADVISED_ROUNDS):
-        if load_in(length, share).places:
-            changes.append(counted(length, "round"))
+    for num_rounds in range(rounds + 1, _MAX_ADVISED_ROUNDS):
+        if load_in(num_rounds, share).places:
+            changes.append(counted(num_rounds, "round"))
             break
     for percent in range(1, _MAX_ADVISED_PERCENT + 1):
         if percent > 100 * share and load_in(rounds, percent / 100).places:
@@ -172,10 +187,14 @@ def _advice(
 
 
 def _with_places(load: CanaryLoad, share: float) -> CanaryLoad:
-    """The load with the places that fit into this share of a round; without if too few fit."""
+    """The load with as many places as fit into this share of a round.
+
+    If less than one fits, there is one place, with canaries in a part of its rounds. If the
+    places have fewer than two canaries, the load is returned without places.
+    """
     max_places = float(_MAX_PLACES)
     if share < 1:
-        # The number of places that would have as many participations as the clients.
+        # The number of places that have as many participations as all clients together.
         client_places = (
             load.clients * load.participations / load.place_participations
         )
@@ -197,14 +216,14 @@ def _with_forecasts(
 ) -> CanaryLoad:
     """The load with its forecasts, and the fewest places that have narrow intervals.
 
-    The width of an interval falls with the number of places. If it is never narrow, all places
-    stay.
+    The width of an interval falls with the number of places. If it is not narrow with all of
+    them, the load keeps all.
     """
     high = load.places
     low = min(high, LEAST_CANARIES)
     rounds_of_place = load.round_share * load.place_participations
     if not load.secret and rounds_of_place >= LEAST_CANARIES:
-        # The ladder of a single place has several canaries.
+        # A single place is divided among several canaries.
         low = 1
     while low < high:
         middle = (low + high) // 2
@@ -221,87 +240,87 @@ def _forecasts(
 ) -> tuple[Forecast, ...]:
     """The forecasts for both adversaries, if the load had this number of places.
 
-    Expected scores are 1/z times: for every round's model the root of the number of rounds, and
-    for the final model the number of rounds times ``√(equal rounds)/T``.
+    The expected score of a canary with R participations is √R/z if every round's model is seen,
+    and R·√T_eff/(T·z) for the final model. T_eff is the effective number of rounds, (Σw)²/Σw² for
+    the weights w of the rounds in the final model: T without momentum.
     """
     rounds = load.rounds
     participations = load.place_participations
     rate = participations / rounds
     weights = sgd_weights(np.ones(rounds), load.momentum)
-    # The number of rounds of equal weight that give the same error: T without momentum.
-    equal_rounds = float(weights.sum() ** 2 / (weights @ weights))
-    # The sum of the canaries' squared numbers of rounds.
+    effective_rounds = float(weights.sum() ** 2 / (weights @ weights))
+    # The sum of the canaries' squared numbers of rounds, R² in expectation if R is random.
     if load.secret:
         squares = places * (participations**2 + participations * (1 - rate))
     else:
         divided = divided_places(places)
-        parts = rungs(max(1, round(load.round_share * participations)))
+        canary_rounds = rungs(max(1, round(load.round_share * participations)))
         squares = (places - divided) * participations**2
-        squares += divided * sum(part**2 for part in parts)
-    final_scales = _scales(noise, squares * equal_rounds / rounds**2)
-    every_scales = _scales(noise, places * load.round_share * participations)
+        squares += divided * sum(count**2 for count in canary_rounds)
+    final_kappas = _kappas(noise, squares * effective_rounds / rounds**2)
+    every_kappas = _kappas(noise, places * load.round_share * participations)
     if load.secret:
         # The number of a client's rounds is approximated by a binomial law.
         counts = np.arange(rounds + 1)
-        shares = scipy.stats.binom.pmf(counts, rounds, rate)
-        scores = counts * math.sqrt(equal_rounds) / (noise * rounds)
+        probabilities = scipy.stats.binom.pmf(counts, rounds, rate)
+        scores = counts * math.sqrt(effective_rounds) / (noise * rounds)
         final = [
             unknown_expected_score_epsilon(
-                scale * scores, delta, weights=shares
+                kappa * scores, delta, weights=probabilities
             )
-            for scale in final_scales
+            for kappa in final_kappas
         ]
-        every = _secret_epsilons_at(every_scales, noise, rate, rounds, delta)
+        every = _secret_epsilons_at(every_kappas, noise, rate, rounds, delta)
     else:
-        final_signal = rate * math.sqrt(equal_rounds)
+        final_signal = rate * math.sqrt(effective_rounds)
         every_signal = math.sqrt(participations)
         final = [
-            gaussian_epsilon(noise / (scale * final_signal), delta)
-            for scale in final_scales
+            gaussian_epsilon(noise / (kappa * final_signal), delta)
+            for kappa in final_kappas
         ]
         every = [
-            gaussian_epsilon(noise / (scale * every_signal), delta)
-            for scale in every_scales
+            gaussian_epsilon(noise / (kappa * every_signal), delta)
+            for kappa in every_kappas
         ]
     return (Forecast("final", *final), Forecast("all", *every))
 
 
-def _scales(noise: float, energy: float) -> list[float]:
-    """κ = 1, and the ends of its 95% interval.
+def _kappas(noise: float, energy: float) -> list[float]:
+    """κ = 1, and the lower and the upper end of its 95% interval, as in `Forecast`.
 
     Args:
         noise: the noise multiplier z.
         energy: the sum of the canaries' squared expected scores, times z².
     """
     error = _QUANTILE * noise / math.sqrt(energy)
-    return [1.0, max(1 - error, _MIN_SCALE), 1 + error]
+    return [1.0, max(1 - error, _MIN_KAPPA), 1 + error]
 
 
 def _secret_epsilons_at(
-    scales: list[float], noise: float, rate: float, rounds: int, delta: float
+    kappas: list[float], noise: float, rate: float, rounds: int, delta: float
 ) -> list[float]:
-    """ε of secret rounds for every round's model, at κ and the ends of its interval.
+    """ε of secret rounds for every round's model, at each of the `_kappas`.
 
-    ε takes too long for each number of places that is tried. So it is interpolated, and for a
-    large upper end extrapolated, from a table.
+    Computing ε for each number of places that is tried would take too long. So it is
+    interpolated, and for a large upper end of κ extrapolated, from a table.
     """
-    low, middle, high = _secret_epsilons(noise, rate, rounds, delta)
-    table_scales = [0.0, 1 / _SIGNAL_RATIO, 1.0, _SIGNAL_RATIO]
-    epsilons: list[float] = np.interp(
-        scales, table_scales, [0.0, low, middle, high]
+    at_small, at_one, at_large = _secret_epsilons(noise, rate, rounds, delta)
+    table_kappas = [0.0, 1 / _KAPPA_RATIO, 1.0, _KAPPA_RATIO]
+    epsilon, low, high = np.interp(
+        kappas, table_kappas, [0.0, at_small, at_one, at_large]
     ).tolist()
-    _, _, upper_end = scales
-    beyond_table = max(upper_end - _SIGNAL_RATIO, 0.0) / (_SIGNAL_RATIO - 1)
-    epsilons[2] += beyond_table * (high - middle)
-    return epsilons
+    _, _, high_kappa = kappas
+    beyond_table = max(high_kappa - _KAPPA_RATIO, 0.0) / (_KAPPA_RATIO - 1)
+    high += beyond_table * (at_large - at_one)
+    return [epsilon, low, high]
 
 
 @functools.cache
 def _secret_epsilons(
     noise: float, rate: float, rounds: int, delta: float
 ) -> tuple[float, ...]:
-    """ε by Poisson sampling at a smaller signal, at the signal itself, and at a larger one."""
-    scales = (1 / _SIGNAL_RATIO, 1.0, _SIGNAL_RATIO)
+    """ε by Poisson sampling at κ = 0.8, 1 and 1.25."""
+    kappas = (1 / _KAPPA_RATIO, 1.0, _KAPPA_RATIO)
     return tuple(
-        poisson_epsilon(noise / scale, rate, rounds, delta) for scale in scales
+        poisson_epsilon(noise / kappa, rate, rounds, delta) for kappa in kappas
     )

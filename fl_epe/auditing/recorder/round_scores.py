@@ -57,7 +57,7 @@ class RoundFacts:
     """The facts about a round besides its models.
 
     Attributes:
-        present: numbers of the canaries that took part.
+        present: ids of the canaries that took part.
         contribution: norm of the contribution of a client of median weight to the released
             mean, also in a round without canaries; NaN if it is not known.
         clip_norm: clip norm of the round; NaN if updates are not clipped.
@@ -110,8 +110,9 @@ def score_round(
 
     Returns:
         Three values. The scores of the canaries that may take part, ``(count,)``, are N(0, 1)
-        but for each canary's own part. Their means, ``(count,)``, are correct up to a factor if
-        the contribution is not known. The residual is ``None`` if nothing was released.
+        plus what the canary itself contributed. The means of the scores, ``(count,)``, are correct
+        up to a factor if the contribution is not known. The residual is ``None`` if nothing was
+        released.
     """
     length = norm(mean)
     energy = length**2
@@ -174,7 +175,7 @@ def score_round(
 
 
 class SeenRounds:
-    """The facts and scores of all rounds so far, by name: see `add`.
+    """The facts and scores of all rounds so far, by the names in `add`.
 
     Args:
         count: number of canaries that may take part.
@@ -231,12 +232,15 @@ class SeenRounds:
             self._rows[name].append(value)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The values of all rounds by a name of `add`, ``(T, …)``; the factor's rows are joined."""
+        """The values of all rounds by their name in `add`, ``(T, …)``.
+
+        The factor's rows, which differ in length, are concatenated.
+        """
         if name == "factor":
             return np.concatenate([np.empty(0), *self._rows[name]])
-        kinds = {"presence": np.bool_, "window": np.int64}
+        dtypes = {"presence": np.bool_, "window": np.int64}
         rows: np.ndarray = np.array(
-            self._rows[name], kinds.get(name, np.float64)
+            self._rows[name], dtypes.get(name, np.float64)
         )
         return rows.reshape(len(self), *self._shapes[name])
 
@@ -260,7 +264,7 @@ class SeenRounds:
 
         Args:
             server: the server's step, or the name of an optimizer.
-            ids: numbers of the observed canaries.
+            ids: ids of the observed canaries.
             client: the law of a client's participations, if it is known.
         """
         if isinstance(server, ServerSGD):
@@ -357,7 +361,8 @@ def record_from_scorer(
     if is_finite:
         scorer.add("final", final)
         scorer.add("displacement", final - start)
-        # The last rows are those of this model: earlier ones are of records during the run.
+        # The last rows are those of this model. Records that were made during the run have added
+        # earlier rows.
         final_norm = float(scorer.norms("final")[-1])
         displacement_norm = float(scorer.norms("displacement")[-1])
         final_cosines = scorer.cosines("final")[-1]

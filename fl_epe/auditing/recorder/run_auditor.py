@@ -167,7 +167,7 @@ class RunAuditor:
             self._whitener.window,
             self.client,
         )
-        # The velocity of all parameters.
+        # One zero stands for the velocity of all parameters.
         self._velocity: Vector = np.zeros(1, np.float32)
         self._start = theta
         self._last = theta
@@ -234,9 +234,14 @@ class RunAuditor:
                 score_absent=self._whitener.window > 1,
             )
         row = self._whitener.add(residual)
-        back = len(row) - 1
-        scores = whitened_row(row, scores, self._rounds.last("scores", back))
-        signals = whitened_row(row, signals, self._rounds.last("signals", back))
+        # The other entries of the row are the weights of the rounds before this one.
+        num_previous = len(row) - 1
+        scores = whitened_row(
+            row, scores, self._rounds.last("scores", num_previous)
+        )
+        signals = whitened_row(
+            row, signals, self._rounds.last("signals", num_previous)
+        )
         self._so_far.add(facts.present, scores, signals)
         self._rounds.add(facts, norm(model, self._last), scores, signals, row)
         self._last = model
@@ -293,8 +298,8 @@ class RunAuditor:
     ) -> dict[str, float]:
         """`epsilon_so_far`, and the analytical ε of independent noise at known rounds, by name.
 
-        They are NaN if not known. Without noise, ε so far is not known if canaries take part
-        much less often than a client.
+        A value is NaN if it is not known. ε so far counts as not known if there is no noise and
+        canaries take part much less often than a client.
 
         Args:
             z: noise multiplier; ``None`` if it is not known.
@@ -396,7 +401,7 @@ class RunAuditor:
         observed canaries is valid, but has no ε, see `fl_epe.auditing.NotMeasured`.
 
         Args:
-            observed: numbers of the observed canaries; by default those that took part.
+            observed: ids of the observed canaries; by default those that took part.
             final: the final model; by default the last one that was observed.
             facts: values of the record that cannot be computed from models, such as
                 ``noise_multiplier``, or parts such as ``mechanism``; see

@@ -19,7 +19,7 @@ from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, all_equal, any_infinite
 
 LEAST_FOR_NULL = 20
-"""The least number of unobserved canaries that show if the null is 1.5 times as wide as assumed."""
+"""The least number of unobserved canaries that show a null 1.5 times as wide as assumed."""
 
 # Least number of scores for a test that they are Gaussian.
 _MIN_FOR_TEST = 8
@@ -27,7 +27,7 @@ _MIN_FOR_TEST = 8
 # In fewer dimensions `normal_deviates` are not accurate enough for an interval.
 _MIN_DIM = 10
 
-# Level of each test of an assumption.
+# Level of each test of an assumption: 0.001.
 _LEVEL = 1 - 0.999
 
 # Level of the test that observed scores are below unobserved ones.

@@ -22,13 +22,14 @@ class ExpectedScores:
 
     Attributes:
         observed: expected scores of the canaries that have scores, ``(k',)``.
-        parts: the part of each round in them, ``(T, k')``; they add up to ``observed``.
+        parts: the contribution of each round to ``observed``, ``(T, k')``; their sum over rounds is
+            ``observed``.
         unit: factor on the root of the energy, see `Precision`; 1 for the final model.
         weights: the expected score of one participation in each round, before whitening,
             ``(T,)``.
         scale_is_known: whether the canaries' contributions are known; otherwise all expected
             scores are correct up to a common factor.
-        signals: the contributions of participations to whitened scores.
+        signals: the expected whitened scores of participations.
         sees_final: whether the scores are of the final model; otherwise of every round's model.
     """
 
@@ -60,14 +61,15 @@ class ExpectedScores:
         correlation = self.signals.record.correlation
         return self.unit**2 * correlation.single_round_energies(self.weights)
 
-    def of(self, shares: np.ndarray) -> Floats:
+    def of(self, relative_norms: np.ndarray) -> Floats:
         """The expected scores of clients.
 
-        With a fitted reaction the client's rounds are redrawn at random, as many as it has: in a
-        small cohort, its own updates are a large part of the measured residuals of its rounds.
+        With a fitted reaction, every round's model is scored at random rounds instead of the
+        client's, as many as it has: in a small cohort, the client's own updates are a large part
+        of the measured residuals of its rounds.
 
         Args:
-            shares: the shares of m clients in each round, ``(T, m)``, see `Signals`.
+            relative_norms: those of m clients in each round, ``(T, m)``, see `Signals`.
 
         Returns:
             The expected scores, shape ``(m,)``.
@@ -76,15 +78,23 @@ class ExpectedScores:
         rate = None if reaction is None else reaction.rate
         if self.sees_final:
             if rate is not None and self.scale_is_known:
-                return self.signals.in_final_model(shares, rate)
-            return np.asarray(self.weights @ shares)
+                return self.signals.in_final_model(relative_norms, rate)
+            return np.asarray(self.weights @ relative_norms)
         if rate is None:
-            energies = np.sum(self.signals.of(shares) ** 2, axis=0)
+            signals = self.signals.whitened(relative_norms)
+            energies = np.sum(signals**2, axis=0)
         else:
-            rng = generator(0, len(shares))
-            draws = [rng.permuted(shares, axis=0) for _ in range(_DRAWS)]
-            signals = [self.signals.of(draw, of_clients=True) for draw in draws]
-            energies = np.mean([np.sum(s**2, axis=0) for s in signals], axis=0)
+            rng = generator(0, len(relative_norms))
+            draws = [
+                rng.permuted(relative_norms, axis=0) for _ in range(_DRAWS)
+            ]
+            signals_of_draws = [
+                self.signals.whitened(draw, of_clients=True) for draw in draws
+            ]
+            energies = np.mean(
+                [np.sum(signals**2, axis=0) for signals in signals_of_draws],
+                axis=0,
+            )
         return np.asarray(self.unit * np.sqrt(energies))
 
     def of_rounds(self, rounds: float) -> float:

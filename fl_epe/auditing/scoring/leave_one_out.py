@@ -322,7 +322,11 @@ def _project_means(record: AuditRecord) -> AuditRecord:
 
 
 def _project_displacement(record: AuditRecord) -> AuditRecord:
-    """The record with the other canaries projected out of the displacement."""
+    """The record with the other canaries projected out of the displacement.
+
+    Raises:
+        NotMeasured: if the canaries' weights are not those by which `measure_others` summed them.
+    """
     norms = record.norms
     weights = _final_weights(record)
     if not norms.canary_displacement or weights is None:

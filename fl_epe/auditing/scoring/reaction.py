@@ -7,7 +7,7 @@ predicted from theirs only if the reaction is known. There are two cases:
 
 - Noise dominates the residual. The other clients then react to a client's contribution as they
   react to the noise of earlier rounds. Whitening removes both reactions: the client's whole
-  contribution remains in the new part of each of its rounds.
+  contribution is in the part of each of its rounds that earlier rounds do not predict.
 - Otherwise the reaction is fitted. It is assumed that in each round clients undo a share ρ of the
   model's displacement along a canary: ``f_t = c_t − ρ·p_{t−1}``, where ``c_t`` is the canary's
   contribution to round t, ``f_t`` the part of the round's mean along the canary, and ``p_t`` the
@@ -18,8 +18,8 @@ Derivation and coverage: docs/notes/few-nodes.md, simulations/studies/few_nodes.
 
 Examples:
     >>> step = ServerStep("sgd", np.ones(3))
-    >>> moves = pulled_back(np.array([[1.0], [0.0], [0.0]]), np.full((3, 1), 0.5), step)
-    >>> moves.updates.ravel().tolist(), moves.positions.tolist()
+    >>> response = model_response(np.array([[1.0], [0.0], [0.0]]), np.full((3, 1), 0.5), step)
+    >>> response.updates.ravel().tolist(), response.positions.tolist()
     ([1.0, -0.5, -0.25], [0.25])
 """
 
@@ -49,8 +49,8 @@ class Reaction:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Moves:
-    """The moves of the model along m directions, after contributions in these directions.
+class ModelResponse:
+    """The components of the means and of the final model along the directions of m contributions.
 
     Attributes:
         updates: the part of each round's mean along each direction, ``(T, m)``.
@@ -61,10 +61,10 @@ class Moves:
     positions: Floats
 
 
-def pulled_back(
+def model_response(
     contributions: Floats, rates: Floats, server: ServerStep
-) -> Moves:
-    """The moves of the model if clients undo a share of the position in each round.
+) -> ModelResponse:
+    """The response of the model if clients undo a share of the position in each round.
 
     Args:
         contributions: contributions to each round's mean, ``(T, m)``.
@@ -79,4 +79,4 @@ def pulled_back(
         updates[t] = contribution - rates[t] * positions
         velocity = server.momentum * velocity + updates[t]
         positions = positions + steps[t] * velocity
-    return Moves(updates, positions)
+    return ModelResponse(updates, positions)

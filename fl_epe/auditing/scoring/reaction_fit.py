@@ -10,10 +10,12 @@ from fl_epe.auditing.scoring.reaction import RATES, Reaction
 from fl_epe.auditing.scoring.signals import Signals
 from fl_epe.checks import Floats
 
-_MAX_CANARIES = 64  # largest number of canaries to whose scores ρ is fitted
+_MAX_CANARIES = (
+    64  # ρ is fitted to the scores of at most this number of canaries
+)
 
-# Relative error of ρ, as losses are not quadratic and canaries are a part of their own
-# residual.
+# Relative error of ρ by the model: losses are not quadratic, and a canary is part of the residual
+# to which its scores are relative.
 _MODEL_ERROR = 0.1
 
 _STEP = 1e-3  # step of ρ for the difference quotient
@@ -27,7 +29,7 @@ def fit_reaction(
     If there are many canaries, those that took part most often are used.
 
     Args:
-        signals: the contributions of participations, without a reaction.
+        signals: the expected scores of participations, without a reaction.
         whitened_scores: whitened scores of the observed canaries, ``(T, k)``.
         round_scores: the same scores before they were whitened, ``(T, k)``.
 
@@ -44,10 +46,10 @@ def fit_reaction(
     participations = record.presence.sum(axis=0)
     canaries = np.argsort(-participations, kind="stable")[:_MAX_CANARIES]
     scores = whitened_scores[:, canaries]
-    shares = record.shares()[:, canaries] * 1.0
-    # The residuals of a canary's absent rounds have a part along the canary. Without this
+    relative_norms = record.shares()[:, canaries] * 1.0
+    # In rounds without a canary, the reaction to it is part of the measured residual. Without this
     # correction it would count as noise.
-    absent_scores = np.where(shares > 0, 0.0, round_scores[:, canaries])
+    absent_scores = np.where(relative_norms > 0, 0.0, round_scores[:, canaries])
     along = record.correlation.whiten(absent_scores)
     remaining = np.maximum(record.dim - np.sum(along**2, axis=0), 1.0)
 
@@ -56,7 +58,7 @@ def fit_reaction(
         return float(np.sum(first * second) + np.sum(parts / remaining))
 
     def means_at(rate: float) -> Floats:
-        return signals.of(shares, Reaction(rate))
+        return signals.whitened(relative_norms, Reaction(rate))
 
     def scale(means: Floats) -> float:
         return product(means, scores) / product(means, means)

@@ -1,11 +1,12 @@
-"""`Signals`: the contributions of a client's or canary's participations to its expected scores.
+"""`Signals`: the expected scores of clients and canaries, round by round.
 
 Notation: a participant adds a vector of norm ``C_t/n`` to the mean of round t (clip norm over
-cohort size), among the residual ``h_t``: the noise and the other clients' updates. Its expected
-score in this round is ``a_t = √d·C_t / (n·‖h_t‖)``. The signals of canary i are ``f_it = a_t``
-in its rounds and 0 in other rounds. If the residuals of rounds are correlated, signals are
-whitened like scores, to ``L⁻¹f_i`` (`fl_epe.auditing.record.round_correlation`). In the rounds
-after a client's participation, training may react to it (`fl_epe.auditing.scoring.reaction`).
+cohort size). The rest of the mean is the residual ``h_t``: the noise and the other clients'
+updates. The participant's expected score in this round is ``a_t = √d·C_t / (n·‖h_t‖)``. The
+signals of canary i are ``f_it = a_t`` in its rounds and 0 in other rounds. If the residuals of
+rounds are correlated, signals are whitened like scores, to ``L⁻¹f_i``
+(`fl_epe.auditing.record.round_correlation`). In the rounds after a client's participation, training
+may react to it (`fl_epe.auditing.scoring.reaction`).
 """
 
 import dataclasses
@@ -16,22 +17,26 @@ import numpy as np
 
 from fl_epe.auditing.record import AuditRecord, ServerStep, quotients
 from fl_epe.auditing.scoring.leave_one_out import leave_one_out
-from fl_epe.auditing.scoring.reaction import Moves, Reaction, pulled_back
+from fl_epe.auditing.scoring.reaction import (
+    ModelResponse,
+    Reaction,
+    model_response,
+)
 from fl_epe.auditing.scoring.scores import residual_norm
 from fl_epe.checks import Floats, raise_invalid
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Signals:
-    """The contributions of participations to expected scores.
+    """The expected scores of participations in each round, which are called signals.
 
-    A participation is given by its share: the norm of its contribution to the round's mean,
-    divided by `Mechanism.contribution_norms` of the round. It is 1 for a client of median weight.
+    A participation is given by its relative norm: the norm of its contribution to the round's
+    mean, divided by that of a client of median weight (`Mechanism.contribution_norms`).
 
     Attributes:
         record: the audit record of a run.
-        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries'
-            scores include a client's reaction already.
+        reaction: the reaction of later rounds to a contribution; ``None`` if canaries take part
+            about as often as a client, so that their scores include the client's reaction.
     """
 
     record: AuditRecord
@@ -44,13 +49,14 @@ class Signals:
         See `fl_epe.auditing.scoring.leave_one_out`. It is computed once for all adversaries, and
         stored in the record's ``__dict__``, so that both are freed together.
         """
-        stored: dict[str, AuditRecord] = vars(self.record)
-        if "_leave_one_out" not in stored:
-            stored["_leave_one_out"] = leave_one_out(self.record)
-        return stored["_leave_one_out"]
+        attributes = vars(self.record)
+        if "_leave_one_out" not in attributes:
+            attributes["_leave_one_out"] = leave_one_out(self.record)
+        stored: AuditRecord = attributes["_leave_one_out"]
+        return stored
 
     @functools.cached_property
-    def contributions(self) -> Floats:
+    def contribution_norms(self) -> Floats:
         """The norm of a participant's contribution to each round's mean, ``(T,)``.
 
         It may be unknown in a round without canaries. It is then estimated by the mean's norm,
@@ -60,7 +66,7 @@ class Signals:
             ValueError: if the canaries' contributions are not known.
         """
         added = self.record.mechanism.contribution_norms
-        norms = self.record.norms.means
+        mean_norms = self.record.norms.means
         if not self.record.signal_known():
             raise_invalid(
                 "clip_norms",
@@ -70,28 +76,30 @@ class Signals:
         is_known = np.isfinite(added)
         if is_known.all():
             return added
-        is_measured = is_known & (norms > 0)
+        is_measured = is_known & (mean_norms > 0)
         ratio = 0.0
         if is_measured.any():
-            ratio = float(np.median(added[is_measured] / norms[is_measured]))
-        return np.where(is_known, added, ratio * norms)
+            ratio = float(
+                np.median(added[is_measured] / mean_norms[is_measured])
+            )
+        return np.where(is_known, added, ratio * mean_norms)
 
     @functools.cached_property
     def residual_norms(self) -> Floats:
         """The norm ``‖h_t‖`` of each round's residual for one canary, ``(T,)``."""
         has_canaries = self.record.presence.any(axis=1)
-        canary_norms = np.where(has_canaries, self.contributions, 0.0)
+        canary_norms = np.where(has_canaries, self.contribution_norms, 0.0)
         return residual_norm(self.leave_one_out.norms.means, canary_norms)
 
     @functools.cached_property
-    def by_round(self) -> Floats:
+    def participant_scores(self) -> Floats:
         """The expected score ``a_t`` of a participant of each round, ``(T,)``.
 
         Raises:
             ValueError: if the canaries' contributions are not known.
         """
         root = np.sqrt(self.record.dim)
-        return quotients(root * self.contributions, self.residual_norms)
+        return quotients(root * self.contribution_norms, self.residual_norms)
 
     @property
     def client_share(self) -> float:
@@ -102,20 +110,21 @@ class Signals:
             return 1 / max(clients, 1.0)
         return 0.0
 
-    def of(
+    def whitened(
         self,
-        shares: Floats,
+        relative_norms: Floats,
         reaction: Reaction | None = None,
         *,
         of_clients: bool = False,
     ) -> Floats:
         """The expected whitened scores of clients or canaries, ``(T, m)``.
 
-        If the canaries' contributions are not known, they are correct up to a factor.
+        If the canaries' contributions are not known, these scores are correct up to a factor.
 
         Args:
-            shares: the shares of m clients or canaries in each round, ``(T, m)``.
-            reaction: a reaction in place of that of this object.
+            relative_norms: those of m clients or canaries in each round, ``(T, m)``; 0 in rounds
+                without them.
+            reaction: the reaction; by default that of this object.
             of_clients: whether they are real clients. A client's update is part of the measured
                 residual, which the client's own score must not count as noise. Canaries are
                 projected out of the residual.
@@ -123,69 +132,82 @@ class Signals:
         reaction = reaction or self.reaction
         correlation = self.record.correlation
         if reaction is None or reaction.rate is None:
-            signals = shares
+            signals = relative_norms
             if self.record.signal_known():
-                signals = self.by_round[:, None] * shares
+                signals = self.participant_scores[:, None] * relative_norms
             if reaction is None:
                 return correlation.whiten(signals)
-            # The new part of a round has the whole contribution, see `reaction`.
+            # Later rounds react to a contribution as they react to the noise. Whitening removes
+            # both, so the whole contribution is in the part of a round's residual that earlier
+            # rounds do not predict.
             return signals / correlation.innovations[:, None]
-        norms, _ = self._norms_and_contributions
+        norms, _ = self._residual_and_contribution_norms
         if of_clients:
-            # The residual without the client's own update, with at least half of its energy.
+            # About 1/n of the residual's energy is the client's own update, and is removed. At
+            # most half is, because with a single client nothing would remain.
             norms = norms * math.sqrt(1 - min(self.client_share, 1 / 2))
-        updates = self._moves(shares, reaction.rate).updates
-        scores = np.sqrt(self.record.dim) * updates
-        return correlation.whiten(quotients(scores, norms[:, None]))
+        updates = self._response(relative_norms, reaction.rate).updates
+        inner_products = np.sqrt(self.record.dim) * updates
+        return correlation.whiten(quotients(inner_products, norms[:, None]))
 
-    def in_final_model(self, shares: Floats, rate: float) -> Floats:
+    def in_final_model(self, relative_norms: Floats, rate: float) -> Floats:
         """The expected scores of real clients in the final model, with a reaction, ``(m,)``.
 
         Args:
-            shares: the shares of m clients in each round, ``(T, m)``.
+            relative_norms: those of m clients in each round, ``(T, m)``.
             rate: the rate ρ of the reaction.
         """
         # A client does not react to itself, so in its rounds fewer clients react.
-        reacting = 1 - np.minimum(shares, 1.0) * self.client_share
-        positions = self._moves(shares, rate * reacting).positions
-        _, norm = self.final_model
-        return np.asarray(np.sqrt(self.record.dim) * positions / norm)
+        reacting = 1 - np.minimum(relative_norms, 1.0) * self.client_share
+        positions = self._response(relative_norms, rate * reacting).positions
+        root = np.sqrt(self.record.dim)
+        return np.asarray(root * positions / self.final_residual_norm)
 
     @functools.cached_property
-    def final_model(self) -> tuple[Floats, float]:
-        """The signals of the final model, for participants of one round each.
+    def final_contributions(self) -> Floats:
+        """For each round, what a participation in only this round adds to θ_T − θ_0, ``(T,)``.
 
-        Returns:
-            The norm of their contributions to θ_T − θ_0, ``(T,)``, and the norm of the residual
-            in θ_T − θ_0 for a typical canary.
+        It is the component along the participant's direction.
+
+        Raises:
+            ValueError: if the canaries' contributions are not known, or the server is not SGD.
         """
-        added = self.record.round_weights() * self.contributions
-        if self.reaction is not None and self.reaction.rate is not None:
-            single_rounds = np.eye(self.record.rounds)
-            added = self._moves(single_rounds, self.reaction.rate).positions
-        canary_norms = added @ self.record.shares()
+        # This is computed in every case, as it raises if something is not known.
+        without_reaction = self.record.round_weights() * self.contribution_norms
+        if self.reaction is None or self.reaction.rate is None:
+            return without_reaction
+        single_rounds = np.eye(self.record.rounds)
+        return self._response(single_rounds, self.reaction.rate).positions
+
+    @functools.cached_property
+    def final_residual_norm(self) -> float:
+        """The norm of the residual in θ_T − θ_0 for a typical canary."""
+        canary_norms = self.final_contributions @ self.record.shares()
         typical_norm = np.sqrt(np.mean(canary_norms**2))
         displacement = self.leave_one_out.norms.displacement
-        return added, float(residual_norm(displacement, typical_norm))
+        return float(residual_norm(displacement, typical_norm))
 
-    def _moves(self, shares: Floats, rate: float | Floats) -> Moves:
-        """The moves of the model by participations, ``(T, m)``, if clients react with rate ρ."""
-        _, contributions = self._norms_and_contributions
+    def _response(
+        self, relative_norms: Floats, rate: float | Floats
+    ) -> ModelResponse:
+        """The response of the model to participations, ``(T, m)``, if clients react with rate ρ."""
+        _, norms = self._residual_and_contribution_norms
         server = self.record.mechanism.server
-        # With another server, scores are of model updates, whose sum is the displacement.
+        # If the server's step is not linear, scores are computed from model updates. These add up
+        # to θ_T − θ_0, as with SGD of learning rate 1.
         if not server.is_linear:
             server = ServerStep("sgd", np.ones(self.record.rounds))
-        rates = np.broadcast_to(rate, shares.shape)
-        return pulled_back(contributions[:, None] * shares, rates, server)
+        rates = np.broadcast_to(rate, relative_norms.shape)
+        return model_response(norms[:, None] * relative_norms, rates, server)
 
     @property
-    def _norms_and_contributions(self) -> tuple[Floats, Floats]:
+    def _residual_and_contribution_norms(self) -> tuple[Floats, Floats]:
         """The norms of the rounds' residuals and of a participant's contributions, each ``(T,)``.
 
         If the canaries' contributions are not known, an expected score of 1 is assumed in every
         round.
         """
         if self.record.signal_known():
-            return self.residual_norms, self.contributions
-        norms = self.leave_one_out.norms.means
-        return norms, norms / np.sqrt(self.record.dim)
+            return self.residual_norms, self.contribution_norms
+        mean_norms = self.leave_one_out.norms.means
+        return mean_norms, mean_norms / np.sqrt(self.record.dim)

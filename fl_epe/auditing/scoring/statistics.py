@@ -25,13 +25,13 @@ from fl_epe.auditing.scoring.view import View
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Event, Events
 
-# Less probable numbers of participations in a round are ignored.
+# A number of participations in a round is ignored if it is less probable than this.
 _MIN_CHANCE = 1e-7
 
-# The exponential of this number is finite in float32.
+# The largest argument of an exponential, which is finite in float32.
 _MAX_EXPONENT = 80.0
 
-# A probability of 1 would have a likelihood ratio of 0 for an absent canary.
+# With a probability of 1, a canary's likelihood ratio could be 0, whose logarithm is −∞.
 _MAX_RATE = 1 - 1e-12
 
 
@@ -89,7 +89,7 @@ def _matched_filter(view: View) -> Scores:
     followed = None
     strategy = record.mechanism.strategy
     if is_measured and strategy is not None:
-        # Entries of the strategy for rounds that are farther apart than the window.
+        # The noise is correlated over more rounds than the window follows.
         beyond_window = np.tril(strategy, -correlation.window)
         followed = correlation.window if beyond_window.any() else None
     return Scores(
@@ -144,7 +144,7 @@ def _full_knowledge(view: View) -> Scores:
 
 
 def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
-    """Logarithm of the likelihood ratio of having taken part in hidden rounds, ``(k,)``.
+    """Logarithm of the likelihood ratio of a canary in hidden rounds to an absent one, ``(k,)``.
 
     Args:
         scores: scores, N(0, 1) for a canary that took part in no round, ``(T, k)``.
@@ -162,7 +162,7 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
         coin_terms = terms[[event.rounds[0] for event in coins]]
         ratios = np.exp(np.minimum(coin_terms, _MAX_EXPONENT))
         logs = np.log(absent_chances + present_chances * ratios)
-        # Beyond the largest exponent, the logarithm grows as the term does.
+        # Above the largest exponent, the logarithm is linear in the term.
         logs += np.maximum(coin_terms - _MAX_EXPONENT, 0)
         total += np.sum(logs, axis=0, dtype=np.float64)
     for event in events.independent:

@@ -46,8 +46,8 @@ class View:
     Attributes:
         record: the audit record of a run.
         adversary: the adversary.
-        reaction: the reaction of later rounds to a contribution; ``None`` if the canaries'
-            scores include a client's reaction already.
+        reaction: the reaction of later rounds to a contribution; ``None`` if canaries take part
+            about as often as a client, so that their scores include the client's reaction.
         computed_scores: scores by statistic, see
             `fl_epe.auditing.scoring.statistics.scores_of`.
     """
@@ -61,7 +61,7 @@ class View:
 
     @functools.cached_property
     def signals(self) -> Signals:
-        """The contributions of participations to expected scores."""
+        """The expected scores of participations in each round."""
         return Signals(self.record, self.reaction)
 
     @functools.cached_property
@@ -105,18 +105,18 @@ class View:
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
-        """The contribution of each observed canary to its `whitened_scores`, ``(T, k)``.
+        """The means of the `whitened_scores` of each observed canary, ``(T, k)``, for κ = 1.
 
-        If the canaries' contributions are not known, they are correct up to a factor.
+        If the canaries' contributions are not known, these means are correct up to a factor.
         """
         recorded = self.record.running.signals
         if recorded is not None and self.reaction is None:
             return recorded
-        return self.signals.of(self.record.shares() * 1.0)
+        return self.signals.whitened(self.record.shares() * 1.0)
 
     @functools.cached_property
     def whitened_scores(self) -> Floats:
-        """Scores of the observed canaries, ``(T, k)``: N(0, 1) plus `whitened_signals`."""
+        """Scores of the observed canaries, ``(T, k)``: N(0, 1) plus κ · `whitened_signals`."""
         recorded = self.record.running.scores
         if recorded is not None:
             return recorded
@@ -153,7 +153,7 @@ class View:
         scale_is_known = record.signal_known()
         weights = np.ones(record.rounds)
         if scale_is_known:
-            weights = self.signals.by_round
+            weights = self.signals.participant_scores
         took_part = record.presence.any(axis=0)
         signals = self.whitened_signals[:, took_part]
         energies = signals**2 / precision.observed_std**2
@@ -169,14 +169,20 @@ class View:
         )
 
     def _final_expected_scores(self) -> ExpectedScores:
-        """The expected scores in the final model; all rounds weigh the same if it is not known."""
+        """The expected scores in the final model.
+
+        All rounds have the same weight if the contributions are not known, or the server is not
+        SGD.
+        """
         record = self.record
         scale_is_known = True
         try:
-            added, residual_norm = self.signals.final_model
-            weights = np.asarray(added * np.sqrt(record.dim) / residual_norm)
+            weights = np.asarray(
+                self.signals.final_contributions
+                * np.sqrt(record.dim)
+                / self.signals.final_residual_norm
+            )
         except ValueError:
-            # The contributions are not known, or the server is not SGD.
             scale_is_known = False
             weights = np.ones(record.rounds)
         parts = weights[:, None] * record.shares()
@@ -228,8 +234,7 @@ class View:
                 noise_weights = noise_weights @ inverse
             noise = np.array([record.dim * np.sum(noise_weights**2)])
             shifts = np.array([fitted_shift(scores.cosines, record.dim)])
-            _, residual_norm = self.signals.final_model
-            residual = np.array([residual_norm**2])
+            residual = np.array([self.signals.final_residual_norm**2])
         else:
             if inverse is not None:
                 noise = noise * np.sum(inverse**2, axis=1)
