@@ -178,7 +178,7 @@ class Checkpoint:
     def can_continue(self, arrays: ArrayRecord | None) -> bool:
         """Read the folder: does it have an audit that continues from the model ``arrays``?
 
-        Without a model, only the arguments are checked.
+        Without a model, only the arguments are checked, and the result is ``False``.
 
         Raises:
             SettingsError: if there is one with other arguments.

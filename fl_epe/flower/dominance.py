@@ -77,7 +77,9 @@ class Dominant:
 
 
 def find_dominant(
-    contributions: Mapping[int, Floats], noise: float = 0.0, count: int = 0
+    contributions: Mapping[int, Floats],
+    noise: float = 0.0,
+    num_nodes: int | None = None,
 ) -> Dominant | None:
     """The node, or the group of nodes, that has most of the energy; ``None`` without any.
 
@@ -85,12 +87,13 @@ def find_dominant(
     ten times as long as the median of the others. A group of nodes whose contributions have
     almost the same direction dominates likewise, if it has at most half of the nodes: a
     direction that most nodes have in common is what they learn. Contributions of 0 are ignored,
-    as idle nodes are no measure of length.
+    as they would lower the median norm.
 
     Args:
         contributions: the weighted contribution of each node by its id, each ``(entries,)``.
         noise: the standard deviation of the noise on each entry of the sum.
-        count: the number of nodes, if there are more; the others' contributions are shorter.
+        num_nodes: the number of all nodes, if ``contributions`` has only those with the largest
+            norms. Each further node counts with the smallest of these norms, as an upper bound.
     """
     active = {node: row for node, row in contributions.items() if row.any()}
     if len(active) < 2:
@@ -101,12 +104,13 @@ def find_dominant(
     total = rows.sum(axis=0)
     products = rows @ total
     energy = float(total @ total) + len(total) * noise**2
-    # A bound on the norms of the nodes without a contribution here.
-    shorter = np.full(max(count - len(contributions), 0), norms.min())
-    is_longest = np.arange(len(rows)) == np.argmax(products)
+    further_nodes = max((num_nodes or 0) - len(contributions), 0)
+    further_norms = np.full(further_nodes, norms.min())
+    # The node with the largest component along the sum, which is its share of the energy.
+    has_largest_share = np.arange(len(rows)) == np.argmax(products)
     has_direction = products > _MIN_COSINE * norms * math.sqrt(energy)
-    for chosen in (is_longest, has_direction):
-        other_norms = np.concatenate([norms[~chosen], shorter])
+    for chosen in (has_largest_share, has_direction):
+        other_norms = np.concatenate([norms[~chosen], further_norms])
         length = float(np.linalg.norm(rows[chosen].sum(axis=0)))
         share = float(products[chosen].sum()) / energy
         is_one_direction = length > _MIN_ALIGNMENT * norms[chosen].sum()
@@ -165,6 +169,7 @@ class RoundUpdates:
             clip_norm: the clip norm of the server, if it clips.
             entries: the approximate number of entries of an update that are compared.
         """
+        # Every ``step``-th entry is compared.
         step = max(1, layout.dim // entries)
         before = layout.flatten(arrays, step)
         rows = entries_of(real, layout, wrapped.arrays_key(), step, len(before))
@@ -184,7 +189,7 @@ class RoundUpdates:
         if base is not None:
             updates -= base
         if wrapped.clips_on_server:
-            # The norms of whole updates follow from every ``step``-th entry.
+            # The norms of whole updates are estimated from every ``step``-th entry.
             norms = math.sqrt(step) * np.linalg.norm(
                 updates, axis=1, keepdims=True
             )
@@ -217,7 +222,8 @@ class RoundUpdates:
 class NodeContributions:
     """The contribution of each node over a run: some entries of the sum of its updates.
 
-    It takes at most 64 times 8 KiB, for the nodes that moved the model most.
+    It takes at most 64 times 8 KiB: after each round, the sums of the 64 nodes that moved the
+    model most are kept. A node that is dropped starts again at 0.
 
     Args:
         seed: the seed of the choice of entries.
@@ -243,9 +249,9 @@ class NodeContributions:
             weights = np.array(
                 [shares.get(content, 0.0) for content in updates.contents]
             )
-        count = updates.entries.shape[1]
+        num_entries = updates.entries.shape[1]
         # The same entries in each round.
-        order = generator(self._seed, _ENTRIES_STREAM).permutation(count)
+        order = generator(self._seed, _ENTRIES_STREAM).permutation(num_entries)
         added = weights[:, None] * updates.entries[:, order[:_RUN_ENTRIES]]
         for node, row in zip(updates.nodes, added, strict=True):
             self._sums[node] = self._sums.get(node, 0.0) + row
@@ -257,9 +263,9 @@ class NodeContributions:
             del self._sums[node]
         self._variance += updates.noise**2
 
-    def dominant(self, count: int) -> Dominant | None:
-        """The nodes that dominate the sum of all updates; ``count`` nodes took part."""
-        return find_dominant(self._sums, math.sqrt(self._variance), count)
+    def dominant(self, num_nodes: int) -> Dominant | None:
+        """The nodes that dominate the sum of all updates; ``num_nodes`` nodes took part."""
+        return find_dominant(self._sums, math.sqrt(self._variance), num_nodes)
 
     def state(self) -> NamedArrays:
         """The state as named arrays, for `restore`."""

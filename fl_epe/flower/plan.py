@@ -97,7 +97,8 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
     """
     if share == 1:
         return math.inf
-    # If canaries do not replace clients, and if they do.
+    # The first number keeps the share if canaries are added to the clients, and the second if
+    # they replace those for which there is no room.
     by_share = min(share / (1 - share) * clients, share * (clients + room))
     if math.isfinite(room):
         return max(by_share, min(room, clients))
@@ -138,8 +139,8 @@ def spread(
     Args:
         settings: the settings of the audit.
         rounds: the number T of rounds.
-        number: the number k of canaries, without a load.
-        load: the load, each place of which has one or several canaries.
+        number: the number k of canaries, which counts only without a load.
+        load: the load, each place of which has one or several canaries; ``None`` without one.
         replaces: whether canaries replace clients.
     """
     places = number
@@ -223,8 +224,8 @@ def make_plan(
             fit = fit if fit >= 2 else 0
             reduced = (
                 f"Of {number} canaries, {fit} fit into {rounds} rounds with {clients} clients, as"
-                f" more than {share:.0%} of replies harm the model: ask for fewer canaries, or"
-                " raise max_share."
+                f" canaries in more than {share:.0%} of replies harm the model: ask for fewer"
+                " canaries, or raise max_share."
             )
             number = fit
             by_round = spread_of(fit, None)

@@ -74,9 +74,9 @@ class RecordAudit(AuditedStrategy):
         strategy: the strategy of the deployment.
         delta: the target δ; silos with another δ are not compared with the others.
         allies: the number of colluding silos against each silo, see `FederationFacts`.
-        folder: the folder in which the audit is saved after every round. A server app that was
-            killed continues it if it starts again with the model after some round. The rounds
-            after that model are removed.
+        folder: the folder in which the audit is saved after every round. If a server app that was
+            killed starts again with the model that a round t released, the saved audit continues
+            with round t + 1, and its rounds after t are removed.
         log_to: the loggers, see `fl_epe.loggers`.
         enabled: whether the run is audited.
         closing_timeout: the time to wait for the answers to the last model, in seconds.
@@ -153,7 +153,7 @@ class RecordAudit(AuditedStrategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Any:
-        """The strategy's messages."""
+        """The strategy's messages, after the model that they send was noted."""
         with self._noting_failure("the round cannot be audited"):
             self._begin_round(arrays, grid)
         return self._hooks.call(
@@ -163,7 +163,7 @@ class RecordAudit(AuditedStrategy):
     def _aggregate_audited(
         self, server_round: int, replies: list[Message]
     ) -> Any:
-        """The strategy's aggregate of the replies."""
+        """The strategy's aggregate of the replies, without the audit's part in each of them."""
         uploads = readable(replies)
         silos = list[str]()
         with self._noting_failure("silos' answers cannot be read"):
@@ -230,7 +230,10 @@ class RecordAudit(AuditedStrategy):
         return None
 
     def _energies(self, uploads: Sequence[Message]) -> list[float | None]:
-        """‖w_j (θ_j − θ_sent)‖² of each upload; ``None`` if they are masked or unreadable."""
+        """The energy ‖w_j (θ_j − θ_sent)‖² of each upload.
+
+        All are ``None`` if the uploads are masked, or if any of them cannot be read.
+        """
         unknown: list[float | None] = [None] * len(uploads)
         if self._model is None:
             return unknown
@@ -304,8 +307,13 @@ class RecordAudit(AuditedStrategy):
             return False
         return averaging is not None
 
-    def _server(self) -> dict[str, Any]:
-        """The server's update of the model, as fields of `FederationFacts`."""
+    def _server_facts(self) -> dict[str, Any]:
+        """The fields of `FederationFacts` on the server's update of the model.
+
+        Returns:
+            The fields of `ServerSGD` if the server is known to apply SGD to the average of the
+            replies; otherwise ``server`` alone, a text that says what it does instead.
+        """
         server = self._wrapped.server()
         name = self._wrapped.description
         if self._is_model_changed:
@@ -330,7 +338,7 @@ class RecordAudit(AuditedStrategy):
             return
         messages = list[Message]()
         for silo, heard in self._log.heard.items():
-            facts = self._log.facts(silo, self._allies, **self._server())
+            facts = self._log.facts(silo, self._allies, **self._server_facts())
             content = RecordDict(
                 {RECORDS: ConfigRecord({"facts": facts.to_json()})}
             )

@@ -178,7 +178,8 @@ class RoundState:
         if shares:
             contribution = self.update_norm * median
         if math.isnan(self.clip_norm):
-            # A client's contribution is also in the moved arrays only.
+            # Without clipping, clients also move only the moved arrays, so that canaries keep
+            # their weights relative to a client's.
             contribution *= self.moved_norm
         else:
             weights = [weight * self.moved_norm for weight in weights]

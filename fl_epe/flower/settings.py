@@ -51,8 +51,8 @@ class CanaryAuditSettings:
         unobserved: the number of canaries that are scored but never take part. Their scores
             estimate the null distribution. By default, as many as take part, and at least 20.
         participations: the number of rounds in which a canary takes part. With
-            ``num_canaries``, the default is 1. Without it, this is the number of rounds of a
-            client; by default, it follows from the first round's share of the nodes.
+            ``num_canaries``, the default is 1. Without ``num_canaries``, this is the number of
+            rounds of a client; by default, it follows from the first round's share of the nodes.
         rounds: the number of rounds of the run. It is needed if ``start`` has no ``num_rounds``
             and does not call Flower's own ``start``, is called more than once, or has a single
             round.
@@ -204,12 +204,13 @@ class CanaryAuditSettings:
 
         Args:
             count: the number of canaries.
-            numbers: the numbers of the known canaries by client.
+            numbers: the indices of the known canaries by client; further ones are added.
             left_out: the names of arrays that canaries do not move, besides those of the
                 settings.
 
         Raises:
-            ArgumentError: for a share outside (0, 1], or an empty or repeating list.
+            ArgumentError: for a share outside (0, 1], or a list that is empty, repeats a client or
+                has more than ``count`` of them.
         """
         assert self.clients is not None  # noqa: S101 - else the server makes the replies
         return ClientCanaries(

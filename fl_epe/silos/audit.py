@@ -40,7 +40,7 @@ logger = logging.getLogger("flwr.fl_epe.silos")
 _CANARY_SHARE = 0.1
 _MAX_CANARIES = 200
 _MIN_CANARIES = 10
-# The number of a plan without canaries: a `CanarySet` has at least two, but these never join.
+# The number of canaries in a plan in which none joins, as a `CanarySet` has at least two.
 _UNUSED_CANARIES = 2
 # Index of the random stream that samples the canaries of a step.
 _COINS = 1
@@ -174,8 +174,8 @@ class SiloAudit:
         except TypeError:
             name = type(self._optimizer).__name__
             logger.warning("Audit: %s trains without DP-SGD", name)
-            rounds = self._history.not_private
-            rounds[name] = rounds.get(name, 0) + 1
+            not_private = self._history.not_private
+            not_private[name] = not_private.get(name, 0) + 1
             return
         self._steps = steps
         model = steps.model().astype(np.float32)

@@ -26,7 +26,11 @@ from fl_epe.noise import RUN_LEVEL, NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import dp_fedavg
-from fl_epe.simulation.messages import TrainInstruction, add_up, collect
+from fl_epe.simulation.messages import (
+    TrainInstruction,
+    add_up_and_free,
+    collect,
+)
 from fl_epe.simulation.node_registry import NodeRegistry
 from fl_epe.simulation.round_log import METRICS, RoundLog
 
@@ -206,7 +210,7 @@ class DPFedAvg(Strategy):
         parts = collect(
             replies, self._instructions, self._sent, t + 1, self.log.add_fault
         )
-        total = add_up(
+        total = add_up_and_free(
             parts.values(), len(self._start), separate=config.full_knowledge
         )
         # No variable refers to the previous state, so that its memory is freed.
@@ -311,7 +315,7 @@ class DPFedAvg(Strategy):
         )
 
     def _participations(self) -> float:
-        """The expected number of participations of a canary in the rounds done."""
+        """The mean number of rounds of a canary in the plan; with hidden rounds, of those done."""
         schedule = self.config.canary_schedule()
         if self._law.hidden:
             return float(

@@ -70,7 +70,7 @@ class Member:
     def draw_batch(
         self, calls: Sequence[DropoutCall], masks: Sequence[torch.Tensor]
     ) -> tuple[int, torch.Tensor]:
-        """Draw the next batch, and its masks of dropouts as if the client trained alone.
+        """Draw the next batch, and the masks of dropouts that the client would draw alone.
 
         Args:
             calls: the calls of dropouts.
