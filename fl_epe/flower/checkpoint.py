@@ -40,7 +40,7 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.messages import read_only
 
 SCHEMA = 1
-"""The version of the files; files with a newer version are not read."""
+"""The version of the files; files with another version are not read."""
 
 _FILE_KIND = "an audit saved by CanaryAudit"
 # The number of rounds in a file of scores, which is written once. It bounds the rows that are

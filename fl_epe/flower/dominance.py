@@ -1,4 +1,4 @@
-"""Detects nodes that move the model by so much more than all others that they hide the others.
+"""Detects nodes whose updates dominate the aggregate, and so hide the other nodes' updates.
 
 The sender of such an update can subtract it, so that ε of the other clients against that
 adversary is larger than the measured ε. Weighted updates are compared, in some of their
@@ -28,15 +28,17 @@ from fl_epe.seeding import generator
 
 # The approximate number of entries of an update that are compared in a round.
 _ROUND_ENTRIES = 1 << 12
-# The number of these entries that are summed over the run, and the largest number of nodes with
-# such a sum: those that move the model most.
+# The number of these entries that are summed over the run.
 _RUN_ENTRIES = 1024
+# The largest number of nodes with such a sum. These are the nodes that move the model most.
 _MAX_NODES = 64
-# A stream of the audit's own random choices.
+# A stream of the audit's own random choices; the others are in `plan` and `sources`, where each
+# but the first also depends on the round.
 _ENTRIES_STREAM = 3
-# A dominant contribution has this share of the energy, so that the scores of canaries double if
-# its sender subtracts it. Its norm is this multiple of the median norm of the others.
+# The least share of the energy that a dominant contribution has. The scores of canaries double if
+# its sender subtracts it.
 _MIN_SHARE = 0.75
+# The least ratio of its norm to the median norm of the others.
 _MIN_NORM_RATIO = 10.0
 # Nodes form one direction if their cosines with the sum are above the first value, and the norm
 # of their sum is above this share of the sum of their norms.
@@ -52,7 +54,8 @@ class Dominant:
 
     Attributes:
         nodes: one node, or several whose contributions have about the same direction.
-        share: their share of the sum's energy, by the components along the sum.
+        share: their share of the sum's energy: the sum of their components along the sum,
+            divided by its norm.
         norm_ratio: the norm of their common contribution, divided by the median norm of the
             others'.
     """
@@ -81,7 +84,7 @@ def find_dominant(
     noise: float = 0.0,
     num_nodes: int | None = None,
 ) -> Dominant | None:
-    """The node, or the group of nodes, that has most of the energy; ``None`` without any.
+    """The node, or the group of nodes, that has most of the energy; ``None`` if no node has.
 
     A node dominates if it has three quarters of the energy, and its contribution is more than
     ten times as long as the median of the others. A group of nodes whose contributions have
@@ -108,8 +111,8 @@ def find_dominant(
     further_norms = np.full(further_nodes, norms.min())
     # The node with the largest component along the sum, which is its share of the energy.
     has_largest_share = np.arange(len(rows)) == np.argmax(products)
-    has_direction = products > _MIN_COSINE * norms * math.sqrt(energy)
-    for chosen in (has_largest_share, has_direction):
+    is_aligned = products > _MIN_COSINE * norms * math.sqrt(energy)
+    for chosen in (has_largest_share, is_aligned):
         other_norms = np.concatenate([norms[~chosen], further_norms])
         length = float(np.linalg.norm(rows[chosen].sum(axis=0)))
         share = float(products[chosen].sum()) / energy
@@ -131,7 +134,7 @@ class RoundUpdates:
 
     Attributes:
         nodes: the nodes that sent them.
-        contents: the ``id`` of each reply's content.
+        contents: the ``id`` of each reply's content; it must outlive the use of these updates.
         weights: the weights of the replies in an average, shape ``(n,)``; their sum is 1.
         entries: the entries of the updates, clipped if the server clips, shape ``(n,
             entries)``.
@@ -179,10 +182,10 @@ class RoundUpdates:
         if not replies:
             return None
         if kind is None:
+            # If the model is 0, replies of both kinds are equal.
+            kind = "update"
             if before.any():
                 kind = kind_of_replies(updates, before)
-            else:
-                kind = "update"
         if kind is None:
             return None
         base = base_of(kind, before)

@@ -173,7 +173,8 @@ def _load(
     """The load with the clients of the first round; the arguments are those of `make_plan`."""
     nodes = nodes or clients
     participations = settings.participations or rounds * clients / nodes
-    # Over a run, this number of clients shares one place in a round.
+    # In the course of a run, this number of clients takes turns in one place of a round. The
+    # population thus has ``clients * clients_per_place`` clients.
     clients_per_place = rounds / participations
     z = settings.noise_multiplier
     return canary_load(

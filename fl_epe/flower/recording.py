@@ -159,7 +159,7 @@ class Recording:
         )
 
     def catch_up(self) -> None:
-        """Count rounds whose model could not be read as lost."""
+        """Record as lost each completed round that was not scored."""
         while self.auditor.rounds < self.state.index:
             self.auditor.observe(None, RoundFacts())
 
@@ -174,7 +174,7 @@ class Recording:
             return False
 
     def note_model(self, arrays: ArrayRecord | None) -> None:
-        """Store the hash of the model after this round, if there is a checkpoint.
+        """Store the hash of the model after the rounds so far, if there is a checkpoint.
 
         Args:
             arrays: the model; ``None`` if it did not change.

@@ -42,7 +42,7 @@ _MAX_CANARIES = 200
 _MIN_CANARIES = 10
 # The number of canaries in a plan in which none joins, as a `CanarySet` has at least two.
 _UNUSED_CANARIES = 2
-# Index of the random stream that samples the canaries of a step.
+# Index of the random stream that samples the canaries of each step.
 _COINS = 1
 # Number of coordinates of a step whose noise is stored.
 _NOISE_COORDINATES = 256

@@ -30,7 +30,7 @@ _NUMBERS = (
     "loss_sum",
     "correct",
 )
-# A sum of clipped updates may exceed its largest norm by rounding, relative to that norm.
+# The relative tolerance for rounding in the norm of a sum of clipped updates.
 _ROUNDING = 1e-6
 
 
@@ -57,7 +57,7 @@ def content_of(reply: Message) -> RecordDict:
 
 @dataclasses.dataclass(frozen=True)
 class TrainInstruction:
-    """A worker's instruction for a round: its clients, its canaries and the settings.
+    """A node's instruction for a round: its clients, its canaries and the settings.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
     With ``separate``, the node also returns the sum over its real clients alone.
@@ -110,7 +110,7 @@ class TrainInstruction:
 
 @dataclasses.dataclass(eq=False)
 class PartialAggregate(ClippedSums):
-    """A worker's reply: sums over its clipped updates, never a single update.
+    """A node's reply: sums over the clipped updates of its clients and canaries.
 
     Attributes:
         examples: number of predictions that the clients made while they trained.
@@ -249,7 +249,9 @@ def collect(
     for reply in replies:
         metadata = reply.metadata
         node = node_of.get(metadata.reply_to_message_id, metadata.src_node_id)
-        round_text = metadata.group_id
+        round_text = (
+            metadata.group_id
+        )  # the number of the round, see `DPFedAvg`
         if round_text and round_text != str(round_number):
             text = f"node {node}: this is its answer of round {round_text}"
             add_fault(FaultKind.ANSWER_OF_ANOTHER_ROUND, text)
