@@ -196,7 +196,8 @@ class ServerCanaries:
         They are drawn at random from the messages to all clients except those with the largest
         weights. A canary has the median weight: in place of such a client, it would make the
         other clients' shares much larger than in other rounds. A client that never answered may
-        have a large weight, and is only drawn if most clients never answered.
+        have a large weight, and is only drawn if most clients never answered, or if there are too
+        few others.
 
         Args:
             messages: the messages of the strategy.

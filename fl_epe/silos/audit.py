@@ -85,7 +85,7 @@ def audit_records(
             tenth of the silo's records (or persons), at most 200; if a tenth is fewer than ten,
             no canary takes part.
         unobserved: number of canaries that are only scored; by default a quarter of
-            ``num_canaries``.
+            ``num_canaries``, and at least 20.
         sample_rate: probability that a record is in a step; by default that of
             ``PrivacyEngine``.
         records_per_person: m, for the ε of a person with m records in the silo, which are

@@ -36,7 +36,8 @@ from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 
-# Seconds to wait, at the start, for nodes that hold all clients.
+# Seconds to wait for nodes: before the first round until they hold all clients, and before other
+# rounds until they hold one.
 _WAIT_FOR_NODES = 600.0
 
 
