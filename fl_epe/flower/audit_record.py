@@ -24,7 +24,7 @@ from fl_epe.flower.recording import Recording
 
 # The level of the test that canaries' scores differ by more than chance.
 _LEVEL = 1e-3
-# Scores may differ by this share of the canaries' signal without a doubt.
+# If scores differ by more than this share of the canaries' signal, ε is doubted.
 _MAX_SPREAD = 0.1
 # The smallest share of the expected signal that canaries must show.
 _MIN_SIGNAL = 0.5
@@ -224,7 +224,8 @@ class RunOutcome:
         if state.unmoved:
             names = ", ".join(sorted(state.unmoved))
             plan.append(
-                f"In rounds in which no reply moves them, canaries leave alone: {names}."
+                "In rounds in which no reply moves these arrays, canaries leave them alone:"
+                f" {names}."
             )
         if self._on_the_server:
             plan.append(_MADE_ON_THE_SERVER)
@@ -254,8 +255,8 @@ class RunOutcome:
 def doubts(record: AuditRecord) -> Iterator[str]:
     """The reasons to doubt the ε of a run, in sentences without a full stop.
 
-    If the signal of the canaries is known, their scores are compared with it. In one of 1,000
-    correct runs, scores differ by more than chance and by a tenth of the expected signal.
+    If the signal of the canaries is known, their scores are compared with it. In a correct run,
+    they are said to differ too much with a probability of at most 0.001.
     """
     fit = answer(record, EVERY_ROUND).fit
     if fit is None or not record.signal_known():
@@ -265,10 +266,10 @@ def doubts(record: AuditRecord) -> Iterator[str]:
     tolerated_width = _MAX_SPREAD * fit.scale * math.sqrt(mean_square)
     freedom = record.num_canaries - 1
     if freedom:
-        variance = scipy.stats.chi2.isf(_LEVEL, freedom) / freedom
+        largest_variance = scipy.stats.chi2.isf(_LEVEL, freedom) / freedom
     else:
-        variance = math.inf
-    if fit.width > max(tolerated_width, math.sqrt(variance)):
+        largest_variance = math.inf
+    if fit.width > max(tolerated_width, math.sqrt(largest_variance)):
         yield (
             f"canaries' scores differ {fit.width:.2f} times as much as by chance: some of them"
             " do not show up in the model, or add less than others, and ε of those that show"

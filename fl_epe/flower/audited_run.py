@@ -203,7 +203,7 @@ class AuditedRun:
             recording.resume(saved, arrays)
             self.settings = settings
             self.recording = recording
-            # The cached source of the canaries has the state before.
+            # The cached source of the canaries refers to the previous state.
             vars(self).pop("_source", None)
             self.enter(BetweenRounds())
             self.checkpoint.note_continued()

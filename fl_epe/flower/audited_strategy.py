@@ -1,4 +1,4 @@
-"""The base of audits that replace a strategy, and the hooks that they set on its instance."""
+"""The base of audits that wrap a strategy, and the hooks that they set on its instance."""
 
 import abc
 import contextlib
@@ -19,7 +19,7 @@ _HOOKED = ("configure_train", "aggregate_train")
 
 
 class AuditedStrategy(Strategy):
-    """An audit that replaces a strategy; it has the strategy's attributes besides its own.
+    """An audit that wraps a strategy; attributes that it does not have are the strategy's.
 
     `start` calls the strategy's own ``start`` with the audit's hooks on that instance, so that a
     strategy's own loop is audited too. `attach` sets the hooks for any other caller.
@@ -33,7 +33,7 @@ class AuditedStrategy(Strategy):
         is_enabled: whether the strategy is audited.
     """
 
-    # `Wrapped` refuses a strategy that has this attribute.
+    # `Wrapped` refuses a strategy that has this attribute, as it would be audited twice.
     audits_itself = True
 
     def __init__(
@@ -67,7 +67,7 @@ class AuditedStrategy(Strategy):
         delattr(self.strategy, name)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
-        """Call the strategy's own ``start`` with the audit; arguments and result are the same."""
+        """Call the strategy's own ``start``, with its arguments and its result, and audit it."""
         if "start" in self._hooks.calling:
             # A user has replaced the instance's ``start`` by a function that calls this one.
             return type(self.strategy).start(self.strategy, *arguments, **named)
@@ -182,7 +182,7 @@ class Attachment:
         strategy: the strategy.
         audit: the audit, which has functions with the same names.
         rescue: a function that gets the name and the error of an audit's function that failed,
-            and returns further replies for the strategy, of clients that were not asked.
+            and returns further replies for the strategy, of clients that it asks only then.
         report_failure: a function that gets a text and an error of the strategy's own, which is
             then raised.
 
@@ -221,19 +221,19 @@ class Attachment:
         originals = {name: getattr(self._strategy, name) for name in _HOOKED}
         with contextlib.ExitStack() as hooks:
             for name, original in originals.items():
-                call = StandIn(self._guarded(name, original), original)
-                hooks.enter_context(stand_in(self._strategy, name, call))
+                hook = Hook(self._audited_or_original(name, original), original)
+                hooks.enter_context(stand_in(self._strategy, name, hook))
             self._hooks = hooks.pop_all()
         self._originals = originals
 
-    def _guarded(
+    def _audited_or_original(
         self, name: str, original: Callable[..., Any]
     ) -> Callable[..., Any]:
         """The audit's function; if it fails, the strategy's own result is returned instead."""
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            # Iterators are stored as lists, so that they can be read again after an error. Code
-            # that could fail must not be called here.
+        def audited_or_original(*arguments: Any, **named: Any) -> Any:
+            # Iterators are stored as lists, so that they can be read again after an error. Only
+            # such an iterator can raise an error here, which the strategy would get, too.
             positional = [
                 list(value) if isinstance(value, Iterator) else value
                 for value in arguments
@@ -260,7 +260,7 @@ class Attachment:
                     positional[-1] = [*positional[-1], *late_replies]
                 return original(*positional, **named)
 
-        return call
+        return audited_or_original
 
     def detach(self) -> None:
         """Remove the hooks from the strategy."""
@@ -307,18 +307,21 @@ class Attachment:
         return audited(*arguments)
 
 
-class StandIn:
-    """Calls one function in place of another; its copies and pickles are the other function."""
+class Hook:
+    """Calls one function in place of an original; its copies and pickles are the original.
+
+    A strategy that is copied or sent to another process is thus not audited there.
+    """
 
     def __init__(
-        self, call: Callable[..., Any], original: Callable[..., Any]
+        self, function: Callable[..., Any], original: Callable[..., Any]
     ) -> None:
-        self._call = call
+        self._function = function
         self._original = original
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the function that stands in."""
-        return self._call(*arguments, **named)
+        """Call the function in place of the original."""
+        return self._function(*arguments, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle is read by calling a function, here one that returns its argument.
@@ -346,8 +349,9 @@ def arguments_of(
 def base_arguments(strategy: Strategy) -> dict[str, Any]:
     """The arguments of Flower's own ``start`` that runs for a strategy; empty without one.
 
-    A ``start`` of the strategy's own may get them in any form before it passes them on. They
-    are read from the stack, as a hook on Flower's class would change it for all strategies.
+    A ``start`` of the strategy's own may have other parameters, so the arguments are taken from
+    the frame of Flower's ``start`` that it calls. A hook on Flower's class would affect all
+    strategies.
     """
     code = getattr(Strategy.start, "__code__", None)
     frame = inspect.currentframe()

@@ -40,7 +40,7 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.messages import read_only
 
 SCHEMA = 1
-"""The version of the files; files with a newer version are not read."""
+"""The version of the files; files with another version are not read."""
 
 _FILE_KIND = "an audit saved by CanaryAudit"
 # The number of rounds in a file of scores, which is written once. It bounds the rows that are
@@ -178,7 +178,7 @@ class Checkpoint:
     def can_continue(self, arrays: ArrayRecord | None) -> bool:
         """Read the folder: does it have an audit that continues from the model ``arrays``?
 
-        Without a model, only the arguments are checked.
+        Without a model, only the arguments are checked, and the result is ``False``.
 
         Raises:
             SettingsError: if there is one with other arguments.

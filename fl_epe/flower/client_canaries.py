@@ -52,7 +52,7 @@ _CLIPPING_NORM = "clipping_norm"
 FAR_ABOVE = 1e3
 """The norm of a canary in clip norms, so that the clipping under audit scales it down."""
 
-# The random stream of the choice of clients. It is larger than the canaries' numbers, which are
+# The random stream of the choice of clients. It is larger than the canaries' indices, which are
 # streams of the same seed.
 _SHARE_STREAM = 1 << 62
 # The largest number of nested functions in which mods are searched.
@@ -64,7 +64,7 @@ class CanaryOrder:
     """The server's order to a client to reply with a canary.
 
     Attributes:
-        number: the number of the canary in its set.
+        number: the index of the canary in its set, from 0.
         count: the size of the set.
         seed: the seed of the set, which only such clients ever see.
         kind: the kind of the set, see `CanarySet`.
@@ -231,7 +231,7 @@ class ClientCanaries:
 
     Attributes:
         count: the number of canaries; further clients stay real.
-        unobserved: the number of canaries that only the server knows, see `RunAuditor`.
+        unobserved: the number of further canaries, which no client gets, see `RunAuditor`.
         seed: the seed of the canaries, and of the choice of clients.
         clients: a share in (0, 1] of the clients, which is selected by hashing, or a list of
             them.
@@ -243,11 +243,12 @@ class ClientCanaries:
             them.
         acknowledge: whether replies contain an `Acknowledgement`, see `CanaryOrder`.
         kind: the kind of the canaries, see `CanarySet`.
-        numbers: the number of each selected client's canary. Clients are added when they are
+        numbers: the index of each selected client's canary. Clients are added when they are
             first asked.
 
     Raises:
-        ArgumentError: for a share outside (0, 1], or an empty or repeating list.
+        ArgumentError: for a share outside (0, 1], or a list that is empty, repeats a client or
+            has more than ``count`` of them.
     """
 
     count: int
@@ -284,7 +285,7 @@ class ClientCanaries:
         )
 
     def number(self, node_id: int) -> int | None:
-        """The number of the client's canary; ``None`` for a real client.
+        """The index of the client's canary; ``None`` for a real client.
 
         The first call for a client decides whether it gets a canary.
         """

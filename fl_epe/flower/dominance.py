@@ -1,4 +1,4 @@
-"""Detects nodes that move the model by so much more than all others that they hide the others.
+"""Detects nodes whose updates dominate the aggregate, and so hide the other nodes' updates.
 
 The sender of such an update can subtract it, so that ε of the other clients against that
 adversary is larger than the measured ε. Weighted updates are compared, in some of their
@@ -28,15 +28,17 @@ from fl_epe.seeding import generator
 
 # The approximate number of entries of an update that are compared in a round.
 _ROUND_ENTRIES = 1 << 12
-# The number of these entries that are summed over the run, and the largest number of nodes with
-# such a sum: those that move the model most.
+# The number of these entries that are summed over the run.
 _RUN_ENTRIES = 1024
+# The largest number of nodes with such a sum. These are the nodes that move the model most.
 _MAX_NODES = 64
-# A stream of the audit's own random choices.
+# A stream of the audit's own random choices; the others are in `plan` and `sources`, where each
+# but the first also depends on the round.
 _ENTRIES_STREAM = 3
-# A dominant contribution has this share of the energy, so that the scores of canaries double if
-# its sender subtracts it. Its norm is this multiple of the median norm of the others.
+# The least share of the energy that a dominant contribution has. The scores of canaries double if
+# its sender subtracts it.
 _MIN_SHARE = 0.75
+# The least ratio of its norm to the median norm of the others.
 _MIN_NORM_RATIO = 10.0
 # Nodes form one direction if their cosines with the sum are above the first value, and the norm
 # of their sum is above this share of the sum of their norms.
@@ -52,7 +54,8 @@ class Dominant:
 
     Attributes:
         nodes: one node, or several whose contributions have about the same direction.
-        share: their share of the sum's energy, by the components along the sum.
+        share: their share of the sum's energy: the sum of their components along the sum,
+            divided by its norm.
         norm_ratio: the norm of their common contribution, divided by the median norm of the
             others'.
     """
@@ -77,20 +80,23 @@ class Dominant:
 
 
 def find_dominant(
-    contributions: Mapping[int, Floats], noise: float = 0.0, count: int = 0
+    contributions: Mapping[int, Floats],
+    noise: float = 0.0,
+    num_nodes: int | None = None,
 ) -> Dominant | None:
-    """The node, or the group of nodes, that has most of the energy; ``None`` without any.
+    """The node, or the group of nodes, that has most of the energy; ``None`` if no node has.
 
     A node dominates if it has three quarters of the energy, and its contribution is more than
     ten times as long as the median of the others. A group of nodes whose contributions have
     almost the same direction dominates likewise, if it has at most half of the nodes: a
     direction that most nodes have in common is what they learn. Contributions of 0 are ignored,
-    as idle nodes are no measure of length.
+    as they would lower the median norm.
 
     Args:
         contributions: the weighted contribution of each node by its id, each ``(entries,)``.
         noise: the standard deviation of the noise on each entry of the sum.
-        count: the number of nodes, if there are more; the others' contributions are shorter.
+        num_nodes: the number of all nodes, if ``contributions`` has only those with the largest
+            norms. Each further node counts with the smallest of these norms, as an upper bound.
     """
     active = {node: row for node, row in contributions.items() if row.any()}
     if len(active) < 2:
@@ -101,12 +107,13 @@ def find_dominant(
     total = rows.sum(axis=0)
     products = rows @ total
     energy = float(total @ total) + len(total) * noise**2
-    # A bound on the norms of the nodes without a contribution here.
-    shorter = np.full(max(count - len(contributions), 0), norms.min())
-    is_longest = np.arange(len(rows)) == np.argmax(products)
-    has_direction = products > _MIN_COSINE * norms * math.sqrt(energy)
-    for chosen in (is_longest, has_direction):
-        other_norms = np.concatenate([norms[~chosen], shorter])
+    further_nodes = max((num_nodes or 0) - len(contributions), 0)
+    further_norms = np.full(further_nodes, norms.min())
+    # The node with the largest component along the sum, which is its share of the energy.
+    has_largest_share = np.arange(len(rows)) == np.argmax(products)
+    is_aligned = products > _MIN_COSINE * norms * math.sqrt(energy)
+    for chosen in (has_largest_share, is_aligned):
+        other_norms = np.concatenate([norms[~chosen], further_norms])
         length = float(np.linalg.norm(rows[chosen].sum(axis=0)))
         share = float(products[chosen].sum()) / energy
         is_one_direction = length > _MIN_ALIGNMENT * norms[chosen].sum()
@@ -127,7 +134,7 @@ class RoundUpdates:
 
     Attributes:
         nodes: the nodes that sent them.
-        contents: the ``id`` of each reply's content.
+        contents: the ``id`` of each reply's content; it must outlive the use of these updates.
         weights: the weights of the replies in an average, shape ``(n,)``; their sum is 1.
         entries: the entries of the updates, clipped if the server clips, shape ``(n,
             entries)``.
@@ -165,6 +172,7 @@ class RoundUpdates:
             clip_norm: the clip norm of the server, if it clips.
             entries: the approximate number of entries of an update that are compared.
         """
+        # Every ``step``-th entry is compared.
         step = max(1, layout.dim // entries)
         before = layout.flatten(arrays, step)
         rows = entries_of(real, layout, wrapped.arrays_key(), step, len(before))
@@ -174,17 +182,17 @@ class RoundUpdates:
         if not replies:
             return None
         if kind is None:
+            # If the model is 0, replies of both kinds are equal.
+            kind = "update"
             if before.any():
                 kind = kind_of_replies(updates, before)
-            else:
-                kind = "update"
         if kind is None:
             return None
         base = base_of(kind, before)
         if base is not None:
             updates -= base
         if wrapped.clips_on_server:
-            # The norms of whole updates follow from every ``step``-th entry.
+            # The norms of whole updates are estimated from every ``step``-th entry.
             norms = math.sqrt(step) * np.linalg.norm(
                 updates, axis=1, keepdims=True
             )
@@ -217,7 +225,8 @@ class RoundUpdates:
 class NodeContributions:
     """The contribution of each node over a run: some entries of the sum of its updates.
 
-    It takes at most 64 times 8 KiB, for the nodes that moved the model most.
+    It takes at most 64 times 8 KiB: after each round, the sums of the 64 nodes that moved the
+    model most are kept. A node that is dropped starts again at 0.
 
     Args:
         seed: the seed of the choice of entries.
@@ -243,9 +252,9 @@ class NodeContributions:
             weights = np.array(
                 [shares.get(content, 0.0) for content in updates.contents]
             )
-        count = updates.entries.shape[1]
+        num_entries = updates.entries.shape[1]
         # The same entries in each round.
-        order = generator(self._seed, _ENTRIES_STREAM).permutation(count)
+        order = generator(self._seed, _ENTRIES_STREAM).permutation(num_entries)
         added = weights[:, None] * updates.entries[:, order[:_RUN_ENTRIES]]
         for node, row in zip(updates.nodes, added, strict=True):
             self._sums[node] = self._sums.get(node, 0.0) + row
@@ -257,9 +266,9 @@ class NodeContributions:
             del self._sums[node]
         self._variance += updates.noise**2
 
-    def dominant(self, count: int) -> Dominant | None:
-        """The nodes that dominate the sum of all updates; ``count`` nodes took part."""
-        return find_dominant(self._sums, math.sqrt(self._variance), count)
+    def dominant(self, num_nodes: int) -> Dominant | None:
+        """The nodes that dominate the sum of all updates; ``num_nodes`` nodes took part."""
+        return find_dominant(self._sums, math.sqrt(self._variance), num_nodes)
 
     def state(self) -> NamedArrays:
         """The state as named arrays, for `restore`."""

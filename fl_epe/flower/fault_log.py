@@ -1,4 +1,4 @@
-"""`FaultLog`: the faults of an audited run, for its report; each kind is logged once."""
+"""`FaultLog`: the faults of an audited run, for its report; each failure is logged once."""
 
 import logging
 

@@ -49,7 +49,7 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
     check_probability("delta", answer.delta)
     check_probability("confidence", answer.confidence)
     lines = {line.adversary: _checked(line) for line in answer.lines}
-    # A silo without a name sends the number of its node, see `SiloAnswer`.
+    # A silo without a name sends the id of its node, see `SiloAnswer`.
     name = answer.silo if answer.silo not in ("", str(node)) else f"node {node}"
     return dataclasses.replace(
         answer,
@@ -108,7 +108,7 @@ class FederationRound:
     averaged: bool = True
 
     def share_without_allies(self, silo: str, allies: int) -> float | None:
-        """The share of the other silos' energy that remains without the ``allies`` largest.
+        """The share of the other silos' energy that remains without the ``allies`` largest of them.
 
         ``None`` if the energy of another silo is not known.
         """
@@ -178,9 +178,9 @@ class FederationLog:
     ) -> str:
         """Name the silo of a node that replies in the coming round, and note the name.
 
-        The name is that of the node's first answer. A silo that was restarted may have another
-        node. If two silos of a round have the same name, the second gets the number of its
-        node.
+        The name is that in the node's first reply, or "node …" if that has no answer. A silo that
+        was restarted may have another node. If two silos of a round have the same name, the
+        second gets the id of its node.
 
         Args:
             node: the node's id.
@@ -195,7 +195,7 @@ class FederationLog:
         return name
 
     def up_to(self, model: str) -> FederationLog:
-        """The log without the rounds after a model; empty if no round released the model."""
+        """The log without the rounds after a model; empty if no round ended with the model."""
         rounds = [
             t for t, past in enumerate(self.rounds, 1) if past.model == model
         ]

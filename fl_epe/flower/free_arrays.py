@@ -64,7 +64,7 @@ def leave_alone(
 ) -> Vector:
     """A canary with zeros in the named arrays, scaled to norm 1 again, shape ``(dim,)``.
 
-    It is the canary itself if all arrays are named.
+    It is the canary itself if no array is named, or all are.
     """
     if len(names) in (0, len(layout.moved)):
         return canary

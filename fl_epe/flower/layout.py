@@ -209,7 +209,7 @@ class Layout:
 
 
 def longest_norm(arrays: ArrayRecord) -> float:
-    """The largest norm of an update whose square the coarsest type of some arrays can hold."""
+    """The largest norm whose square each floating-point type of the arrays can hold."""
     largest_numbers = [
         np.finfo(array.dtype).max
         for array in arrays.values()

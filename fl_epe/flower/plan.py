@@ -97,7 +97,8 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
     """
     if share == 1:
         return math.inf
-    # If canaries do not replace clients, and if they do.
+    # The first number keeps the share if canaries are added to the clients, and the second if
+    # they replace those for which there is no room.
     by_share = min(share / (1 - share) * clients, share * (clients + room))
     if math.isfinite(room):
         return max(by_share, min(room, clients))
@@ -138,8 +139,8 @@ def spread(
     Args:
         settings: the settings of the audit.
         rounds: the number T of rounds.
-        number: the number k of canaries, without a load.
-        load: the load, each place of which has one or several canaries.
+        number: the number k of canaries, which counts only without a load.
+        load: the load, each place of which has one or several canaries; ``None`` without one.
         replaces: whether canaries replace clients.
     """
     places = number
@@ -172,7 +173,8 @@ def _load(
     """The load with the clients of the first round; the arguments are those of `make_plan`."""
     nodes = nodes or clients
     participations = settings.participations or rounds * clients / nodes
-    # Over a run, this number of clients shares one place in a round.
+    # In the course of a run, this number of clients takes turns in one place of a round. The
+    # population thus has ``clients * clients_per_place`` clients.
     clients_per_place = rounds / participations
     z = settings.noise_multiplier
     return canary_load(
@@ -223,8 +225,8 @@ def make_plan(
             fit = fit if fit >= 2 else 0
             reduced = (
                 f"Of {number} canaries, {fit} fit into {rounds} rounds with {clients} clients, as"
-                f" more than {share:.0%} of replies harm the model: ask for fewer canaries, or"
-                " raise max_share."
+                f" canaries in more than {share:.0%} of replies harm the model: ask for fewer"
+                " canaries, or raise max_share."
             )
             number = fit
             by_round = spread_of(fit, None)

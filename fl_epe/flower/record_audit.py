@@ -64,19 +64,19 @@ class RecordAudit(AuditedStrategy):
     The strategy sees the same as without the audit, as the audit's ``ConfigRecord`` is removed
     from each reply. After its ``start`` has returned, the last model is sent once to each silo
     that had answered, with the facts that a silo cannot know about its federation
-    (`FederationFacts`). If a silo does not answer then, its last answer counts. An error inside
-    the audit never ends a run: it is a fault in the report.
+    (`FederationFacts`). If a silo does not answer then, its answer in an earlier reply counts. An
+    error inside the audit never ends a run: it is a fault in the report.
 
-    For a loop of your own instead of ``start``, ``attach`` hooks the strategy and returns it.
-    Call `ask_silos` after the loop.
+    If a loop of your own replaces ``start``, call ``attach`` before it, which hooks the strategy
+    and returns it, and `ask_silos` after it.
 
     Args:
         strategy: the strategy of the deployment.
         delta: the target δ; silos with another δ are not compared with the others.
         allies: the number of colluding silos against each silo, see `FederationFacts`.
-        folder: the folder in which the audit is saved after every round. A server app that was
-            killed continues it if it starts again with the model after some round. The rounds
-            after that model are removed.
+        folder: the folder in which the audit is saved after every round. If a server app that was
+            killed starts again with the model that a round t released, the saved audit continues
+            with round t + 1, and its rounds after t are removed.
         log_to: the loggers, see `fl_epe.loggers`.
         enabled: whether the run is audited.
         closing_timeout: the time to wait for the answers to the last model, in seconds.
@@ -121,7 +121,7 @@ class RecordAudit(AuditedStrategy):
         super().__init__(strategy, self._add_fault, is_enabled=enabled)
 
     def _add_fault(self, failure: str, reason: Exception | str) -> None:
-        """Add and log a failure with its reason, unless it is already known."""
+        """Add and log a failure with its reason, unless it was added before, for any reason."""
         fault = f"{failure}: {described(reason)}"
         if not any(
             earlier.startswith(f"{failure}: ") for earlier in self._log.faults
@@ -153,7 +153,7 @@ class RecordAudit(AuditedStrategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Any:
-        """The strategy's messages."""
+        """The strategy's messages, after the model that they send was noted."""
         with self._noting_failure("the round cannot be audited"):
             self._begin_round(arrays, grid)
         return self._hooks.call(
@@ -163,9 +163,9 @@ class RecordAudit(AuditedStrategy):
     def _aggregate_audited(
         self, server_round: int, replies: list[Message]
     ) -> Any:
-        """The strategy's aggregate of the replies."""
+        """The strategy's aggregate of the replies, without the audit's part in each of them."""
         uploads = readable(replies)
-        silos = list[str]()
+        silos = list[str]()  # the silo of each upload
         with self._noting_failure("silos' answers cannot be read"):
             for reply in uploads:
                 node = reply.metadata.src_node_id
@@ -217,7 +217,7 @@ class RecordAudit(AuditedStrategy):
     def _pop_answer(self, reply: Message) -> SiloAnswer | None:
         """Remove the audit's ``ConfigRecord`` from a reply, and return the answer in it.
 
-        ``None`` without an answer that can be read.
+        If there is no readable answer, the result is ``None``.
         """
         node = reply.metadata.src_node_id
         with self._noting_failure(
@@ -230,7 +230,10 @@ class RecordAudit(AuditedStrategy):
         return None
 
     def _energies(self, uploads: Sequence[Message]) -> list[float | None]:
-        """‖w_j (θ_j − θ_sent)‖² of each upload; ``None`` if they are masked or unreadable."""
+        """The energy ‖w_j (θ_j − θ_sent)‖² of each upload.
+
+        All are ``None`` if the uploads are masked, or if any of them cannot be read.
+        """
         unknown: list[float | None] = [None] * len(uploads)
         if self._model is None:
             return unknown
@@ -259,7 +262,7 @@ class RecordAudit(AuditedStrategy):
     ) -> None:
         """Add a round that has ended to the log, save the log, and pass on the metrics."""
         model = self._log.model
-        is_average = True
+        is_average = True  # without a result, nothing contradicts it
         if arrays:
             model = model_hash(arrays)
             is_average = self._wrapped.averages or self._is_average(
@@ -267,7 +270,9 @@ class RecordAudit(AuditedStrategy):
             )
             self._model = arrays
         self._log.rounds.append(
-            FederationRound(energies, model, bool(arrays), is_average)
+            FederationRound(
+                energies, model, released=bool(arrays), averaged=is_average
+            )
         )
         count = len(self._log.rounds)
         if count == 1:
@@ -304,8 +309,13 @@ class RecordAudit(AuditedStrategy):
             return False
         return averaging is not None
 
-    def _server(self) -> dict[str, Any]:
-        """The server's update of the model, as fields of `FederationFacts`."""
+    def _server_facts(self) -> dict[str, Any]:
+        """The fields of `FederationFacts` on the server's update of the model.
+
+        Returns:
+            The fields of `ServerSGD` if the server is known to apply SGD to the average of the
+            replies; otherwise ``server`` alone, a text that says what it does instead.
+        """
         server = self._wrapped.server()
         name = self._wrapped.description
         if self._is_model_changed:
@@ -330,7 +340,7 @@ class RecordAudit(AuditedStrategy):
             return
         messages = list[Message]()
         for silo, heard in self._log.heard.items():
-            facts = self._log.facts(silo, self._allies, **self._server())
+            facts = self._log.facts(silo, self._allies, **self._server_facts())
             content = RecordDict(
                 {RECORDS: ConfigRecord({"facts": facts.to_json()})}
             )
@@ -360,7 +370,7 @@ class RecordAudit(AuditedStrategy):
             )
 
     def answers(self) -> dict[str, SiloAnswer]:
-        """The newest answer of each silo, by its name."""
+        """The newest answer of each silo, by its name, as corrected by `FederationLog.answer`."""
         answers = dict[str, SiloAnswer]()
         for silo, heard in sorted(self._log.heard.items()):
             answer = self._log.answer(silo)
@@ -393,7 +403,7 @@ class RecordAudit(AuditedStrategy):
         return faults
 
     def metrics(self) -> dict[str, float]:
-        """ε by adversary, the largest and that of each silo, for loggers."""
+        """The metrics for loggers: for each adversary, the largest ε, and that of each silo."""
         from fl_epe.reporting import silo_metrics  # slow to import
 
         return silo_metrics(
@@ -407,7 +417,8 @@ class RecordAudit(AuditedStrategy):
     def report(self, directory: str | Path | None = None) -> str:
         """The report as text; with a ``directory``, also report.json and report.html.
 
-        It never raises an error: if a file cannot be written, the text says that.
+        It also closes the loggers. It never raises an error: if a file cannot be written, the text
+        says that.
         """
         from fl_epe.reporting import silos_json, silos_text, write_silos_report
 

@@ -130,7 +130,7 @@ class Recording:
         if momentum is not None:
             arrays_of_momentum = map(np.asarray, momentum)
             by_name = dict(zip(layout.shapes, arrays_of_momentum, strict=True))
-            # It is subtracted from the model.
+            # FedAvgM subtracts it from the model, whereas a velocity is added.
             velocity = -layout.flatten(pack(**by_name))
         start = layout.flatten(saved.start)
         self.auditor.restore(
@@ -159,7 +159,7 @@ class Recording:
         )
 
     def catch_up(self) -> None:
-        """Count rounds whose model could not be read as lost."""
+        """Record as lost each completed round that was not scored."""
         while self.auditor.rounds < self.state.index:
             self.auditor.observe(None, RoundFacts())
 
@@ -174,7 +174,7 @@ class Recording:
             return False
 
     def note_model(self, arrays: ArrayRecord | None) -> None:
-        """Store the hash of the model after this round, if there is a checkpoint.
+        """Store the hash of the model after the rounds so far, if there is a checkpoint.
 
         Args:
             arrays: the model; ``None`` if it did not change.
@@ -259,14 +259,16 @@ class Recording:
         before = layout.split(current.before)
         arrays = [layout.split(model) for model in models]
         if not self.state.settled:
-            self._settle(current, not_free(before, arrays))
+            self._leave_out(current, not_free(before, arrays))
             return
         names = unmoved(before, arrays)
         current.moved_norm = math.sqrt(layout.without(names).dim / layout.dim)
         current.unmoved = names
         self.state.unmoved |= names
 
-    def _settle(self, current: RoundState, left_out: Collection[str]) -> None:
+    def _leave_out(
+        self, current: RoundState, left_out: Collection[str]
+    ) -> None:
         """Leave these arrays out from now on; a new auditor scores canaries without them."""
         layout = current.layout.without(left_out)
         if left_out and self.start is not None:

@@ -29,9 +29,9 @@ _MAX_BLOCKS = 64
 _MAX_BLOCK_SIZE = 256
 _MIN_BLOCK_SIZE = 32
 _MIN_ENTRIES = 256
-# The level of each test of `are_noise`, but for the largest of many cosines: that must be below
-# this number of standard deviations.
+# The level of each test of `are_noise`, except that of the largest of many cosines.
 _LEVEL = 1e-3
+# The largest of these cosines must be below this number of standard deviations.
 _MAX_COSINE_DEVIATIONS = 5
 # The usual names of the loss of a client's training.
 _LOSSES = ("train_loss", "train-loss", "loss")

@@ -16,7 +16,7 @@ from fl_epe.checks import Floats32, Vector
 from fl_epe.flower.dominance import RoundUpdates
 from fl_epe.flower.layout import Layout
 
-# Weights that differ by less from 1 are 1.
+# Weights that differ by less from 1 count as 1.
 _MAX_DIFFERENCE = 1e-5
 
 Shares = Mapping[int, float]
@@ -54,7 +54,8 @@ class StrategyCall:
 
     Attributes:
         replies: all replies without an error that it got.
-        used: the replies that it used, with keys as in `Shares`; ``None`` if that is not known.
+        used: the ``id`` of the content of each reply that it used, as in `Shares`; ``None`` if
+            that is not known.
         innermost: the aggregation of the innermost strategy; ``None`` if it was not observed.
         noise_std: the claimed standard deviation of the noise; ``None`` if the noise cannot be
             separated from the updates.
@@ -158,7 +159,7 @@ class RoundState:
             The facts of the round, and the vectors of the canaries that are present.
         """
         contents = [id(reply.content) for reply in self.canaries.replies]
-        # Without shares, all canaries have the same.
+        # Without shares, all canaries have the same share.
         canary_shares = shares or dict.fromkeys(contents, 1.0)
         used = self.call.used
         present = [
@@ -178,23 +179,26 @@ class RoundState:
         if shares:
             contribution = self.update_norm * median
         if math.isnan(self.clip_norm):
-            # A client's contribution is also in the moved arrays only.
+            # Without clipping, clients also move only the moved arrays, so that canaries keep
+            # their weights relative to a client's.
             contribution *= self.moved_norm
         else:
             weights = [weight * self.moved_norm for weight in weights]
-        differ = any(abs(weight - 1) > _MAX_DIFFERENCE for weight in weights)
+        are_unequal = any(
+            abs(weight - 1) > _MAX_DIFFERENCE for weight in weights
+        )
         facts = RoundFacts(
             present=[self.canaries.numbers[position] for position in present],
             contribution=contribution,
             clip_norm=self.clip_norm,
             replies=len(self.call.replies),
             absent=self.absent + len(contents) - len(present),
-            weights=weights if differ else (),
+            weights=weights if are_unequal else (),
         )
         return facts, vectors
 
     def _median_share(self, shares: Shares) -> float:
-        """The median of the real replies' positive shares; NaN without positive shares.
+        """The lower median of the real replies' positive shares; NaN without positive shares.
 
         If every reply is a canary's, it is the median of the canaries' shares.
         """

@@ -61,7 +61,7 @@ class SeenClients:
         return None
 
     def log(self, rounds: int) -> ClientLog:
-        """The clients of the first ``rounds`` rounds."""
+        """The clients of the first ``rounds`` rounds, by their numbers in place of their ids."""
         empty: np.ndarray = np.empty(0, np.int32)
         numbers = [self._rounds.get(t, empty) for t in range(rounds)]
         weights = [self._weights.get(t, empty) for t in range(rounds)]
@@ -74,6 +74,7 @@ class SeenClients:
     def state(self, rounds: int) -> NamedArrays:
         """The state as named arrays, for `restore`."""
         log = self.log(rounds)
+        # "clients" has the id of each number, and "clients.ids" the numbers.
         return {
             "clients": np.array(list(self._numbers), np.uint64),
             "clients.ids": np.asarray(log.ids, np.int32),

@@ -51,8 +51,8 @@ class CanaryAuditSettings:
         unobserved: the number of canaries that are scored but never take part. Their scores
             estimate the null distribution. By default, as many as take part, and at least 20.
         participations: the number of rounds in which a canary takes part. With
-            ``num_canaries``, the default is 1. Without it, this is the number of rounds of a
-            client; by default, it follows from the first round's share of the nodes.
+            ``num_canaries``, the default is 1. Without ``num_canaries``, this is the number of
+            rounds of a client; by default, it follows from the first round's share of the nodes.
         rounds: the number of rounds of the run. It is needed if ``start`` has no ``num_rounds``
             and does not call Flower's own ``start``, is called more than once, or has a single
             round.
@@ -85,14 +85,16 @@ class CanaryAuditSettings:
             The default is 0.1, as more harms the model, and up to a sixth if fewer than ten
             clients are asked, the noise is known, and ε could not be measured otherwise. With
             ``clients``, it is 0.5 in each round. If the share would be exceeded, fewer canaries
-            than ``num_canaries`` take part, and a warning says how many: at least one per round
-            if that is at most twice the share, and up to half of a round if
-            ``num_sampled_clients`` of a DP wrapper has room for them.
+            than ``num_canaries`` take part, and a warning says how many. The share of a single
+            round may be larger, such as that of one canary beside four clients. If
+            ``num_sampled_clients`` of a DP wrapper has room for more canaries, they may be up
+            to half of a round.
         checkpoint: a folder in which the audit is saved after every round, so that a server app
             that was killed can continue it. Start again with the same arguments, with the model
             after some round as initial arrays, and with all rounds or the remaining ones as
             ``num_rounds``. The model shows the round; later rounds, which are not in the model,
-            are removed. ``seed=None`` uses the saved seed; other arguments must not change.
+            are removed. ``seed=None`` uses the saved seed. Arguments that determine the result must
+            not change.
             Another model means another run: the content of the folder is renamed, and a new
             audit begins. Only one run at a time can use a folder.
         canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
@@ -204,12 +206,13 @@ class CanaryAuditSettings:
 
         Args:
             count: the number of canaries.
-            numbers: the numbers of the known canaries by client.
+            numbers: the indices of the known canaries by client; further ones are added.
             left_out: the names of arrays that canaries do not move, besides those of the
                 settings.
 
         Raises:
-            ArgumentError: for a share outside (0, 1], or an empty or repeating list.
+            ArgumentError: for a share outside (0, 1], or a list that is empty, repeats a client or
+                has more than ``count`` of them.
         """
         assert self.clients is not None  # noqa: S101 - else the server makes the replies
         return ClientCanaries(

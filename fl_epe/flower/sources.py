@@ -48,12 +48,14 @@ _UNCLIPPED_NORM = 1 - 1e-4
 # A canary is in an answer if its inner product with the update exceeds this many standard
 # deviations of inner products with updates without the canary.
 _MIN_DEVIATIONS = 3.0
-# A clip norm above this multiple of the longest update is not the norm of a client's update.
+# A clip norm above this multiple of the longest update, and of the noise's norm, is not the norm of
+# a client's update.
 _MAX_CLIP_NORM_RATIO = 2.0
 # Streams of the audit's own random choices, besides that of its plan.
 _WITHHELD_STREAM = 1
 _ANSWERS_STREAM = 2
 _THINNED_STREAM = 3
+# A number of canaries may exceed its limit by rounding.
 _ROUNDING = 1e-9
 # A client whose weight is above this multiple of the mean weight is not replaced.
 _MAX_REPLACED_WEIGHT = 2.0
@@ -194,7 +196,8 @@ class ServerCanaries:
         They are drawn at random from the messages to all clients except those with the largest
         weights. A canary has the median weight: in place of such a client, it would make the
         other clients' shares much larger than in other rounds. A client that never answered may
-        have a large weight, and is only drawn if most clients never answered.
+        have a large weight, and is only drawn if most clients never answered, or if there are too
+        few others.
 
         Args:
             messages: the messages of the strategy.
@@ -261,7 +264,8 @@ class ServerCanaries:
     def _fitting_cohort(self, current: RoundState, replies: int) -> list[int]:
         """The canaries that can join ``replies`` replies of clients.
 
-        If fewer clients replied than were asked, it may be the same share of the canaries.
+        If there are too many for the clients that replied, they are thinned to the share of the
+        asked clients that replied.
 
         Raises:
             ValueError: if there are too many, and they replace clients.
@@ -277,7 +281,10 @@ class ServerCanaries:
     def _read(
         self, current: RoundState, real: Sequence[Message], recording: Recording
     ) -> list[ReadableReply]:
-        """Some answers; the round stores the norm of a canary's update, and the run their kind.
+        """Read some answers, and store what canaries need to join them.
+
+        This is the kind of the replies, the arrays that canaries move, whether clients' updates
+        look like noise, and the norm of a canary's update.
 
         Raises:
             ValueError: if the norm or the kind is not known, with the reason.
@@ -308,7 +315,7 @@ class ServerCanaries:
         # The kind stays unknown while the model is 0, where kinds do not differ.
         recording.choose_arrays(current, vectors, state.kind)
         if current.layout is not layout:
-            # The replies have shown further arrays that canaries do not move.
+            # The replies have shown that canaries must not move some of the arrays.
             answers = [answer.in_layout(current.layout) for answer in answers]
             vectors = [answer.vector for answer in answers]
         noisy = are_noise(vectors, base_of(state.kind, current.before))

@@ -104,11 +104,11 @@ def make_replies(
                 # The strategy may change the record of a reply.
                 content[name] = copy.deepcopy(record)
         if position < len(current.withheld):
-            order = current.withheld[position]
+            answered = current.withheld[position]
         else:
             node = _FIRST_NODE_ID + canaries.numbers[position]
-            order = Message(RecordDict(), node, MessageType.TRAIN)
-        return Message(content, reply_to=order)
+            answered = Message(RecordDict(), node, MessageType.TRAIN)
+        return Message(content, reply_to=answered)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(make, range(len(canaries.numbers))))
@@ -119,9 +119,9 @@ def _check_held(canary: Vector, update: Vector, length: float) -> None:
     rounded_length = float(canary @ update)
     if not abs(rounded_length - length) <= _MAX_ROUNDING * length:
         raise ValueError(
-            f"Expected a canary of norm {length:.3g} to be {rounded_length:.3g} long"
-            " after it is rounded to the numbers of a reply, which are too coarse or"
-            " too small for it."
+            f"Expected a reply to hold a canary of norm {length:.3g}, got norm"
+            f" {rounded_length:.3g} after rounding: the reply's numbers are too coarse or too small"
+            " for it."
         )
 
 

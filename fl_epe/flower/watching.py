@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.checks import Vector
-from fl_epe.flower.audited_strategy import StandIn
+from fl_epe.flower.audited_strategy import Hook
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import entries_of, readable, weights
 from fl_epe.flower.round_state import Aggregation, RoundState, Shares
@@ -19,9 +19,10 @@ from fl_epe.noise import NoiseHealth
 
 # The approximate number of entries of a model that are compared.
 _COMPARED_ENTRIES = 64
-# The rounding error of a mean, at most, in rounding errors of one entry.
+# The largest rounding error of a mean of n numbers, divided by √n rounding errors of one number.
 _MAX_ROUNDINGS = 8
-# Noise is checked if the model's rounding error is at most this share of its standard deviation.
+# Noise is checked if the model's rounding error is at most this share of the noise's standard
+# deviation.
 _MAX_ROUNDING_SHARE = 2.0**-12
 
 
@@ -111,13 +112,14 @@ def note_noise(health: NoiseHealth, current: RoundState, theta: Vector) -> None:
     innermost = current.call.innermost
     if not noise_std or innermost is None or not innermost.arrays:
         return
-    before = current.layout.flatten(innermost.arrays)
-    if innermost.eps * np.abs(before).max() > _MAX_ROUNDING_SHARE * noise_std:
+    without_noise = current.layout.flatten(innermost.arrays)
+    largest = np.abs(without_noise).max()
+    if innermost.eps * largest > _MAX_ROUNDING_SHARE * noise_std:
         health.skip(
             "the noise is hardly larger than the rounding of the model's numbers"
         )
         return
-    noise = np.subtract(theta, before, out=before)
+    noise = np.subtract(theta, without_noise, out=without_noise)
     health.add(current.layout.split(noise), noise_std)
 
 
@@ -136,7 +138,7 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
             aggregation.arrays = result[0]
         return result
 
-    with stand_in(strategy, "aggregate_train", StandIn(watched, aggregate)):
+    with stand_in(strategy, "aggregate_train", Hook(watched, aggregate)):
         yield aggregation
 
 
@@ -162,5 +164,5 @@ def real_metrics_only(
             [record for record in records if id(record) not in ignored], key
         )
 
-    with stand_in(base, "train_metrics_aggr_fn", StandIn(only_real, aggregate)):
+    with stand_in(base, "train_metrics_aggr_fn", Hook(only_real, aggregate)):
         yield used

@@ -193,8 +193,8 @@ class Wrapped:
     ) -> tuple[float | None, float | None]:
         """The claimed noise multiplier, and that of the sum alone; ``None`` if not known.
 
-        An adaptive wrapper stores only the noise multiplier of the sum, which is smaller than
-        the claimed one because of its noisy count. The claimed one follows from both.
+        An adaptive wrapper stores only the noise multiplier of the sum. It is larger than the
+        claimed one, as the noisy count leaks as well. The claimed one follows from both.
 
         Args:
             averages: whether the innermost strategy is known to only average.

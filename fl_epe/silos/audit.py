@@ -40,9 +40,9 @@ logger = logging.getLogger("flwr.fl_epe.silos")
 _CANARY_SHARE = 0.1
 _MAX_CANARIES = 200
 _MIN_CANARIES = 10
-# The number of a plan without canaries: a `CanarySet` has at least two, but these never join.
+# The number of canaries in a plan in which none joins, as a `CanarySet` has at least two.
 _UNUSED_CANARIES = 2
-# Index of the random stream that samples the canaries of a step.
+# Index of the random stream that samples the canaries of each step.
 _COINS = 1
 # Number of coordinates of a step whose noise is stored.
 _NOISE_COORDINATES = 256
@@ -85,7 +85,7 @@ def audit_records(
             tenth of the silo's records (or persons), at most 200; if a tenth is fewer than ten,
             no canary takes part.
         unobserved: number of canaries that are only scored; by default a quarter of
-            ``num_canaries``.
+            ``num_canaries``, and at least 20.
         sample_rate: probability that a record is in a step; by default that of
             ``PrivacyEngine``.
         records_per_person: m, for the ε of a person with m records in the silo, which are
@@ -174,8 +174,8 @@ class SiloAudit:
         except TypeError:
             name = type(self._optimizer).__name__
             logger.warning("Audit: %s trains without DP-SGD", name)
-            rounds = self._history.not_private
-            rounds[name] = rounds.get(name, 0) + 1
+            not_private = self._history.not_private
+            not_private[name] = not_private.get(name, 0) + 1
             return
         self._steps = steps
         model = steps.model().astype(np.float32)

@@ -163,17 +163,19 @@ def _energy_ratio(memory: SiloMemory) -> float | None:
     dim = memory.plan.dim
     uploads = memory.history.uploads
     energies = np.array([upload.energy for upload in uploads])
-    canaries = np.array([upload.canaries for upload in uploads])
-    noise = np.array([dim * upload.variance for upload in uploads])
-    claimed = float(noise.sum())
+    canary_energies = np.array([upload.canaries for upload in uploads])
+    noise_energies = np.array([dim * upload.variance for upload in uploads])
+    claimed = float(noise_energies.sum())
     if not claimed > 0:
         return None
     # The canaries' directions are not quite orthogonal, so a difference may be below 0.
-    ratio = max(float(np.sum(energies - canaries)) / claimed, 0.0)
+    ratio = max(float(np.sum(energies - canary_energies)) / claimed, 0.0)
     # The standard error has parts from the energy of the noise, from the products of noise and
     # canaries, and from the products of canaries with each other.
-    variance = float(np.sum(2 * noise**2 + 4 * noise * canaries) / dim)
-    error = math.sqrt(variance) + math.sqrt(2 / dim) * float(canaries.sum())
+    variances = 2 * noise_energies**2 + 4 * noise_energies * canary_energies
+    error_with_noise = math.sqrt(float(np.sum(variances) / dim))
+    error_of_canaries = math.sqrt(2 / dim) * float(canary_energies.sum())
+    error = error_with_noise + error_of_canaries
     tolerance = _ENERGY_TOLERANCE + _STANDARD_ERRORS * error / claimed
     if abs(ratio - 1) > tolerance:
         return ratio
@@ -421,7 +423,8 @@ class _Results:
         """
         self._check_server()
         rounds = self._rounds_of_averages()
-        # The adversary sees the average of each round, of which only one has the silo's upload.
+        # A silo's average may span several rounds, of which one has its upload. The adversary sees
+        # the average of that round alone, with 1/rounds of the other silos' energy.
         remaining = remaining / rounds
         joint = int(np.sum(rounds > 1))
         if joint:
@@ -498,7 +501,7 @@ class _Results:
     def _linear_limit(
         self, law: ParticipationLaw, units: Floats, variances: Floats
     ) -> float:
-        """The linear limit of ε.
+        """The linear limit of ε, see `SiloLine`.
 
         Args:
             law: the participation law of a record in the releases.

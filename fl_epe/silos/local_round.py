@@ -53,7 +53,8 @@ class LocalRound:
     Attributes:
         seen: the results of checks of steps, including those of this round.
         steps: number of steps of this round so far.
-        reason: why the upload is no sum of noisy gradients; empty if it is.
+        reason: why the upload cannot be scored, such as that it is no sum of noisy gradients; empty
+            without a reason.
     """
 
     def __init__(
@@ -199,8 +200,8 @@ class LocalRound:
         plan = self._plan
         # With 0 records a canary is never sampled.
         records = 0 if plan.too_small else plan.records
-        chance = min(1.0, facts.batches * plan.rate)
-        times = self._rng.binomial(records, chance, plan.num_canaries)
+        probability = min(1.0, facts.batches * plan.rate)
+        times = self._rng.binomial(records, probability, plan.num_canaries)
         drawn = times * facts.clip_norm
         self._start_response.step(linear_step, np.zeros(1))
         self._step_response.append_zero()

@@ -29,8 +29,8 @@ from fl_epe.silos.upload import Upload
 _MAX_COMPARED = 1 << 16
 # An upload is in an average if its share exceeds this number of standard errors.
 _STANDARD_ERRORS = 5.0
-# The upload before it is in the average, too, if its share exceeds this number. It is larger, as
-# one false alarm ends the measurements with averages.
+# The upload before that one is in the average, too, if its share exceeds this number of standard
+# errors. The number is larger, as one false alarm ends the measurements with averages.
 _STANDARD_ERRORS_OF_EARLIER = 6.0
 
 

@@ -105,7 +105,8 @@ def place_of(where: Any) -> Place:
     Raises:
         TypeError: if ``where`` is of another type.
     """
-    # The attributes of a Flower `Context`; an import of Flower is slow, and other silos lack it.
+    # A Flower `Context` is recognized by its attributes, as an import of Flower is slow, and silos
+    # with another place may not have it.
     if hasattr(where, "state") and hasattr(where, "node_id"):
         return InContext(where)
     if isinstance(where, str | Path):

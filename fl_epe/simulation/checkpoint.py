@@ -160,7 +160,7 @@ def load_job(
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; if its
+        ValueError: if the file is not a checkpoint, is damaged, or has another schema; if its
             task is not ``task``; or if the job reads other files outside of the folder.
     """
 

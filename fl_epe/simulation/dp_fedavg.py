@@ -90,9 +90,9 @@ class ClippedSums:
     canaries: int = 0
 
     def take(self) -> Self:
-        """Move the sums into a copy, so that the memory of the total is freed with the copy.
+        """A copy that takes ``total`` away from this object, and shares everything else.
 
-        The counts stay in this object, too.
+        The memory of the total is thus freed with the copy.
         """
         sums = copy.copy(self)
         self.total = np.empty(0)

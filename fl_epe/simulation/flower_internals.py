@@ -1,4 +1,4 @@
-"""The only file that uses private parts of Flower; check it first after an update of Flower."""
+"""The parts of the simulation that use private parts of Flower; check them after its updates."""
 
 import importlib.util
 import logging

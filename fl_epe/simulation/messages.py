@@ -30,7 +30,7 @@ _NUMBERS = (
     "loss_sum",
     "correct",
 )
-# A sum of clipped updates may exceed its largest norm by rounding, relative to that norm.
+# The relative tolerance for rounding in the norm of a sum of clipped updates.
 _ROUNDING = 1e-6
 
 
@@ -57,10 +57,10 @@ def content_of(reply: Message) -> RecordDict:
 
 @dataclasses.dataclass(frozen=True)
 class TrainInstruction:
-    """A worker's instruction for a round: its clients, its canaries and the settings.
+    """A node's instruction for a round: its clients, its canaries and the settings.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
-    With ``separate``, it also replies with the sum over its clients without canaries.
+    With ``separate``, the node also returns the sum over its real clients alone.
     """
 
     theta: Floats32
@@ -110,7 +110,7 @@ class TrainInstruction:
 
 @dataclasses.dataclass(eq=False)
 class PartialAggregate(ClippedSums):
-    """A worker's reply: sums over its clipped updates, never a single update.
+    """A node's reply: sums over the clipped updates of its clients and canaries.
 
     Attributes:
         examples: number of predictions that the clients made while they trained.
@@ -237,7 +237,9 @@ def collect(
         add_fault: called once for each fault.
     """
     parts: dict[int, PartialAggregate] = {}
-    # With an in-process grid, only copies of the messages have ids, and no node dies.
+    # If a node dies, the SuperLink replies in its place, with its own node id, so a reply belongs
+    # to the node whose message it answers. An in-process grid sets no ids on these messages. There
+    # the node id of the reply is right, as no node dies.
     node_of = {
         metadata.message_id: metadata.dst_node_id
         for metadata in sent
@@ -246,9 +248,10 @@ def collect(
     replied: set[int] = set()
     for reply in replies:
         metadata = reply.metadata
-        # If a node died, the SuperLink replies instead, with its own node id.
         node = node_of.get(metadata.reply_to_message_id, metadata.src_node_id)
-        round_text = metadata.group_id
+        round_text = (
+            metadata.group_id
+        )  # the number of the round, see `DPFedAvg`
         if round_text and round_text != str(round_number):
             text = f"node {node}: this is its answer of round {round_text}"
             add_fault(FaultKind.ANSWER_OF_ANOTHER_ROUND, text)
@@ -263,7 +266,7 @@ def collect(
                 raise RefusedError("it was not asked")
             content = content_of(reply)
             part = PartialAggregate.decode(content)
-            # Otherwise the message would refer to the sums after the part is freed.
+            # The message must not keep the sums in memory when `add_up_and_free` has freed them.
             content.clear()
             part.check(instructions[node])
         except RefusedError as error:
@@ -277,12 +280,12 @@ def collect(
     return {node: parts[node] for node in instructions if node in parts}
 
 
-def add_up(
+def add_up_and_free(
     parts: Collection[PartialAggregate], dim: int, *, separate: bool
 ) -> PartialAggregate:
-    """Add up all parts of a round.
+    """Add up all parts of a round, and remove the added arrays from the parts.
 
-    The sums are removed from the parts, so that their memory is freed as they are added.
+    Each array is freed as soon as it is added, so that less memory is needed.
 
     Args:
         parts: the parts.
@@ -294,9 +297,13 @@ def add_up(
     }
     names = _SUMS if separate else ("total",)
     for name in names:
-        sums = [vars(part).pop(name) for part in parts] or [np.zeros(dim)]
-        total = sums.pop(0)
+        sums = []
+        for part in parts:
+            sums.append(getattr(part, name))
+            setattr(part, name, None)
+        total = sums.pop(0) if sums else np.zeros(dim)
         while sums:
+            # `pop` leaves no reference to the array, which is then freed.
             total = total + sums.pop(0)
         values[name] = total
     return PartialAggregate(**values)

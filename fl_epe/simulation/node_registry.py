@@ -27,7 +27,8 @@ class NodeRegistry:
 
     Args:
         num_clients: number of clients that the run expects.
-        wait: seconds to wait, at the start, until all clients can be reached.
+        wait: seconds to wait for the replies of new nodes, and until enough clients can be reached:
+            all in `wait_for_all`, and a given number in `refresh_until`.
         sizes: a function of a cohort that gives the work of each client; by default all have
             the same. It is only called if every node holds all clients, so that the server can
             choose the node of a client.

@@ -83,10 +83,12 @@ class RoundLog:
     ) -> None:
         """End the current round.
 
-        A client whose update a node lost counts as present, and is among the faults.
+        A client whose update a node lost stays in ``cohorts``. It counts as absent in the series
+        "absent", and is among the faults.
 
         Args:
-            followed: the instructions of the nodes that replied; all other clients were absent.
+            followed: the instructions of the nodes that replied; clients and canaries of other
+                nodes were absent.
             total: the sum of the replies.
             clip_norm: the clip norm of the round.
         """

@@ -145,8 +145,8 @@ class _Session:
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate, write a checkpoint and report progress.
 
-        Flower calls this after each round, and once before the first one. Then a resumed run
-        has nothing new to evaluate or to write.
+        Flower calls this after each round, and once before the first one. In that first call, a
+        resumed run has nothing new to evaluate or to write.
         """
         t = self.strategy.rounds_done
         is_last = t == self.job.config.rounds

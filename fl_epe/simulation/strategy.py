@@ -26,13 +26,18 @@ from fl_epe.noise import RUN_LEVEL, NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import dp_fedavg
-from fl_epe.simulation.messages import TrainInstruction, add_up, collect
+from fl_epe.simulation.messages import (
+    TrainInstruction,
+    add_up_and_free,
+    collect,
+)
 from fl_epe.simulation.node_registry import NodeRegistry
 from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 
-# Seconds to wait, at the start, for nodes that hold all clients.
+# Seconds to wait for nodes: before the first round until they hold all clients, and before other
+# rounds until they hold one.
 _WAIT_FOR_NODES = 600.0
 
 
@@ -41,7 +46,8 @@ class DPFedAvg(Strategy):
 
     In each round it sends every node an instruction to train its part of the cohort, adds up
     the partial sums, and takes the next step of `fl_epe.simulation.dp_fedavg`. Observed
-    canaries are 0 … k−1; the unobserved ones after them are scored and never take part.
+    canaries are 0 … k−1; the unobserved ones after them are scored and never take part. If coins
+    decide which canaries are observed, they can be any of them.
     `fl_epe.config.RunConfig` explains how the canaries' rounds are drawn.
 
     Args:
@@ -76,7 +82,7 @@ class DPFedAvg(Strategy):
         # The metadata of a round's messages, which get their ids when they are sent.
         self._sent: list[Metadata] = []
         self._state: dp_fedavg.ServerState | None = None
-        self._start: Floats32 = np.empty(0, np.float32)
+        self._initial_theta: Floats32 = np.empty(0, np.float32)
         self._noise_health = NoiseHealth(level=RUN_LEVEL)
         # The participation law of the client whose ε is reported.
         self._law = config.client_schedule().law(config.clients)
@@ -84,15 +90,17 @@ class DPFedAvg(Strategy):
         if self._law.hidden:
             self._law = config.canary_schedule().law(config.clients)
         # Without canaries, two are scored, as the auditor needs them, but none takes part.
-        self._canaries = max(self.log.canaries, 2)
+        self._num_canaries = max(self.log.canaries, 2)
         self.auditor = self._new_auditor()
 
     def _new_auditor(self) -> auditing.RunAuditor:
         config = self.config
         log = self.log
         # With coins, any canary may be observed.
-        observed = log.canaries if config.by_coin else len(log.observed_ids)
-        observed = max(observed, 2)
+        num_observed = len(log.observed_ids)
+        if config.by_coin:
+            num_observed = log.canaries
+        num_observed = max(num_observed, 2)
         server: ServerSGD | str = config.server_optimizer
         optimizer = config.optimizer()
         if isinstance(optimizer, ServerSGD):
@@ -102,8 +110,8 @@ class DPFedAvg(Strategy):
         # Canaries of other kinds would have to be generated again in each round.
         is_fast = config.canary_kind == "rotation"
         return auditing.RunAuditor(
-            observed,
-            self._canaries - observed,
+            num_observed,
+            self._num_canaries - num_observed,
             seed=self.seeds.canary,
             delta=config.target_delta,
             server=server,
@@ -154,7 +162,7 @@ class DPFedAvg(Strategy):
         theta = read_only(arrays["theta"])
         if self._state is None:
             self._state = dp_fedavg.initial_state(self.config, theta)
-            self._start = theta
+            self._initial_theta = theta
             self.auditor.begin(theta)
         self._state = dataclasses.replace(self._state, theta=theta)
         if server_round == 1:
@@ -176,7 +184,7 @@ class DPFedAvg(Strategy):
                 clients=clients,
                 canary_ids=canary_ids,
                 canary_seed=self.seeds.canary,
-                num_canaries=self._canaries,
+                num_canaries=self._num_canaries,
                 canary_kind=self.config.canary_kind,
                 local_seed=self.seeds.local,
                 local_epochs=self.config.local_epochs,
@@ -206,8 +214,10 @@ class DPFedAvg(Strategy):
         parts = collect(
             replies, self._instructions, self._sent, t + 1, self.log.add_fault
         )
-        total = add_up(
-            parts.values(), len(self._start), separate=config.full_knowledge
+        total = add_up_and_free(
+            parts.values(),
+            len(self._initial_theta),
+            separate=config.full_knowledge,
         )
         # No variable refers to the previous state, so that its memory is freed.
         self._state, released = dp_fedavg.next_round(
@@ -260,19 +270,20 @@ class DPFedAvg(Strategy):
         if not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
         config = self.config
-        observed = self.log.observed_ids
+        observed_ids = self.log.observed_ids
         ended_early = (
             config.stop_when is not None and self.rounds_done < config.rounds
         )
         if ended_early and not self._law.hidden:
             # A canary whose first round was not reached is unobserved.
-            observed = observed[self.log.canaries_seen()]
-        settings = dataclasses.asdict(config) | {"num_canaries": len(observed)}
+            observed_ids = observed_ids[self.log.canaries_seen()]
+        settings = dataclasses.asdict(config)
+        settings["num_canaries"] = len(observed_ids)
         noise, faults = self._noise_health.findings()
         plan = tuple(config.canary_plan())
         series = {name: self.log.series(name) for name in METRICS}
         return self.auditor.record(
-            observed,
+            observed_ids,
             read_only(arrays["theta"]).astype(np.float64),
             mechanism=self._mechanism(),
             clients=self.log.clients(),
@@ -311,7 +322,7 @@ class DPFedAvg(Strategy):
         )
 
     def _participations(self) -> float:
-        """The expected number of participations of a canary in the rounds done."""
+        """The mean number of rounds of a canary in the plan; with hidden rounds, of those done."""
         schedule = self.config.canary_schedule()
         if self._law.hidden:
             return float(
@@ -328,7 +339,7 @@ class DPFedAvg(Strategy):
             return {}
         return {
             "theta": self._state.theta,
-            "start": self._start,
+            "start": self._initial_theta,
             "clip_norm": np.array(self._state.clip_norm),
             **{
                 f"noise.{i}": vector
@@ -345,7 +356,7 @@ class DPFedAvg(Strategy):
         self.log.restore(state)
         self._noise_health.restore(under(state, "health."))
         theta = state["theta"]
-        self._start = state["start"]
+        self._initial_theta = state["start"]
         self._state = dp_fedavg.ServerState(
             theta=theta,
             clip_norm=float(state["clip_norm"]),
@@ -356,6 +367,6 @@ class DPFedAvg(Strategy):
         self.auditor.restore(
             under(state, "auditor."),
             self.rounds_done,
-            start=self._start,
+            start=self._initial_theta,
             last=theta,
         )

@@ -382,7 +382,7 @@ class CohortTrainer:
         self.chunk = 1
 
     def _check_chunks(self, work: _Round, loaded: LoadedClients) -> None:
-        """Check that a client's update is the same in a chunk, unless the user set its size.
+        """Check that a client's update is the same in a chunk, unless the user set ``chunk``.
 
         It differs if the examples of a batch depend on each other or, on a CPU, if the model
         draws random numbers. A client with a batch that needs padding is checked separately.
@@ -417,7 +417,7 @@ class CohortTrainer:
     ) -> bool:
         """Whether training in a chunk gives the ``update`` of training one by one."""
         if self._trainer.draws:
-            # A chunk draws other random numbers, and updates must repeat only on a CPU.
+            # A chunk draws other random numbers. Only on a CPU must an update not depend on that.
             return not update.is_cpu
         try:
             rows, _ = self._chunk_trainer.train(

@@ -70,7 +70,7 @@ class Member:
     def draw_batch(
         self, calls: Sequence[DropoutCall], masks: Sequence[torch.Tensor]
     ) -> tuple[int, torch.Tensor]:
-        """Draw the next batch, and its masks of dropouts as if the client trained alone.
+        """Draw the next batch, and the masks of dropouts that the client would draw alone.
 
         Args:
             calls: the calls of dropouts.
@@ -210,6 +210,8 @@ class ChunkTrainer:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum of the members' mean losses, and sums of the batch as in `train`.
 
+        The gradient of this sum with respect to a member's parameters is that of its own loss.
+
         Args:
             outputs: the outputs of each member's model, shape (members, rows, …).
             targets: the targets, shape (members, rows, …).
@@ -291,7 +293,7 @@ class ChunkTrainer:
         modules = self._model.modules()
         dropouts = [m for m in modules if isinstance(m, SeededDropout) and m.p]
         if not dropouts:
-            # A forward pass would draw from torch's generator if the model does.
+            # No forward pass is needed. It could draw from torch's generator.
             return calls
         hooks = [
             dropout.register_forward_hook(add_call) for dropout in dropouts

@@ -189,9 +189,7 @@ def test_an_array_that_is_frozen_later_is_left_alone_from_then_on(
     record = audit.record()
     assert record.dim == 4650
     assert record.presence[ROUNDS // 2 :].any()
-    named = (
-        "In rounds in which no reply moves them, canaries leave alone: body."
-    )
+    named = "In rounds in which no reply moves these arrays, canaries leave them alone: body."
     assert named in record.findings.plan
     if not isinstance(audit.strategy, flower.FedAvg):
         fit = answer(record, EVERY_ROUND).fit
