@@ -120,8 +120,8 @@ class ServerAdam:
             mean: the mean update of the round, shape ``(dim,)``.
             t: the index of the round, from 0.
         """
-        # In an array, so that NumPy computes the powers below. Python's powers differ in the last bit
-        # for some t, and the same run would have other results.
+        # In an array, so that NumPy computes the powers below. Python's powers differ in the last
+        # bit for some t, and the same run would have other results.
         num_updates = np.array([t + 1.0])
         first = _BETA1 * state["first"] + (1 - _BETA1) * mean
         second = _BETA2 * state["second"] + (1 - _BETA2) * np.square(mean)

@@ -1,15 +1,15 @@
 """The laws of noise that can be claimed, Gaussian and Laplace, and their draws from known seeds.
 
-All values are divided by the claimed standard deviation. A scale is an estimate of the standard
-deviation of n values whose distribution is exact under the law: the root mean square for Gaussian
-noise, √2 times the mean absolute value for Laplace noise.
+All values are divided by the claimed standard deviation. The scale of n values is an estimate of
+their standard deviation, the distribution of which is known exactly under the law: the root mean
+square for Gaussian noise, and √2 times the mean absolute value for Laplace noise.
 
 Examples:
     >>> laplace = LAWS["laplace"]
     >>> terms = laplace.moment_terms(np.array([1.0, -1.0, 2.0, 0.0]))
     >>> float(laplace.scales(terms.sum(), 4))
     1.4142135623730951
-    >>> round(float(LAWS["gaussian"].scale_cdf(10_000, 0.98)), 4)  # so small a scale by chance
+    >>> round(float(LAWS["gaussian"].scale_cdf(10_000, 0.98)), 4)  # P[scale ≤ 0.98] by chance
     0.0023
 """
 
@@ -53,10 +53,11 @@ _POPULAR_SEEDS = (
 _LARGE_SEEDS = (123456789, 2**31 - 1, 0xDEADBEEF, 2**32 - 1)
 _SEEDS = (*_SMALL_SEEDS, *_POPULAR_SEEDS, *_LARGE_SEEDS)
 
-# torch.distributions.Laplace transforms uniform values from this one, just above −1, to 1.
+# torch.distributions.Laplace transforms uniform values between this one, just above −1, and 1.
 _LOWEST_UNIFORM = 2**-23 - 1
 
-# torch.randn draws 16 or more values by a vectorized method, with other values.
+# For 16 or more values, torch.randn uses a vectorized method, which gives other values for the same
+# seed.
 _VECTORIZED_SIZE = 32
 
 
@@ -133,7 +134,7 @@ def _law_of(distribution: Distribution) -> Law:
 
 
 LAWS = {name: _law_of(name) for name in get_args(Distribution)}
-"""The distributions by the name in the settings."""
+"""The laws, by the name of the distribution in the settings."""
 
 _LEGACY_GENERATOR = np.random.RandomState(0)
 

@@ -109,7 +109,7 @@ class LocalSteps:
         return float(np.array(self.counts) @ unit_rates)
 
     def every_step(self) -> Events:
-        """The events of a unit for an adversary who sees every step: each step counts as a round."""
+        """The events of a unit for an adversary who sees every step, which counts as a round."""
         rates = np.repeat(self.rates, self.counts).tolist()
         return Events.steps([np.ones(1)] * self.total, rates, self.records)
 
@@ -230,7 +230,7 @@ class Events:
         """One event a round, with these probabilities of taking part, ``(T,)``."""
         round_chances = np.asarray(chances, np.float64)
         rounds = np.flatnonzero(round_chances)
-        # A rest is a number of events, so with a rest, rounds with chance 0 count as events as well.
+        # A rest is a number of events, so with a rest, rounds of chance 0 count as events as well.
         events = np.arange(len(rounds)) if rest == 1 else rounds
         return cls._of_one_type(
             events, rounds, round_chances[rounds], rest=rest

@@ -163,7 +163,10 @@ class MinSeparation(Separated):
             yield np.sort(cohort)
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: coins whose chance is the cohort's share of rested clients, and rests."""
+        """See `Schedule.law`: coins and rests.
+
+        A coin's chance is the cohort's share of the clients that are not resting.
+        """
         sizes = self._sizes(population)
         # The clients of the last separation − 1 cohorts are resting.
         drawn_before = np.cumsum(sizes) - sizes
