@@ -67,8 +67,9 @@ def random_participations_epsilon(
     """ε of a client whose number of participations is random, in rounds the adversary knows.
 
     A client who takes part R times has √R/z-GDP. The rounds do not depend on the data, so δ(ε) is
-    the mean over R of the δ(ε) that belongs to `gaussian_epsilon`. The result is exact up to
-    tails of probability below δ/1000, which are added to δ. Adjacency: zero-out.
+    the mean over R of the δ(ε) that belongs to `gaussian_epsilon`. The result is exact, except that
+    ε counts as infinite for the largest R, of a probability of at most δ/1000 together. Adjacency:
+    zero-out.
 
     Args:
         noise_multiplier: z ≥ 0.

@@ -39,14 +39,18 @@ _GRID_DISTANCE = 5e-5  # relative distance of that grid's points
 # At lower arguments the logarithm of Mills' ratio is computed by log_ndtr instead of erfcx, which
 # overflows.
 _LOWEST_FOR_ERFCX = -5.0
-_ROUNDING = (
-    1e-12  # error of a computed ln δ, by which the target ln δ is lowered
-)
+# Error of a computed ln δ, by which the target ln δ is lowered.
+_ROUNDING = 1e-12
 # Values count as the largest one if their relative difference from it is below this.
 _AS_LARGE = 1e-6
 # A smaller excess of ln δ over its target is cut off, as brentq needs finite values.
 _LOWEST_EXCESS = -1e3
 _ROOT_ERROR = 1e-15  # relative error of a root
+_NO_ABSOLUTE_ERROR = (
+    1e-300  # roots have a relative error only; brentq does not accept 0
+)
+# Bisection from 1e140 down to this error would take 1,500 steps, and brentq may take more.
+_MAX_STEPS = 5000
 _MIN_SIZE = 1e-3  # a root nearer to 0 may have the absolute error of a root of this size
 
 
@@ -269,7 +273,12 @@ def _first_at_most(
 def _root(value: Callable[[float], float], low: float, high: float) -> float:
     """The root of a function between two places, to the precision of a float64."""
     root = scipy.optimize.brentq(
-        value, low, high, xtol=1e-300, rtol=_ROOT_ERROR, maxiter=5000
+        value,
+        low,
+        high,
+        xtol=_NO_ABSOLUTE_ERROR,
+        rtol=_ROOT_ERROR,
+        maxiter=_MAX_STEPS,
     )
     return float(root)
 

@@ -75,7 +75,7 @@ def hidden_rounds_epsilon(
 
     Events are independent, so the distributions of their privacy losses are convolved on one grid.
     If all rounds of an event have the same signal, the result is never below the exact ε, as
-    every rounding is upwards and tails outside the grids are added to δ; only the largest
+    every rounding is upwards and tails outside the grids count towards δ; only the largest
     signal is rounded to eight digits. It was at most 0.15% above the exact ε in all cases of
     docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less than
     0.5% there, either way. With δ below 10⁻¹¹ losses are composed by their moments, and the

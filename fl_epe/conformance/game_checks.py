@@ -118,6 +118,7 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
         *_games_of_other_updates(target, drawn),
     ]
     if target.canary_steps > 1:
+        # The first two vectors are for canaries that are the same in all steps.
         changing = np.array([_scaled(target, vector) for vector in drawn[2:]])
         once = np.zeros((target.steps, target.dim))
         once[0] = _scaled(target, np.eye(target.dim)[0])

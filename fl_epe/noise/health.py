@@ -49,6 +49,8 @@ _CHECKS: tuple[Callable[[NoiseSummary, float], Check], ...] = (
 # Approximate number of values that `check_noise` keeps of all releases together.
 _MAX_VALUES = 1 << 18
 
+_MAX_LISTED_ARRAYS = 5  # of an error's message
+
 RUN_LEVEL = 5e-4
 """Largest probability that correct noise of an audited run fails a check."""
 
@@ -216,7 +218,7 @@ def _check_arrays(
 ) -> None:
     """Raise an error unless the argument ``name`` has the arrays of the summary."""
     if sizes != summary.layout.num_entries:
-        names = summary.layout.names[:5]
+        names = summary.layout.names[:_MAX_LISTED_ARRAYS]
         raise_invalid(
             name,
             sizes,

@@ -49,15 +49,13 @@ PROMISE_LEVEL = 0.01
 
 _SKETCH_SIZE = 1 << 11  # number of entries of a reply that are compared
 _SEED_STREAM = 4  # index of the random stream that chooses these entries
-_COMPARED_REPLIES = (
-    256  # number of earlier replies with which each reply is compared
-)
+# Number of earlier replies with which each reply is compared.
+_COMPARED_REPLIES = 256
 _MAX_REPORTED_NODES = 10
 _MAX_REPORTED_ARRAYS = 3
 _TESTS_PER_REPLY = 4  # too little noise, too much, its distribution, copies
-_MIN_NORM = (
-    1e-30  # replaces the norm of a sketch of zeros, by which it is divided
-)
+# Replaces the norm of a sketch of zeros, by which it is divided.
+_MIN_NORM = 1e-30
 _TAIL_PROBABILITY = 0.025  # on either side of an interval
 _LAW = LAWS["gaussian"]
 

@@ -20,12 +20,10 @@ _MAX_COMPARED_ARRAYS = 256  # the largest arrays are compared with each other
 _SKETCHED_ROUNDS = 512  # number of first rounds that have a sketch
 _MARKED_COORDINATES = 16  # number of coordinates that are kept of every round
 _ROUNDS_WITH_HEADS = 4  # number of first rounds whose seeds are searched for
-_MAX_STILL = (
-    1 << 18
-)  # largest number of coordinates without noise that are tracked
-_MIN_PER_ARRAY = (
-    8  # coordinates of a small array in the sketch, unless arrays are too many
-)
+# Largest number of coordinates without noise that are tracked.
+_MAX_STILL = 1 << 18
+# Number of coordinates of a small array in the sketch, unless arrays are too many.
+_MIN_PER_ARRAY = 8
 
 # Names of the attributes of `NoiseSummary` that are saved in a checkpoint.
 _SUMS = ("amounts", "largest", "worst", "agree", "apart")

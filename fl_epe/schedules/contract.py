@@ -22,9 +22,8 @@ from fl_epe.checks import (
 )
 from fl_epe.schedules.law import ParticipationLaw
 
-_ROUNDING = (
-    1e-12  # relative rounding error of ``epochs`` that should be a whole number
-)
+# Relative rounding error of ``epochs`` that should be a whole number.
+_ROUNDING = 1e-12
 
 Cohort = Integers
 """The ids of the participants of one round."""

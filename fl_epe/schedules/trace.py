@@ -180,16 +180,19 @@ class _CodedClients(NamedTuple):
 
 
 def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
-    """The distinct ids of clients in ascending order, and the index of each row's client."""
-    if not isinstance(clients, _CodedClients):
-        is_sequence = isinstance(clients, list | tuple)
-        if is_sequence and all(type(client) is int for client in clients):
-            clients = _integers(clients)
-        return np.unique(
-            _vector("client_ids", clients, "iuU"), return_inverse=True
-        )
-    ids, places = np.unique(clients.ids, return_inverse=True)
-    return ids, places[clients.codes]
+    """The distinct ids of clients in ascending order, and the index of each row's client.
+
+    Args:
+        clients: the id of each row, as passed to `Trace`; or `_CodedClients`, which `_read` passes
+            instead to save memory.
+    """
+    if isinstance(clients, _CodedClients):
+        ids, indices = np.unique(clients.ids, return_inverse=True)
+        return ids, indices[clients.codes]
+    is_sequence = isinstance(clients, list | tuple)
+    if is_sequence and all(type(client) is int for client in clients):
+        clients = _integers(clients)
+    return np.unique(_vector("client_ids", clients, "iuU"), return_inverse=True)
 
 
 def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
