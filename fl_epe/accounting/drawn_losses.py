@@ -1,8 +1,9 @@
 """ε of secret rounds by Monte Carlo, where no theorem gives it. Noise may be correlated.
 
 Whatever a client sends, and however noise is correlated, its privacy loss is at most that of one
-pair of Gaussian mixtures (proof: docs/notes/unknown-rounds.md). Losses of that pair are drawn, and
-ε is an upper confidence bound: not exact, and wrong with a stated probability.
+pair of Gaussian mixtures, the dominating pair (proof: docs/notes/unknown-rounds.md). Losses of this
+pair are drawn, and the result is an upper confidence bound for ε: it is too low with a stated
+probability.
 
 Examples:
     >>> from fl_epe.schedules import make_schedule
@@ -30,10 +31,11 @@ from fl_epe.schedules import Events, ParticipationLaw
 from fl_epe.seeding import generator
 
 _MAX_IN_MEMORY = 8192  # number of draws that are in memory at a time
-_STREAM = 31  # of the random generator, see fl_epe.seeding
-# Likelihood ratios are rescaled before they exceed the exponential of this.
+_STREAM = 31  # index of the random stream, see fl_epe.seeding
+# Likelihood ratios are rescaled before they exceed the exponential of this number.
 _LARGEST_EXPONENT = 300.0
-# Largest score that rescaling allows for, in standard deviations above its mean.
+# The largest score for which this holds, in standard deviations above the mean with the client. A
+# float64 has room for higher ones.
 _LARGEST_SCORE = 8.0
 _ROOT_ERROR = 1e-9  # relative error of ε as a root
 
@@ -47,10 +49,11 @@ class SecretRounds:
             it, ``(T,)``.
         barred_from: for each round t, the first round s such that a client whose last
             participation is in round s or later may not take part in round t, ``(T,)``, ascending.
-        bands: the distance of rounds from which on they share no noise.
-        root: the matrix whose rows have the inner products ``signals``, ``(T, T)``, sparse.
-        signals: CᵀC/z² of the absolute values of C, whose columns are scaled to a norm of at
-            least 1, ``(T, T)``, sparse.
+        bands: rounds that are at least this number of rounds apart share no noise.
+        root: A, the transpose of |C|/z, with columns of C of a norm below 1 scaled to a norm of 1,
+            ``(T, T)``, sparse.
+        signals: A·Aᵀ, the inner products of the rounds' signals in units of the noise, ``(T, T)``,
+            sparse.
     """
 
     chances: Floats
@@ -62,7 +65,11 @@ class SecretRounds:
     def losses(
         self, draws: int, rng: np.random.Generator
     ) -> tuple[Floats, Floats]:
-        """Losses of the dominating pair, with and without the client, ``(draws,)`` each."""
+        """Draws of the losses of the dominating pair, ``(draws,)`` each.
+
+        With P for a run with the client and Q for one without, they are ln(P/Q) under P, and
+        ln(Q/P) under Q.
+        """
         with_client = np.empty(draws)
         without_client = np.empty(draws)
         for first in range(0, draws, _MAX_IN_MEMORY):
@@ -85,20 +92,20 @@ class SecretRounds:
         return present
 
     def _noise(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw scores without the client, ``(T, count)``."""
+        """Draw the scores of `log_ratios` in runs without the client, ``(T, count)``."""
         normal = rng.standard_normal((len(self.chances), count))
         return np.asarray(self.root @ normal)
 
     def log_ratios(self, scores: Floats) -> Floats:
-        """Logarithms of the likelihood ratio of a client that may have taken part, ``(draws,)``.
+        """The log-likelihood ratio ln(P/Q) of each draw, ``(draws,)``.
 
-        A forward recursion over the client's last round. The likelihood ratios of all histories
-        with the same last round are one term, as long as this round bars the client from later
-        rounds or shares noise with them. After that the term is added to ``free``.
+        It is computed by a forward recursion over rounds. ``by_last_round`` has the sum of the
+        likelihood ratios of all participation patterns with the same last round, for as long as
+        this round bars the client from later ones or shares noise with them. Then the sum is added
+        to ``free``, which starts as the ratio of no participation.
 
         Args:
-            scores: for each round, the inner product of its column of C with the released values,
-                divided by z², ``(T, draws)``.
+            scores: the released values' inner products with the rows of ``root``, ``(T, draws)``.
         """
         squares = self.signals.diagonal()
         logs = np.zeros(scores.shape[1])
@@ -108,18 +115,20 @@ class SecretRounds:
         largest_exponent += _LARGEST_SCORE * math.sqrt(squares.max())
         rounds_per_scaling = max(int(_LARGEST_EXPONENT / largest_exponent), 1)
         for t, chance in enumerate(self.chances):
-            bars = self.barred_from[t]
-            for last in list(by_last_round):
-                if last < bars and last <= t - self.bands:
-                    free = free + by_last_round.pop(last)
+            first_barring = self.barred_from[t]
+            for last_round in list(by_last_round):
+                shares_noise = last_round > t - self.bands
+                if last_round < first_barring and not shares_noise:
+                    free = free + by_last_round.pop(last_round)
             if chance == 0:
                 continue
             present = free * chance
             free = free * (1 - chance)
-            for last, ratios in by_last_round.items():
-                if last < bars:
-                    shared = math.exp(-float(self.signals[last, t]))
-                    present += ratios * (chance * shared)
+            for last_round, ratios in by_last_round.items():
+                if last_round < first_barring:
+                    # The cross term of the Gaussian density, 1 if the rounds share no noise.
+                    factor = math.exp(-float(self.signals[last_round, t]))
+                    present += ratios * (chance * factor)
                     ratios *= 1 - chance
             present *= np.exp(scores[t] - squares[t] / 2)
             by_last_round[t] = present
@@ -135,7 +144,7 @@ class SecretRounds:
 def secret_rounds(
     law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float
 ) -> SecretRounds | None:
-    """A client's rounds as a Markov chain, if they are secret and independent of other clients.
+    """A client's rounds as a Markov chain, if they are secret and independent of other clients'.
 
     Args:
         law: the law of a client's participations.
@@ -166,8 +175,8 @@ def secret_rounds(
     chances, barred_from = _chances_in_time(events, law.rounds)
     columns = np.eye(law.rounds) if strategy is None else np.abs(strategy)
     bands = bands_of(columns)
-    # The last round that may precede each round, and the last one that may precede that; -1 for
-    # none.
+    # The latest participation that may precede one in each round, and the latest one that may
+    # precede this; -1 for none.
     previous = barred_from - 1
     second_previous = np.where(previous >= 0, barred_from[previous] - 1, -1)
     distances = np.arange(law.rounds) - second_previous

@@ -32,11 +32,12 @@ ROUNDING = 1e-3
 """Relative error of a standard deviation by rounding."""
 
 PREFIX = 8
-"""Number of first values by which noise from a known seed is recognized."""
+"""Number of first values by which noise from a known seed is detected."""
 
 _ROOT2 = math.sqrt(2)
 
-# Seeds that are guessed: small numbers and years up to 2050, popular numbers, and limits of types.
+# Seeds that are tried: small numbers, which include years up to 2050, popular numbers, and limits
+# of types.
 _SMALL_SEEDS = range(2051)
 _POPULAR_SEEDS = (
     4242,
@@ -67,8 +68,8 @@ class Law:
 
     Attributes:
         name: the name in reports.
-        uses_squares: whether a scale is the root of a mean of squares, as for Gaussian noise; else
-            it is a mean of absolute values.
+        uses_squares: whether a scale is the root of a mean of squares and the law is Gaussian; else
+            a scale is √2 times a mean of absolute values, and the law is Laplace's.
     """
 
     name: str
@@ -120,7 +121,7 @@ class Law:
         return mean
 
     def _shape(self, counts: Any) -> Any:
-        """Shape parameter of the gamma distribution of a mean of ``counts`` `moment_terms`."""
+        """Shape parameter of the gamma distribution of the mean of ``counts`` `moment_terms`."""
         return np.asarray(counts) * (0.5 if self.uses_squares else 1.0)
 
 
@@ -140,7 +141,7 @@ _LEGACY_GENERATOR = np.random.RandomState(0)
 
 
 def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
-    """Yields the first values of each generator with this seed, after a text that makes it."""
+    """Yields for each generator the code that makes it with this seed, and its first values."""
     _LEGACY_GENERATOR.seed(seed)
     rng: Any
     for maker, rng in (
@@ -179,12 +180,12 @@ def known_first_values(
 
     Args:
         law: the law of the values.
-        with_torch: whether torch is loaded, so that its generators are among those tried. It is an
-            argument so that the result is cached for either case.
+        with_torch: whether torch is imported. If so, its generators are tried as well. The function
+            does not read this argument, which only separates the two cases in the cache.
 
     Returns:
-        A text for each seed and generator that says how to make it, and a tree of the absolute
-        values.
+        The code that makes each generator with each seed, and a tree of the absolute values, in
+        the same order.
     """
     texts = []
     magnitudes = []
