@@ -203,8 +203,8 @@ def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
     """
     chances = np.zeros(rounds)
     barred_from = np.arange(rounds)
-    for number in np.unique(events.events):
-        rows = events.events == number
+    for event in np.unique(events.events):
+        rows = events.events == event
         event_chances = events.chances[rows]
         event_rounds = events.rounds[rows]
         # The probability that the client is in no earlier round of the event.

@@ -234,12 +234,14 @@ def _hidden_rounds(
     """
     last = len(law.blocks) - 1
     blocks = []
-    for number, (start, end) in enumerate(law.blocks):
+    for block, (start, end) in enumerate(law.blocks):
         length = end - start
-        neighbours = min(number, 1) + min(last - number, 1)
-        revealed = (bands - 1) * neighbours
-        blocks.append(((length - revealed) // bands, revealed / length))
-    possible = [rounds for rounds, _ in blocks]
+        # Only the first and the last block have fewer than two neighbours.
+        num_neighbours = min(block, 1) + min(last - block, 1)
+        num_revealed = (bands - 1) * num_neighbours
+        num_possible = (length - num_revealed) // bands
+        blocks.append((num_possible, num_revealed / length))
+    possible = [num_possible for num_possible, _ in blocks]
     if min(possible) > 0 and max(possible) > 1:
         return blocks
     return []

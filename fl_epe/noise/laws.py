@@ -137,6 +137,7 @@ def _law_of(distribution: Distribution) -> Law:
 LAWS = {name: _law_of(name) for name in get_args(Distribution)}
 """The laws, by the name of the distribution in the settings."""
 
+# It is seeded again for each seed, because making one takes much longer.
 _LEGACY_GENERATOR = np.random.RandomState(0)
 
 

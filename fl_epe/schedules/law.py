@@ -330,8 +330,8 @@ class Events:
     def of_types(self) -> Iterator[tuple[float, Events]]:
         """The share of each type, and its events without those of other types."""
         ends = np.searchsorted(self.types, np.arange(len(self.shares) + 1))
-        for number, share in enumerate(self.shares.tolist()):
-            rows = self._rows(slice(ends[number], ends[number + 1]))
+        for index, share in enumerate(self.shares.tolist()):
+            rows = self._rows(slice(ends[index], ends[index + 1]))
             types = np.zeros_like(rows.types)
             yield (
                 share,
