@@ -28,14 +28,14 @@ from fl_epe.checks import (
 _USUAL_STEP = 1e-2  # first step of the privacy-loss grid, in nats
 _MIN_STEP = 1e-6
 _MAX_STEP = 500.0  # dp-accounting takes the exponential of the step
-_MAX_CELLS = (
-    2e5  # ε over the grid's step; convolutions then take about a second
-)
+# Largest ratio of ε to the grid's step; convolutions then take about a second.
+_MAX_CELLS = 2e5
 # The grid is fine enough if a tenth of the step changes ε by at most this share.
 _MAX_CHANGE = 1e-2
 _NO_NOISE = 1e-150  # a smaller noise counts as this much; ε is infinite with it
 _USUAL_TRUNCATION = -50.0  # dp-accounting's log_mass_truncation_bound
-# Share of δ in tails of participations; their ε counts as infinite.
+# Share of δ that the tail of the number of participations may have. In this tail ε counts as
+# infinite.
 _NEGLIGIBLE_SHARE = 1e-3
 
 
@@ -67,8 +67,9 @@ def random_participations_epsilon(
     """ε of a client whose number of participations is random, in rounds the adversary knows.
 
     A client who takes part R times has √R/z-GDP. The rounds do not depend on the data, so δ(ε) is
-    the mean over R of the δ(ε) that belongs to `gaussian_epsilon`. The result is exact up to
-    tails of probability below δ/1000, which are added to δ. Adjacency: zero-out.
+    the mean over R of the δ(ε) that belongs to `gaussian_epsilon`. The result is exact, except that
+    ε counts as infinite for the largest R, of a probability of at most δ/1000 together. Adjacency:
+    zero-out.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -76,7 +77,7 @@ def random_participations_epsilon(
         probabilities: the probabilities of 0, 1, 2, … participations, shape ``(n,)``; their sum
             is 1.
     """
-    # Probabilities of at least 0, 1, 2, … participations.
+    # Probabilities of at least 0, 1, 2, … participations, without the final 0 of `tail_sums`.
     tails = tail_sums(probabilities)[:-1]
     shifts = np.sqrt(np.arange(len(tails))) / max(noise_multiplier, _NO_NOISE)
     shifts[tails <= _NEGLIGIBLE_SHARE * delta] = math.inf
@@ -93,9 +94,9 @@ def poisson_epsilon(
 ) -> float:
     """ε of a client who takes part by secret coins, from dp-accounting's privacy-loss distribution.
 
-    The distribution is rounded up (Doroshenko et al. 2022) on a grid that is refined until ε
-    changes by less than 1%. A grid of a tenth of the step has an error of 1/25 to 1/100, so the
-    result is never below the exact ε, and above it by about 1% at most. If the ε without
+    The distribution is rounded up (Doroshenko et al. 2022), so the result is never below the exact
+    ε. Its grid is refined until ε changes by less than 1%. As a tenth of the step gives 1/25 to
+    1/100 of the error, the result is then above the exact ε by about 1% at most. If the ε without
     sampling exceeds 10⁸, the ε without sampling is returned. With δ below 10⁻¹¹ losses are
     composed by their moments, and the result is up to a third above the exact ε. Adjacency:
     add-or-remove, or replace-one.
@@ -214,10 +215,13 @@ def _epsilon_of_pmf(pmf: Any, delta: float) -> float:
     # Probabilities that an FFT computed may be slightly negative.
     probabilities = np.maximum(pmf._probs[::-1], 0.0)
     excess = pmf._infinity_mass + np.cumsum(probabilities) - delta
+    # ln E[e^−L; L ≥ l] for each loss l.
     with np.errstate(divide="ignore"):  # ln 0 = −∞
-        log_weights = np.logaddexp.accumulate(np.log(probabilities) - losses)
+        log_expectations = np.logaddexp.accumulate(
+            np.log(probabilities) - losses
+        )
     is_above = excess > 0
-    epsilons = np.log(excess[is_above]) - log_weights[is_above]
+    epsilons = np.log(excess[is_above]) - log_expectations[is_above]
     return float(np.max(epsilons, initial=0.0))
 
 

@@ -1,8 +1,9 @@
-"""ε of secret rounds by Monte Carlo, where no theorem gives it, also under correlated noise.
+"""ε of secret rounds by Monte Carlo, where no theorem gives it. Noise may be correlated.
 
 Whatever a client sends, and however noise is correlated, its privacy loss is at most that of one
-pair of Gaussian mixtures (proof: docs/notes/unknown-rounds.md). Losses of that pair are drawn, and
-ε is an upper confidence bound: not exact, and wrong with a stated probability.
+pair of Gaussian mixtures, the dominating pair (proof: docs/notes/unknown-rounds.md). Losses of this
+pair are drawn, and the result is an upper confidence bound for ε: it is too low with a stated
+probability.
 
 Examples:
     >>> from fl_epe.schedules import make_schedule
@@ -29,28 +30,30 @@ from fl_epe.checks import (
 from fl_epe.schedules import Events, ParticipationLaw
 from fl_epe.seeding import generator
 
-_MAX_IN_MEMORY = 8192  # draws that are in memory at a time
-_STREAM = 31  # of the random generator, see fl_epe.seeding
-# Likelihood ratios are rescaled before they exceed the exponential of this.
+_MAX_IN_MEMORY = 8192  # number of draws that are in memory at a time
+_STREAM = 31  # index of the random stream, see fl_epe.seeding
+# Likelihood ratios are rescaled before they exceed the exponential of this number.
 _LARGEST_EXPONENT = 300.0
-# Largest score that rescaling allows for, in standard deviations above its mean.
+# The largest score for which this holds, in standard deviations above the mean with the client. A
+# float64 has room for higher ones.
 _LARGEST_SCORE = 8.0
 _ROOT_ERROR = 1e-9  # relative error of ε as a root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SecretRounds:
-    """A client who tosses a coin in each round, unless its last participation bars it.
+    """A client who tosses a coin in each round, unless its last participation forbids it.
 
     Attributes:
-        chances: the probability of taking part in each round, for a client who is not barred,
-            ``(T,)``.
-        barred_from: for each round, the first round that bars it: a client whose last
-            participation is that round or a later one may not take part, ``(T,)``, ascending.
-        bands: the distance of rounds from which on they share no noise.
-        root: the matrix whose rows have the inner products ``signals``, ``(T, T)``, sparse.
-        signals: CᵀC/z² of the absolute values of C, whose columns are scaled to a norm of at
-            least 1, ``(T, T)``, sparse.
+        chances: the probability of taking part in each round, for a client who is not barred from
+            it, ``(T,)``.
+        barred_from: for each round t, the first round s such that a client whose last
+            participation is in round s or later may not take part in round t, ``(T,)``, ascending.
+        bands: rounds that are at least this number of rounds apart share no noise.
+        root: A, the transpose of |C|/z, with columns of C of a norm below 1 scaled to a norm of 1,
+            ``(T, T)``, sparse.
+        signals: A·Aᵀ, the inner products of the rounds' signals in units of the noise, ``(T, T)``,
+            sparse.
     """
 
     chances: Floats
@@ -62,7 +65,11 @@ class SecretRounds:
     def losses(
         self, draws: int, rng: np.random.Generator
     ) -> tuple[Floats, Floats]:
-        """Losses of the dominating pair, with and without the client, ``(draws,)`` each."""
+        """Draws of the losses of the dominating pair, ``(draws,)`` each.
+
+        With P for a run with the client and Q for one without, they are ln(P/Q) under P, and
+        ln(Q/P) under Q.
+        """
         with_client = np.empty(draws)
         without_client = np.empty(draws)
         for first in range(0, draws, _MAX_IN_MEMORY):
@@ -85,20 +92,20 @@ class SecretRounds:
         return present
 
     def _noise(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw scores without the client, ``(T, count)``."""
+        """Draw the scores of `log_ratios` in runs without the client, ``(T, count)``."""
         normal = rng.standard_normal((len(self.chances), count))
         return np.asarray(self.root @ normal)
 
     def log_ratios(self, scores: Floats) -> Floats:
-        """Logarithms of the likelihood ratio of a client that may have taken part, ``(draws,)``.
+        """The log-likelihood ratio ln(P/Q) of each draw, ``(draws,)``.
 
-        A forward recursion over the client's last round. The likelihood ratio of all histories
-        with the same last round is one term, until this round neither bars later rounds nor
-        shares noise with them. Then the term is added to ``free``.
+        It is computed by a forward recursion over rounds. ``by_last_round`` has the sum of the
+        likelihood ratios of all participation patterns with the same last round, for as long as
+        this round bars the client from later ones or shares noise with them. Then the sum is added
+        to ``free``, which starts as the ratio of no participation.
 
         Args:
-            scores: for each round, the inner product of its column with the released values,
-                over z², ``(T, draws)``.
+            scores: the released values' inner products with the rows of ``root``, ``(T, draws)``.
         """
         squares = self.signals.diagonal()
         logs = np.zeros(scores.shape[1])
@@ -108,18 +115,20 @@ class SecretRounds:
         largest_exponent += _LARGEST_SCORE * math.sqrt(squares.max())
         rounds_per_scaling = max(int(_LARGEST_EXPONENT / largest_exponent), 1)
         for t, chance in enumerate(self.chances):
-            bars = self.barred_from[t]
-            for last in list(by_last_round):
-                if last < bars and last <= t - self.bands:
-                    free = free + by_last_round.pop(last)
+            first_barring = self.barred_from[t]
+            for last_round in list(by_last_round):
+                shares_noise = last_round > t - self.bands
+                if last_round < first_barring and not shares_noise:
+                    free = free + by_last_round.pop(last_round)
             if chance == 0:
                 continue
             present = free * chance
             free = free * (1 - chance)
-            for last, ratios in by_last_round.items():
-                if last < bars:
-                    shared = math.exp(-float(self.signals[last, t]))
-                    present += ratios * (chance * shared)
+            for last_round, ratios in by_last_round.items():
+                if last_round < first_barring:
+                    # The cross term of the Gaussian density, 1 if the rounds share no noise.
+                    factor = math.exp(-float(self.signals[last_round, t]))
+                    present += ratios * (chance * factor)
                     ratios *= 1 - chance
             present *= np.exp(scores[t] - squares[t] / 2)
             by_last_round[t] = present
@@ -135,7 +144,7 @@ class SecretRounds:
 def secret_rounds(
     law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float
 ) -> SecretRounds | None:
-    """A client's rounds as a Markov chain, if they are secret and independent of other clients.
+    """A client's rounds as a Markov chain, if they are secret and independent of other clients'.
 
     Args:
         law: the law of a client's participations.
@@ -152,6 +161,7 @@ def secret_rounds(
     events = law.events
     if not (law.hidden and is_independent) or events is None:
         return None
+    # A rest is the only thing by which the events depend on each other.
     has_only_rests = (
         len(events.shares) == 1
         and events.counts is None
@@ -159,22 +169,23 @@ def secret_rounds(
         and events.most is None
         and events.exactly is None
     )
-    is_in_time = np.all(np.diff(events.rounds) > 0)
-    if not (has_only_rests and is_in_time):
+    is_chronological = np.all(np.diff(events.rounds) > 0)
+    if not (has_only_rests and is_chronological):
         return None
     chances, barred_from = _chances_in_time(events, law.rounds)
     columns = np.eye(law.rounds) if strategy is None else np.abs(strategy)
     bands = bands_of(columns)
-    # The last round that may precede each round, and the last one that may precede that; -1 for
-    # none.
+    # The latest participation that may precede one in each round, and the latest one that may
+    # precede this; -1 for none.
     previous = barred_from - 1
     second_previous = np.where(previous >= 0, barred_from[previous] - 1, -1)
     distances = np.arange(law.rounds) - second_previous
-    # The recursion over the last round knows no other round that shares noise with the next.
+    # The recursion over the last round is exact only if the round before it shares no noise with
+    # the next one.
     if np.any(distances[second_previous >= 0] < bands):
         return None
-    # A noisy count with independent noise may share the budget: a column's norm counts as at
-    # least 1.
+    # A noisy count with independent noise may share the budget, so columns of a norm below 1 are
+    # scaled to a norm of 1.
     scaled_columns = (
         columns
         / np.minimum(np.linalg.norm(columns, axis=0), 1)
@@ -192,8 +203,8 @@ def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
     """
     chances = np.zeros(rounds)
     barred_from = np.arange(rounds)
-    for number in np.unique(events.events):
-        rows = events.events == number
+    for event in np.unique(events.events):
+        rows = events.events == event
         event_chances = events.chances[rows]
         event_rounds = events.rounds[rows]
         # The probability that the client is in no earlier round of the event.
@@ -228,14 +239,14 @@ def drawn_epsilon(
         strategy: C, lower triangular, shape ``(T, T)``; ``None`` for independent noise.
         noise_multiplier: z > 0.
         delta: target δ in (0, 1).
-        draws: number of draws of each direction; with 100/δ of them the bound is a few percent
-            above the estimate.
+        draws: number of draws of each direction; with 100/δ draws the bound is a few percent above
+            the estimate.
         seed: the seed of the draws.
         confidence: probability over the draws that the bound is not below the exact ε, in
             (0, 1).
 
     Returns:
-        The bound, or ``None`` where the client's rounds do not have such a law: its coins
+        The bound; ``None`` if the client's rounds are no such chain: they are not secret, its coins
         depend on other clients or a cap, or more than two of its rounds may be within the
         strategy's bands.
 
@@ -262,12 +273,12 @@ def drawn_epsilon(
     rng = generator(seed, _STREAM)
     largest_mean = _largest_mean(delta, divergence)
     return max(
-        _largest_epsilon(losses, largest_mean)
+        _epsilon_at_mean(losses, largest_mean)
         for losses in chain.losses(draws, rng)
     )
 
 
-def _largest_epsilon(losses: Floats, largest_mean: float) -> float:
+def _epsilon_at_mean(losses: Floats, largest_mean: float) -> float:
     """The least ε at which the mean of [1 − exp(ε − loss)]₊ is at most ``largest_mean``."""
 
     def excess(epsilon: float) -> float:
@@ -284,15 +295,15 @@ def _largest_epsilon(losses: Floats, largest_mean: float) -> float:
 
 
 def _largest_mean(delta: float, divergence: float) -> float:
-    """The mean below ``delta`` from which δ has this Kullback–Leibler divergence.
+    """The largest mean of the draws that shows an expectation of at most ``delta``.
 
-    By Chernoff's bound, draws of an expectation above δ have a smaller mean with probability at
-    most exp(−draws · divergence).
+    It is the m < δ with ``KL(m ‖ δ) = divergence``. By Chernoff's bound, draws with an expectation
+    above δ have a mean of at most m with probability at most ``exp(−draws · divergence)``.
     """
 
     def surplus(mean: float) -> float:
-        of_mean = scipy.special.rel_entr(mean, delta)
-        of_rest = scipy.special.rel_entr(1 - mean, 1 - delta)
-        return float(of_mean + of_rest) - divergence
+        kl_of_success = scipy.special.rel_entr(mean, delta)
+        kl_of_failure = scipy.special.rel_entr(1 - mean, 1 - delta)
+        return float(kl_of_success + kl_of_failure) - divergence
 
     return float(scipy.optimize.brentq(surplus, 0.0, delta))

@@ -17,7 +17,7 @@ from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
 from fl_epe.checks import Floats
 from fl_epe.schedules import Events
 
-# Smaller expected scores of a round are raised to it, as their logarithms are taken.
+# Smaller expected scores are raised to this one, because `hidden_rounds_epsilon` refuses 0.
 _MIN_SIGNAL = 1e-9
 
 
@@ -31,8 +31,8 @@ def epsilon_of_signals(
     all rounds that the client may have.
 
     Args:
-        signals: a_t of each of the client's rounds if they are known, else of each round that
-            the client may have, ``(T,)``.
+        signals: a_t ≥ 0 of each of the client's rounds if they are known, ``(R,)``; else of each
+            round of the run, ``(T,)``.
         delta: target δ in (0, 1).
         events: how the client draws its rounds, if the adversary does not know them.
 

@@ -39,12 +39,14 @@ _NEGLIGIBLE_TAIL = 1e-30
 _EVENTS_BETWEEN_CUTS = 8  # events after which negligible tails are cut
 _MAX_VALUES = 20_000  # a law of more expected scores is rounded
 _ROUNDING = 2e-4  # largest relative error of that rounding
-_MAX_WORK = 4e9  # cells times rows: they take half a minute
-_MAX_DRAWN_PARTICIPATIONS = 1e8  # they take half a minute
-_PARTICIPATIONS_PER_ROUND = 150  # they take as long as a round without clients
+_MAX_WORK = 4e9  # cells times rows, which take half a minute
+_MAX_DRAWN_PARTICIPATIONS = 1e8  # which take half a minute
+# An empty round takes as long as this number of participations.
+_PARTICIPATIONS_PER_ROUND = 150
 _MAX_DRAWN_CELLS = 4_000_000  # rounds times drawn clients of `drawn_law`
 _MIN_CHANCE = 1e-12  # smaller chances of absence are rounding errors
-_ALMOST_ONE = 1 - 1e-12  # undoes rounding of quotients that are whole numbers
+# A factor before rounding up, for quotients that would be whole numbers without rounding errors.
+_ALMOST_ONE = 1 - 1e-12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,9 +137,14 @@ def expected_score_law(
 
 @functools.lru_cache(maxsize=16)
 def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
-    """The law of Σ w_t for weights that are at most 1, as bytes."""
+    """The law of Σ w_t.
+
+    Args:
+        events: how the client draws its rounds.
+        shape: the weights divided by the largest one, in bytes, which the cache can compare.
+    """
     weights = np.frombuffer(shape)
-    # Of such events, as of a trace, each type has one expected score.
+    # If all events are certain, as in a trace, all clients of a type have the same rounds.
     is_certain = np.all(events.chances == 1) and events.keep == 1
     if is_certain and events.rest == 1:
         scores = _scores_of_rows(events, weights)
@@ -274,7 +281,7 @@ def _type_law(
         return np.zeros(1), np.array([share])
     cap = events.most
     if cap is not None and cap > participations:
-        # By Chernoff's bound, a client may be too unlikely to reach the cap.
+        # The cap is ignored if a client reaches it with a negligible probability (Chernoff).
         log_tail = cap - participations - cap * math.log(cap / participations)
         if log_tail < math.log(_NEGLIGIBLE_TAIL):
             cap = None
@@ -282,7 +289,8 @@ def _type_law(
     places = np.ceil(scores / step * _ALMOST_ONE).astype(np.int64)
     largest_count = cap if events.exactly is None else events.exactly
     rows = 1 if largest_count is None else largest_count + 1
-    # Few clients have 20 participations more than expected.
+    # The lattice has cells up to a sum that few clients exceed: of 20 more participations than
+    # expected.
     cells = (participations + 20) * places.mean()
     if rows * events.rest * len(places) * cells > _MAX_WORK:
         return None
@@ -298,11 +306,11 @@ def _type_law(
 
 
 def _step(scores: Floats, chances: Floats) -> float:
-    """The distance of the lattice's points; the lattice is exact where all weights are equal."""
+    """The distance of the lattice's points: the weight itself if all positive weights are equal."""
     largest = float(scores.max())
     if scores[scores > 0].min() >= largest * _ALMOST_ONE:
         return largest
-    # Most rounds have about the mean weight; those of the end have less, by momentum.
+    # With momentum, the last rounds have less weight, and most others have about the mean weight.
     mean = float(scores @ chances / chances.sum())
     return largest / math.ceil(largest / (mean / _CELLS))
 
@@ -323,7 +331,7 @@ def _lattice_law(
     """
     # Points of the fine lattice between two of the coarse one.
     scale = int(places.max())
-    # Probabilities of clients who do not rest, by participations so far and by lattice point.
+    # Probabilities of clients who are not resting, by participations so far and by lattice point.
     free = np.zeros((rows, 1))
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()

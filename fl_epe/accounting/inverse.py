@@ -1,4 +1,4 @@
-"""The noise or the scale of a signal at which a function ε has a given value.
+"""The inverse of ε as a function of the noise, or of the scale of a signal.
 
 Examples:
     >>> from fl_epe.accounting import gaussian_epsilon
@@ -15,11 +15,11 @@ import scipy
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 
 _NOISE_ERROR = 1e-7  # relative error of the noise
-# The search for the noise's logarithm ends at twice this bound.
+# The search doubles the logarithm of the noise until it is above this bound, so it ends at ±512.
 _MAX_LOG_NOISE = 256.0
 _MIN_EPSILON = 1e-300  # a target of 0 counts as this much
 _MAX_RATIO = 1e300  # a larger ratio of ε to its target counts as this much
-_MIN_RTOL = 4 * np.finfo(float).eps  # the smallest rtol that brentq takes
+_MIN_RTOL = 4 * np.finfo(float).eps  # the smallest rtol that brentq accepts
 
 
 def noise_at(
@@ -36,7 +36,7 @@ def noise_at(
         close: relative error of the noise.
 
     Returns:
-        The noise, positive and finite; 0 if every noise is enough, infinity if none is.
+        The noise, in [e^−512, e^512]; 0 if even e^−512 is enough, infinity if e^512 is not.
     """
 
     def excess(log_noise: float) -> float:
@@ -85,7 +85,7 @@ def scale_at(
 
 
 def shift_of_epsilon(epsilon: float, delta: float) -> float:
-    """The shift at which `epsilon_of_shift` is ``epsilon``, which may be infinite."""
+    """The largest shift at which `epsilon_of_shift` is at most ``epsilon``; it may be infinite."""
     return scale_at(
         lambda shift: float(epsilon_of_shift(shift, delta)), epsilon
     )

@@ -13,7 +13,7 @@ The first is never weaker than the second. Derivation: docs/notes/unknown-rounds
 
 Examples:
     >>> from fl_epe.accounting import epsilon_two_gaussians
-    >>> round(known_expected_score_epsilon([1.0, 1.0], delta=1e-5), 3)  # equal expected_scores
+    >>> round(known_expected_score_epsilon([1.0, 1.0], delta=1e-5), 3)  # equal expected scores
     4.377
     >>> round(known_expected_score_epsilon([0.0, 2.0], delta=1e-5), 3)  # also a mean of 1
     9.675
@@ -36,14 +36,22 @@ from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _MAX_VALUES = 50_000  # more distinct expected scores are rounded up to a grid
 _GRID_DISTANCE = 5e-5  # relative distance of that grid's points
-# Below it Mills' ratio would overflow, so it is computed from log_ndtr.
+# At lower arguments the logarithm of Mills' ratio is computed by log_ndtr instead of erfcx, which
+# overflows.
 _LOWEST_FOR_ERFCX = -5.0
-_ROUNDING = 1e-12  # error of a computed ln δ; the target is lowered by it
-_AS_LARGE = 1e-6  # relative difference of values that count as the largest one
+# Error of a computed ln δ, by which the target ln δ is lowered.
+_ROUNDING = 1e-12
+# Values count as the largest one if their relative difference from it is below this.
+_AS_LARGE = 1e-6
 # A smaller excess of ln δ over its target is cut off, as brentq needs finite values.
 _LOWEST_EXCESS = -1e3
 _ROOT_ERROR = 1e-15  # relative error of a root
-_MIN_SIZE = 1e-3  # a root nearer to 0 has the absolute error of this one
+_NO_ABSOLUTE_ERROR = (
+    1e-300  # roots have a relative error only; brentq does not accept 0
+)
+# Bisection from 1e140 down to this error would take 1,500 steps, and brentq may take more.
+_MAX_STEPS = 5000
+_MIN_SIZE = 1e-3  # a root nearer to 0 may have the absolute error of a root of this size
 
 
 def known_expected_score_epsilon(
@@ -63,9 +71,9 @@ def known_expected_score_epsilon(
             equal.
 
     Returns:
-        The smallest ε ≥ 0, rounded up; infinite if expected scores above 1e140 weigh more than δ.
-        If there are more than 50,000 distinct expected scores, each is first rounded up, by at
-        most a factor of 1.00005.
+        The smallest ε ≥ 0, rounded up; infinite if the share of expected scores above 1e140 is at
+        least δ. If there are more than 50,000 distinct expected scores, each is first rounded up,
+        by at most a factor of 1.00005.
 
     Raises:
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
@@ -96,8 +104,8 @@ class _Clients:
         expected_scores: m, ascending.
         log_shares: ln of the share of all clients with each of them.
         log_zero_share: ln of the share of clients whose expected score is 0.
-        infinite_share: the share of the clients whose expected score is too large for any finite
-            ε.
+        infinite_share: the share of clients whose expected score is above 1e140, so that their ε
+            is infinite.
     """
 
     expected_scores: Floats
@@ -265,7 +273,12 @@ def _first_at_most(
 def _root(value: Callable[[float], float], low: float, high: float) -> float:
     """The root of a function between two places, to the precision of a float64."""
     root = scipy.optimize.brentq(
-        value, low, high, xtol=1e-300, rtol=_ROOT_ERROR, maxiter=5000
+        value,
+        low,
+        high,
+        xtol=_NO_ABSOLUTE_ERROR,
+        rtol=_ROOT_ERROR,
+        maxiter=_MAX_STEPS,
     )
     return float(root)
 

@@ -34,10 +34,13 @@ def strategy_bounds(
     """Every analytical ε that follows from a participation law and a strategy C of b bands.
 
     The first bound holds for an adversary who knows the client's rounds. If the rounds are secret,
-    `amplified_bounds` may follow. Columns of C that are b rounds apart share no row, so that the b
-    rows from a client's round on act as one round of independent noise. If a noisy count shares the
-    budget (`AdaptiveClip`), its noise is independent, so that the first bound uses the larger of
-    the two sensitivities. Proofs: docs/notes/correlated-noise.md.
+    `amplified_bounds` may follow. A participation affects b consecutive rows only, so
+    participations that are at least b rounds apart are like single rounds with independent noise.
+
+    A noisy count that shares the budget (`AdaptiveClip`) has independent noise, and over R
+    participations its sensitivity is √R times that of one round. The first bound uses the larger
+    one of this and the sensitivity of C, also for a run without a count. Proofs:
+    docs/notes/correlated-noise.md.
 
     Args:
         law: participation law of a client.
@@ -48,17 +51,21 @@ def strategy_bounds(
     """
     if strategy is None:
         return upper_bounds(law, noise_multiplier, delta)
-    largest = max(sensitivity(strategy, law), math.sqrt(law.limit))
+    sum_sensitivity = sensitivity(strategy, law)
+    count_sensitivity = math.sqrt(law.limit)
+    l2_sensitivity = max(sum_sensitivity, count_sensitivity)
     bound = UpperBound(
-        epsilon=gaussian_epsilon(noise_multiplier / largest, delta),
+        epsilon=gaussian_epsilon(noise_multiplier / l2_sensitivity, delta),
         rounds_known=True,
         adjacency="zero-out",
-        assumption=f"the rounds of a client add up to {largest:.3g} times one round's, by the "
-        "noise's correlation",
+        assumption="with correlated noise, a client's participations have a total sensitivity of "
+        f"{l2_sensitivity:.3g} clip norms",
     )
+    # Secret rounds change neither an ε of 0 nor an infinite one.
     if not 0 < bound.epsilon < math.inf:
         return (bound,)
     bands = bands_of(strategy)
+    # In one round a count has the sensitivity of a column of norm 1.
     z = noise_multiplier / max(_largest_column(strategy), 1.0)
     overlap = _overlap(strategy, law, bands)
     return bound, *amplified_bounds(law, z, delta, bands, overlap)
@@ -90,12 +97,19 @@ def _largest_column(strategy: Floats) -> float:
 def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
     """The largest ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` over the rounds S of a client.
 
-    The value is exact for one participation; for regular distances; if the columns of a client's
-    possible rounds are orthogonal (the separation is at least the number of bands); and for a
-    Toeplitz matrix whose entries do not increase, for which the first possible rounds are the worst
-    case. Otherwise it is an upper bound: the maximum over S of the sums of each row of ``|CᵀC|``,
-    and then the maximum over S of the sum of these (Choquette-Choo et al. 2023, "(Amplified) Banded
-    Matrix Factorization", Algorithms 3 and 4).
+    The value is exact in these cases:
+
+    - The client takes part once.
+    - All distances of its rounds are exactly the separation (``law.regular``).
+    - The columns of C of its rounds are orthogonal, as the separation is at least the number of
+      bands.
+    - C is a Toeplitz matrix whose entries do not increase. The first possible rounds are then the
+      worst case.
+
+    Otherwise it is an upper bound, ``√(max_S Σ_{s∈S} max_S' Σ_{t∈S'} |(CᵀC)_st|)``
+    (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", Algorithms 3 and 4). If
+    the law has blocks, S and S' have one round of each block. Else their rounds are at least the
+    separation apart.
 
     Args:
         strategy: C, lower triangular, shape ``(T, T)``.
@@ -116,8 +130,8 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
         )
     products = np.abs(strategy.T @ strategy)
     if law.blocks:
-        by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
-        return math.sqrt(sum(float(by_row[a:b].max()) for a, b in law.blocks))
+        row_sums = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
+        return math.sqrt(sum(float(row_sums[a:b].max()) for a, b in law.blocks))
     row_sums = _largest_sums(products, separation, limit)
     (largest_sum,) = _largest_sums(row_sums[None], separation, limit)
     return math.sqrt(float(largest_sum))
@@ -144,10 +158,13 @@ def _largest_sums(values: Floats, separation: int, limit: int) -> Floats:
     Their indices must differ by at least ``separation``. All values must be nonnegative.
     """
     count, rounds = values.shape
-    # In column t, the largest sum of entries from index t on.
+    # After i passes, column t has the largest sum of at most i entries from index t on. Columns
+    # beyond the last round stay 0.
     best = np.zeros((count, rounds + separation))
     for _ in range(limit):
+        # The entry at index t is the first one of the sum.
         best[:, :rounds] = values + best[:, separation:]
+        # The first entry may also be a later one: the maximum over columns from t on.
         best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1].copy()
     return best[:, 0]
 

@@ -30,8 +30,9 @@ class LogLaw:
         first: the smallest of the whole numbers.
         step: distance of the logarithms.
         masses: the probability of each value, from the smallest to the largest, and the value
-            times its probability, which is finite where the value overflows, shape ``(2, n)``.
-        lost: the part of E[X] in values that were left out as too large.
+            times its probability, which is finite where the value overflows, shape ``(2, n)``. If X
+            is the likelihood ratio of two distributions, these are its probabilities under both.
+        lost: the part of E[X] in values that were left out because they are too large.
     """
 
     first: int
@@ -41,12 +42,12 @@ class LogLaw:
 
     @property
     def null(self) -> Floats:
-        """The probabilities, shape ``(n,)``."""
+        """The probabilities, shape ``(n,)``; for a likelihood ratio, those without the client."""
         return np.asarray(self.masses[0])
 
     @property
     def mean(self) -> Floats:
-        """The values times their probabilities, shape ``(n,)``."""
+        """The values times their probabilities, shape ``(n,)``, whose sum is E[X] − ``lost``."""
         return np.asarray(self.masses[1])
 
     @property
@@ -69,6 +70,8 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
     """
     highest_score = -float(scipy.special.ndtri(tail))
     high = float(np.max(signals * (signals / 2 + highest_score)))
+    # The grid from −high to high has fewer than 2·_POINTS points, also after both ends are rounded
+    # outwards.
     step = 2 * high / (2 * _POINTS - 4)
     first = math.floor(-high / step)
     last = math.ceil(high / step)
@@ -148,7 +151,7 @@ def split(
         logs: logarithms of the values, increasing, shape ``(n,)``.
         masses: the probabilities of the values, and values times probabilities, ``(2, n)``.
         step: the distance of the grid's points.
-        lost: the part of E[X] in values that were left out as too large.
+        lost: the part of E[X] in values that were left out because they are too large.
     """
     places = np.floor(logs / step + _ROUNDING).astype(np.int64)
     up = _upward(np.clip(logs - places * step, 0.0, step), step)
@@ -177,9 +180,9 @@ def _upward(above: Floats, step: float) -> Floats:
 def _sum(x: LogLaw, y: LogLaw, finer: int) -> LogLaw:
     """The law of the sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
-    ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
-    alone, so all pairs at one distance are added at once. If this amount is less than a step of the
-    new grid, a pair is far apart. Far pairs are added at once for all distances.
+    ln(x + y) lies above the larger of ln x and ln y by an amount that depends only on their
+    distance, so all pairs at one distance are added at once. If this amount is less than a step of
+    the new grid, the pair is called far. Far pairs of all distances are added at once.
     """
     n = len(x.null)
     m = len(y.null)

@@ -8,7 +8,7 @@ Examples:
     >>> import numpy as np
     >>> from fl_epe.schedules import make_schedule
     >>> law = make_schedule("balls-in-bins", rounds=10, participations=1).law(100)
-    >>> round(hidden_rounds_epsilon(law.events, np.ones(10), 1e-5), 2)  # 4.38 if it is known
+    >>> round(hidden_rounds_epsilon(law.events, np.ones(10), 1e-5), 2)  # 4.38 for a known round
     2.19
 """
 
@@ -45,9 +45,9 @@ from fl_epe.schedules import Event, Events
 
 _SMALLEST_TAIL = 1e-300
 _SMALLEST_DIVISOR = 1e-300
-# Smaller signals are raised to it: a grid's memory grows with their inverse.
+# Smaller signals are raised to this one, because a grid's memory grows with their inverse.
 _MIN_SIGNAL = 1e-4
-# Above this signal of a round in a cohort, hiding the rounds does not lower ε.
+# In `fixed_size_epsilon`, secret rounds do not lower ε noticeably above this signal of a round.
 _LARGEST_SIGNAL = 15.0
 # Signals in a cell of this relative width are computed as one.
 _CELL_WIDTH = 0.01
@@ -75,13 +75,13 @@ def hidden_rounds_epsilon(
 
     Events are independent, so the distributions of their privacy losses are convolved on one grid.
     If all rounds of an event have the same signal, the result is never below the exact ε, as
-    every rounding is upwards and tails outside the grids are added to δ; only the largest
+    every rounding is upwards and tails outside the grids count towards δ; only the largest
     signal is rounded to eight digits. It was at most 0.15% above the exact ε in all cases of
     docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less than
     0.5% there, either way. With δ below 10⁻¹¹ losses are composed by their moments, and the
-    result is up to a third larger. It never exceeds ε of an adversary who knows the rounds and
-    the largest signals. Where coins of one probability decide on rounds of one signal, it is at
-    most that of `poisson_epsilon`.
+    result is up to a third larger. It is at most the ε of known rounds in which every event has
+    its largest signal. If all events are coins of one probability, on rounds of one signal, it is
+    also at most that of `poisson_epsilon`.
 
     Args:
         events: how the client draws its rounds, see `Events.independent`.
@@ -98,8 +98,8 @@ def hidden_rounds_epsilon(
     possible = signals[events.rounds]
     if not np.all(np.isfinite(possible) & (possible > 0)):
         raise_invalid("signals", signals, "positive and finite")
-    # A measured signal and its theoretical value differ by a part of about 10⁻⁹: after rounding
-    # both share a cached result.
+    # A measured signal and its theoretical value differ by a relative 10⁻⁹ or so. After rounding
+    # they are equal, and share a cached result.
     largest = float(f"{np.max(possible):.8g}")
     raised = raised_to_largest(signals, largest)
     return _cached_epsilon(events, raised.tobytes(), delta)
@@ -178,7 +178,7 @@ def partly_known_epsilon(
     known_signal: float,
     delta: float,
 ) -> float:
-    """ε of one participation in each block, whose round the adversary learns by chance.
+    """ε of one participation in each block, whose round the adversary learns with some probability.
 
     The result is never below the exact ε, as every rounding is upwards.
 
@@ -213,13 +213,14 @@ class _Loss:
         losses: the losses, ascending, ``(n,)``.
         null: their probabilities if the client did not take part, ``(n,)``.
         members: their probabilities if the client may have taken part, ``(n,)``.
-        lost: the probability of an infinite loss; with it the sum of ``members`` is 1.
+        infinity_mass: the probability of an infinite loss. Together with it, the sum of
+            ``members`` is 1.
     """
 
     losses: Floats
     null: Floats
     members: Floats
-    lost: float
+    infinity_mass: float
 
     def delta(self, epsilon: float) -> float:
         """The larger δ of both directions."""
@@ -227,7 +228,7 @@ class _Loss:
             np.minimum(epsilon - self.losses, 0.0)
         )
         added = self.null @ -np.expm1(np.minimum(epsilon + self.losses, 0.0))
-        return float(max(removed, added) + self.lost)
+        return float(max(removed, added) + self.infinity_mass)
 
 
 def _tail(delta: float, parts: int) -> float:
@@ -273,13 +274,16 @@ def _epsilon(
     """ε of a sum of losses, each with its number of terms; at most ``bound``."""
     loss, count = parts[0]
     if len(parts) > 1 or count > 1:
-        # Losses of the run with the client over the run without, and the other way round.
+        # ln(P/Q) under P, and ln(Q/P) under Q, with P the run with the client and Q that without.
         removed = [(part.losses, part.members, count) for part, count in parts]
         added = [(-part.losses, part.null, count) for part, count in parts]
         if delta < MIN_FFT_DELTA:
-            lost = sum(count * part.lost for part, count in parts)
+            infinity_mass = sum(
+                count * part.infinity_mass for part, count in parts
+            )
             epsilons = [
-                renyi_epsilon(terms, delta, lost) for terms in (removed, added)
+                renyi_epsilon(terms, delta, infinity_mass)
+                for terms in (removed, added)
             ]
             return min(bound, max(epsilons))
         high = chernoff_bound(removed, tail)
@@ -312,8 +316,8 @@ def _composed(
         math.sqrt(sum(count for _, count in parts))
     )
     step = (high - low) / (_CELLS - 2 * margin)
-    first = 0
-    finite = 1.0
+    first = 0  # the smallest sum of all terms, in steps
+    finite = 1.0  # the probability that no term is infinite
     transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
     for part, count in parts:
         law = split(part.losses, np.array([part.null, part.members]), step)
@@ -325,7 +329,7 @@ def _composed(
                 np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
             )
         first += count * law.first
-        finite *= (1 - part.lost) ** count
+        finite *= (1 - part.infinity_mass) ** count
     start = math.floor(low / step) - margin
     masses = np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1)
     null, members = np.maximum(masses, 0.0)
@@ -428,7 +432,10 @@ def _event_loss(loss: _Loss, chance: float) -> _Loss:
     losses = np.logaddexp(math.log1p(-chance), math.log(chance) + loss.losses)
     members = (1 - chance) * loss.null + chance * loss.members
     return _Loss(
-        np.asarray(losses, np.float64), loss.null, members, chance * loss.lost
+        np.asarray(losses, np.float64),
+        loss.null,
+        members,
+        chance * loss.infinity_mass,
     )
 
 
@@ -472,8 +479,8 @@ def _loss_of_cells(
     upper = np.clip(upper, 0.0, null)
     null_at_edges = np.append(null - upper, 0.0) + np.append(0.0, upper)
     members_at_edges = null_at_edges * np.exp(logs)
-    lost = max(1 - float(members_at_edges.sum()), 0.0) + 2 * tail
-    return _Loss(logs, null_at_edges, members_at_edges, lost)
+    infinity_mass = max(1 - float(members_at_edges.sum()), 0.0) + 2 * tail
+    return _Loss(logs, null_at_edges, members_at_edges, infinity_mass)
 
 
 def _cohort_loss(rate: float, signal: float, tail: float) -> _Loss:
@@ -502,7 +509,7 @@ def _cohort_loss(rate: float, signal: float, tail: float) -> _Loss:
     members_above = rate * _masses(above - signal) + another_above
     null_below = rate * _masses(below) + absent * members_below
     null_above = rate * _masses(above) + another_above
-    # The remaining probability has a loss of 0.
+    # In the cell between the two halves, the remaining probability has a loss of 0.
     atom = max(1 - float(members_below.sum() + members_above.sum()), 0.0)
     return _loss_of_cells(
         np.concatenate([logs_below, logs_above]),
@@ -520,12 +527,18 @@ def _masses(edges: Floats) -> Floats:
 
 
 def _revealed_choice(loss: _Loss, alternative: _Loss, chance: float) -> _Loss:
-    """``loss`` with probability ``chance``, else ``alternative``; the adversary learns which."""
+    """``loss`` with probability ``chance``, else ``alternative``.
+
+    The adversary learns which of the two it is.
+    """
     losses = np.concatenate([loss.losses, alternative.losses])
     null = np.concatenate([chance * loss.null, (1 - chance) * alternative.null])
     members = np.concatenate(
         [chance * loss.members, (1 - chance) * alternative.members]
     )
-    lost = chance * loss.lost + (1 - chance) * alternative.lost
+    infinity_mass = chance * loss.infinity_mass
+    infinity_mass += (1 - chance) * alternative.infinity_mass
     ascending = np.argsort(losses)
-    return _Loss(losses[ascending], null[ascending], members[ascending], lost)
+    return _Loss(
+        losses[ascending], null[ascending], members[ascending], infinity_mass
+    )

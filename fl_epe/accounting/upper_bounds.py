@@ -149,11 +149,11 @@ def amplified_bounds(
       binomial number of the unit's records, which gives a mixture of Gaussians (Ganesh 2024,
       "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians
       Mechanisms"). All steps are composed.
-    - Independent events are known whose privacy loss is at least as large (``law.dominating``).
-      These events are composed.
+    - The law has independent events whose privacy loss is at least that of the client's
+      (``law.dominating``). These events are composed.
     - The client has one uniform round in each block (Chua et al. 2024, "Balls-and-Bins Sampling for
-      DP-SGD"). With correlated noise the adversary is assumed to know the round's remainder
-      modulo ``bands``, and the round itself if its noise reaches another block.
+      DP-SGD"). With correlated noise the adversary is assumed to know the remainder of the round's
+      index modulo ``bands``, and the round itself if it shares noise with another block.
 
     Args:
         law: the law of a client's participations.
@@ -166,8 +166,8 @@ def amplified_bounds(
     coins = law.coins
     # A cap would make the coins depend on each other, which matters with correlated noise only.
     has_no_cap = coins is not None and law.limit >= coins.rounds
-    shares_no_noise = bands == 1 or (law.separation >= bands and has_no_cap)
-    if coins is not None and coins.rate < 1 and shares_no_noise:
+    is_separated = bands == 1 or (law.separation >= bands and has_no_cap)
+    if coins is not None and coins.rate < 1 and is_separated:
         words = f"takes part by coins that the adversary does not see{coins.condition}"
         if bands > 1:
             words += f", in rounds at least as far apart as the strategy's bands, {bands}"
@@ -226,20 +226,22 @@ def amplified_bounds(
 def _hidden_rounds(
     law: ParticipationLaw, bands: int
 ) -> list[tuple[int, float]]:
-    """For each block, the number of rounds that remain possible, and P[the round is learnt].
+    """The arguments ``blocks`` of `partly_known_epsilon`.
 
     The adversary learns a round whose column shares rows with a column of a neighbouring block, and
-    the remainder of every other round modulo ``bands``. The list is empty if some block has no
-    possible round, or no block has two.
+    the remainder of every other round's index modulo ``bands``. The list is empty if some block has
+    no possible round, or no block has two or more.
     """
     last = len(law.blocks) - 1
     blocks = []
-    for number, (start, end) in enumerate(law.blocks):
+    for block, (start, end) in enumerate(law.blocks):
         length = end - start
-        neighbours = min(number, 1) + min(last - number, 1)
-        revealed = (bands - 1) * neighbours
-        blocks.append(((length - revealed) // bands, revealed / length))
-    possible = [rounds for rounds, _ in blocks]
+        # Only the first and the last block have fewer than two neighbours.
+        num_neighbours = min(block, 1) + min(last - block, 1)
+        num_revealed = (bands - 1) * num_neighbours
+        num_possible = (length - num_revealed) // bands
+        blocks.append((num_possible, num_revealed / length))
+    possible = [num_possible for num_possible, _ in blocks]
     if min(possible) > 0 and max(possible) > 1:
         return blocks
     return []
@@ -249,7 +251,7 @@ def tightest(bounds: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
     """The bound with the smallest ε.
 
     Args:
-        bounds: the bounds, such as `upper_bounds`; one of them holds for known rounds.
+        bounds: the bounds, such as `upper_bounds`; at least one of them holds for known rounds.
         rounds_known: whether the adversary knows the client's rounds. A bound for known rounds
             holds for unknown rounds as well.
     """

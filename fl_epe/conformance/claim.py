@@ -32,10 +32,11 @@ from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
-# The values of ε in a profile.
+# The values of ε in a profile that is a curve.
 _GRID = np.linspace(0.0, 12.0, 61)
 
-# The detectable ε is searched over fractions of the claimed noise: powers of the first number.
+# The detectable ε is searched over fractions of the claimed noise: powers of the first number, with
+# exponents below the second.
 _NOISE_RATIO = 0.9
 _MAX_POWER = 40
 
@@ -43,7 +44,7 @@ _MAX_POWER = 40
 _FINE_INTERVAL = 1e-3
 _COARSE_INTERVAL = 1e-2
 
-# The largest exponent of a float.
+# Larger values of ε count as this one, because their exponential is no finite float.
 _MAX_EXPONENT = 700.0
 
 # Each of the two error rates is low enough with this probability, so both are in 4 of 5 runs.
@@ -115,7 +116,7 @@ class Profile:
                 deltas = -np.expm1((epsilons - epsilon) / 2)
         else:
             z = noise_ratio * target.multiplier
-            # A claimed ε may be larger than that of the noise multiplier.
+            # With the claimed noise, ε is the claimed one, which may exceed that of theory.
             if noise_ratio < 1:
                 epsilon = poisson_epsilon(z, rate, steps, target.delta)
             if rate == 1:
@@ -154,7 +155,10 @@ class Profile:
         return np.asarray(lowest.clip(0, 1))
 
     def epsilon(self, fpr: float, fnr: float, delta: float) -> float:
-        """ε that the error rates prove; for a Gaussian claim, the ε of a Gaussian mechanism."""
+        """ε that the error rates prove.
+
+        For a Gaussian claim it is at least the ε of a Gaussian mechanism with these error rates.
+        """
         epsilon = float(
             error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), delta)
         )

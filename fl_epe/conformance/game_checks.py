@@ -20,7 +20,7 @@ from fl_epe.conformance.statistics import (
     RATIO,
     VALUES,
     Score,
-    fitted,
+    fitted_statistics,
 )
 from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, severity_of
@@ -36,11 +36,12 @@ _LONG = 100.0
 
 # Largest number of thresholds that are tried for a statistic.
 _MAX_THRESHOLDS = 120
-# A claim that is violated with certainty is off by at least this ratio of the claimed to the true
-# ε, so that the violation does not count as negligible.
+# The largest ratio of the claimed to the proved ε that a violation is reported with. `severity_of`
+# then does not call a violation negligible that is statistically significant.
 _MAX_RATIO_OF_VIOLATION = 0.98
 # With a larger share of the claimed noise, too little noise is not the cause of a violation.
 _MIN_NOISE_SHARE = 0.9
+# Number of standard errors that are subtracted from the measured shift of a mean.
 _STANDARD_ERRORS = 4.0
 # A release with at most this number of distinct values counts as a category.
 _MAX_CATEGORIES = 100
@@ -117,6 +118,7 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
         *_games_of_other_updates(target, drawn),
     ]
     if target.canary_steps > 1:
+        # The first two vectors are for canaries that are the same in all steps.
         changing = np.array([_scaled(target, vector) for vector in drawn[2:]])
         once = np.zeros((target.steps, target.dim))
         once[0] = _scaled(target, np.eye(target.dim)[0])
@@ -124,7 +126,7 @@ def games_of(target: Target, quiet_entry: int, seed: int) -> list[Game]:
             Game("another in each step", _in_steps(target, changing), rows),
             Game("in one step", once, rows),
         ]
-    # Of equal games the last is used, so that it has the place of the first among the others.
+    # Of games that differ only in their names, the first is played, in the place of the last.
     unique: dict[bytes, Game] = {}
     for game in reversed(candidates):
         unique[game.canary.tobytes() + game.other_updates.tobytes()] = game
@@ -153,7 +155,7 @@ def _games_of_canaries(
 
 
 def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
-    """Games in which the other updates are designed for the canary."""
+    """Games whose other updates are chosen for the canary."""
     rows = target.rows
     first = np.eye(target.dim)[0]
     ones = np.ones(target.dim)
@@ -186,14 +188,14 @@ def _games_of_other_updates(target: Target, drawn: Floats) -> Iterator[Game]:
 
 
 def _norm(target: Target, clip_norms: float) -> float:
-    """The norm of an update of ``clip_norms`` clip norms, or of 1 if inputs are clipped."""
+    """The norm of an update of this many clip norms, or of one if inputs are clipped."""
     return target.clip_norm * (1.0 if target.has_clipped_inputs else clip_norms)
 
 
 def _scaled(
     target: Target, vector: Floats, clip_norms: float = _LONG
 ) -> Floats:
-    """A vector in this direction, whose length is given by `_norm`."""
+    """The vector with the length `_norm`, in ``target.norm``."""
     norm = _norm(target, clip_norms)
     return np.asarray(vector * (norm / np.linalg.norm(vector, target.order)))
 
@@ -248,9 +250,7 @@ def judge_game(
         return Check(name, "unknown", claim, measured, "no run to compare")
     if not (np.isfinite(present).all() and np.isfinite(absent).all()):
         measured = "NaN or infinity was released"
-        why = (
-            "what is not a number may tell who took part, and ends the training"
-        )
+        why = "NaN or infinity may show who took part, and ends the training"
         return Check(name, "failed", claim, measured, why, "theoretical")
     return _tested(name, target, game, level, present, absent)
 
@@ -338,8 +338,9 @@ def _likely_mistake(
     sensitivity = target.claimed_sensitivity
     if statistic != DIGITS and size - error > sensitivity:
         return (
-            f"the canary moves the release by {size:.3g}, the claim is of {sensitivity:.3g}:"
-            " clipping does not bound it, or weights or sensitivity are others"
+            f"the canary moves the release by {size:.3g}, and the claimed sensitivity is"
+            f" {sensitivity:.3g}: updates are not clipped, or weights or the sensitivity are not"
+            " those of the claim"
         )
     needed = target.noise_std(sensitivity)
     spread = float(std.min())
@@ -411,12 +412,12 @@ def _selected(
     """The statistic that violates the claim most, fitted and selected on half of the runs."""
     quarter = target.trials // 4
     half = target.trials // 2
-    statistics = fitted(
+    statistics = fitted_statistics(
         present[:quarter],
         absent[:quarter],
         target.observed_steps(game.canary),
         target.arrays,
-        categories=target.categories,
+        releases_categories=target.categories,
     )
     choices = [
         _best_threshold(
@@ -440,15 +441,17 @@ def _best_threshold(
     profile: Profile,
     level: float,
 ) -> _Choice:
+    """The threshold of a statistic at which the error rates violate the claim most."""
     members = np.sort(score(present))
     nonmembers = np.sort(score(absent))
     values = np.unique(np.concatenate([members, nonmembers]))
     if len(values) > _MAX_THRESHOLDS:
-        # A subset of the values, which is dense in both tails.
+        # A subset of the values, which is dense in both tails. Ranks count from either end.
         ranks = np.geomspace(1, len(values) / 2, _MAX_THRESHOLDS // 2)
-        steps = ranks.astype(int)
-        indices = np.unique(np.concatenate([steps - 1, len(values) - steps]))
+        ranks = ranks.astype(int)
+        indices = np.unique(np.concatenate([ranks - 1, len(values) - ranks]))
         values = values[indices]
+    # Between neighbouring values, and at the largest one.
     thresholds = np.append(values[:-1] + np.diff(values) / 2, values[-1:])
     false_alarms = len(nonmembers) - np.searchsorted(nonmembers, thresholds)
     misses = np.searchsorted(members, thresholds)

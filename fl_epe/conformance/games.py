@@ -156,10 +156,10 @@ def play_game(
         wanted = "> 0, with some entry of the canary that is not 0"
         raise_invalid("norm", 0.0, wanted)
 
-    def step(is_present: bool, number: int) -> tuple[Floats, Floats]:
+    def step(is_present: bool, index: int) -> tuple[Floats, Floats]:
         """The release of one step of one world, and the canary's update in this step."""
-        update = _vector("canary", _at_step(canary, number))
-        rows = _rows(_at_step(others, number), update.size)
+        update = _vector("canary", _at_step(canary, index))
+        rows = _rows(_at_step(others, index), update.size)
         if sampling_rate == 1 or sampling.random() < sampling_rate:
             rows = world(is_present, adjacency, update, rows)
         released = _vector(
@@ -173,7 +173,7 @@ def play_game(
     takes_part = order < observations
     scores = np.empty(takes_part.size)
     for i, is_present in enumerate(takes_part):
-        # With two runs, a run begins with the first observation of a world.
+        # With two runs, the order is not random, and each world is one run.
         if not two_runs or i in (0, observations):
             mechanism.reset()
         pairs = [step(bool(is_present), i * steps + s) for s in range(steps)]
@@ -261,7 +261,7 @@ def world(
 
 
 def _at_step(values: ByStep, step: int) -> ArrayLike:
-    """The values of a step, counted through all observations."""
+    """The values of a step; steps are counted through all observations."""
     return values(step) if callable(values) else values
 
 

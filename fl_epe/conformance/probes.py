@@ -28,9 +28,10 @@ _INPUT_STREAM = 4
 _UPDATE_STREAM = 9
 # Number of streams of random numbers on which a change must not depend.
 _STREAMS = 20
-# Number of runs of a world that seems to have no noise; at least as many measure noise.
+# Number of runs by which a world is tested for having no noise. Noise is measured in at least this
+# number of runs.
 _RUNS = 400
-# Largest number of runs of a world whose noise is measured.
+# Largest number of runs in which noise is measured.
 _MAX_RUNS = 4000
 # Number of copies of each update whose sum is compared with its noise, which is then small.
 _REPETITIONS = 20
@@ -45,6 +46,7 @@ _NOISE_STDS = 15.0
 _LONG = 100.0
 _SHORT = 0.999
 _UNEVEN = 0.7236
+# The number of standard errors up to which measured noise may be wrong.
 _STANDARD_ERRORS = 6.0
 # The number of runs for each entry that an estimate of the noise's covariance needs.
 _RUNS_PER_ENTRY = 10
@@ -67,7 +69,8 @@ _ZERO_UPDATE = "zero update"
 def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
     """The distance between the releases of two inputs, and whether the noise cancelled.
 
-    The distance is in the claim's norm. It is NaN if a release has entries that are not finite,
+    The distance is in the claim's norm. If the noise did not cancel, it is the smallest distance
+    over several streams of random numbers. It is NaN if a release has entries that are not finite,
     and infinite if the releases have different shapes.
     """
     releases = [
@@ -237,7 +240,7 @@ def _without_noise(
     """
 
     def differs(updates: Any, release: Floats) -> Iterator[bool]:
-        """Whether each of some runs releases something else."""
+        """Yields for each of several runs whether its release differs from ``release``."""
         for stream in range(1, 1 + _RUNS):
             other_release = _release(target, updates, seed, stream)
             yield bool(np.any(other_release != release))
@@ -374,7 +377,7 @@ def _check_of_change(
     with_noise = f"{measured}, noise included" if slack else measured
     if size <= allowed * (1 + _ROUNDING) + slack:
         return Check(name, "passed", claim, with_noise)
-    # The ratio of the change to the claim is within these bounds.
+    # The ratio of the change to the allowed change, in units of the noise, is within these bounds.
     lowest = size / allowed
     highest = lowest
     if not slack:
@@ -388,10 +391,10 @@ def _check_of_change(
         severity = severity_of(1 / highest)
         return Check(name, "failed", claim, with_noise, why, severity)
     if highest <= 1 + _ROUNDING:
-        measured += ", and noise is as much larger"
+        measured += ", and the noise is larger in proportion"
         return Check(name, "passed", claim, measured)
     why = (
-        "so few releases do not tell whether the noise is as much larger: "
+        "so few releases do not tell whether the noise is larger in proportion: "
         "games are played instead"
     )
     return Check(name, "unknown", claim, measured, why)
@@ -432,6 +435,7 @@ def _ratio_in_noise(
     if target.norm == "l2":
         whitened = _whitened(changes, releases) * needed
         lowest = min(lowest, whitened * (1 - error))
+        # If a matrix has mixed the noise, entries alone say little, and the lower bound decides.
         if whitened * (1 + error) < highest:
             highest = lowest
     return (
@@ -441,7 +445,9 @@ def _ratio_in_noise(
 
 
 def _whitened(changes: Floats, releases: Floats) -> float:
-    """The length of a change in units of noise that a matrix may have mixed; else infinite.
+    """The length of a change in units of noise that a matrix may have mixed.
+
+    It is infinite if the runs are too few, or if the change has a component without noise.
 
     Args:
         changes: the change of each entry, shape (d,).
@@ -465,9 +471,10 @@ def _whitened(changes: Floats, releases: Floats) -> float:
 def sensitivity(
     target: Target, games: list[Game], level: float, seed: int
 ) -> tuple[float, Check]:
-    """The largest change over the games with as many other updates as usual, and its check.
+    """The largest change of a release by a game's canary, and the check of the sensitivity.
 
-    The change is 0 if noise does not cancel.
+    Only games with as many other updates as ``target.rows`` count. The change is 0 if noise does
+    not cancel.
     """
     largest = 0.0
     worst: Pair | None = None
@@ -559,6 +566,7 @@ def _random_changes(target: Target, seed: int) -> Floats | None:
         return None
     length = _SHORT * target.clip_norm
     canary = np.full((1, target.dim), length / target.dim ** (1 / target.order))
+    # One of the zeros is the absent record's, which `worlds` adds.
     present, absent = Game("", canary, target.zeros[1:]).worlds(target)
     changes = None
     # A few runs are enough for most targets, which do not round at random.

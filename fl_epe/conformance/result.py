@@ -73,7 +73,7 @@ class ConformanceResult:
 
     @property
     def ranked(self) -> list[Check]:
-        """The checks, the most severe failures first, then what is unknown, then what passed."""
+        """The checks: the most severe failures first, then those not handled, unknown, passed."""
         ranks = [*get_args(Severity), "not handled", "unknown", "passed"]
         return sorted(
             self.checks,

@@ -23,7 +23,7 @@ from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise, severity_of
 from fl_epe.seeding import generator
 
-# Each kind of check has a share of the level.
+# The share of the level of each kind of check.
 _GAMES = 0.7
 _NOISE = 0.2
 _CLIP_RULE = 0.05
@@ -37,7 +37,7 @@ _NOISE_STREAM = 6
 _CLIP_STREAM = 7
 _TRIAL_STREAM = 8
 
-# Number of runs that release noise alone.
+# Largest number of runs that release noise alone, and number of such runs per trial of a game.
 _MAX_NOISE_RUNS = 16_000
 _NOISE_RUNS_PER_TRIAL = 4
 # Largest number of calls whose noise is compared with that of every other call.
@@ -47,8 +47,8 @@ _MAX_SCALE_RATIO = 1.1
 # The theoretical ε may exceed the claimed one by this factor, which is rounding.
 _ROUNDING_OF_CLAIM = 1.001
 
-# The checks of noise whose result is used if all calls are one release. Of the other checks, the
-# result is used if each call is a release.
+# `check_noise` runs twice: with the noise of all calls as that of one release, and with each call
+# as a release. These checks are used from the first result, and all others from the second.
 _OF_ALL_CALLS = (
     "scale",
     "scale by array",
@@ -57,7 +57,7 @@ _OF_ALL_CALLS = (
     "grid",
     "values used once",
 )
-# Number of runs, and of their steps, in which the clip norm should approach its quantile.
+# Number of runs in which the clip norm should approach its quantile, and number of steps of each.
 _CLIP_RUNS = 20
 _CLIP_STEPS = 20
 
@@ -82,7 +82,8 @@ def conform(
             its noise.
 
     Raises:
-        ValueError: if an argument is out of range, or the target fails with ordinary updates.
+        ValueError: if an argument is out of range, or the target fails with ordinary updates or
+            with zeros.
     """
     if trials is not None:
         target = dataclasses.replace(target, trials=trials)
@@ -176,12 +177,12 @@ def _check_target(target: Target, seed: int) -> None:
             target.restart()
             released = target(updates.copy(), generator(seed, _TRIAL_STREAM))
         except Exception as error:
-            wanted = f"Expected a target that releases something of {updates.shape} {name}"
+            wanted = f"Expected a target that handles {updates.shape} {name}"
             raise ValueError(f"{wanted}, got {describe(error)}.") from error
         has_one_category = not target.categories or released.size == 1
         if not (has_one_category and np.isfinite(released).all()):
             raise ValueError(
-                f"Expected finite numbers or one category of {name}, got {released}."
+                f"Expected finite numbers or one category for {name}, got {released}."
             )
 
 
@@ -234,10 +235,10 @@ def _noise_checks(
         yield from _law_checks(target, rows, std, level)
         return
     claim = f"the noise is {target.noise}"
-    measured = "releases of zeros are not the noise"
+    measured = "releases of zeros are not noise alone"
     why = (
-        "what is released is not a sum and its noise alone, as after rounding or averaging"
-        " over steps, or noise does not cancel: games are played instead"
+        "what is released is not a sum plus its noise, as after rounding or averaging over steps,"
+        " or noise does not cancel: games are played instead"
     )
     yield Check("noise: law", "unknown", claim, measured, why)
 
@@ -333,5 +334,8 @@ def _clip_rule(
     measured = f"went away from it in {diverged} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
     if scipy.stats.binom.sf(diverged - 1, _CLIP_RUNS, 0.5) > level:
         return Check(name, "passed", claim, measured)
-    why = "no leak, as noise follows the clip norm, but training drowns in noise or stands still"
+    why = (
+        "no leak, as noise is proportional to the clip norm, but training gets too much noise, or"
+        " its updates are clipped to almost nothing"
+    )
     return Check(name, "failed", claim, measured, why, "theoretical")

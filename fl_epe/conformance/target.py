@@ -95,7 +95,8 @@ class Target:
         sensitivity: the largest claimed change of a step's release between neighbours, in the
             norm of updates; by default the clip norm, or twice that for "substitute".
         steps: the number of steps of a run; ε is for all steps together.
-        participations: the number of these steps in which a record may be; by default all.
+        participations: the largest number of these steps in which a record takes part; by default
+            all.
         sampling_rate: the probability that a record is in a step.
         draws_batches: whether the mechanism samples the updates itself. If its caller does, the
             suite samples them. It must be set if the sampling rate is below 1.

@@ -1,7 +1,7 @@
 """The clip norm of every round: fixed, or a quantile of the update norms.
 
-The quantile is that of Algorithm 1 of Andrew et al. (2021), "Differentially Private Learning with
-Adaptive Clipping", with votes of ±1/2.
+The quantile is estimated as in Algorithm 1 of Andrew et al. (2021), "Differentially Private
+Learning with Adaptive Clipping", with votes of ±1/2.
 
 Examples:
     >>> rule = FixedClip(1.0)
@@ -69,7 +69,7 @@ class AdaptiveClip:
         quantile: the share of updates that should not be clipped.
         rate: the step size of the geometric update.
         count_std: the standard deviation of the noise on the count; 0 for no noise.
-        voters: the expected number of clients that vote in a round.
+        voters: the expected number of clients that vote in a round, > 0.
     """
 
     initial_norm: float
@@ -97,7 +97,14 @@ class AdaptiveClip:
         voted: float,
         rng: np.random.Generator,
     ) -> float:
-        """The clip norm of the next round, given the numbers of unclipped updates and votes."""
+        """The clip norm of the next round.
+
+        Args:
+            clip_norm: the clip norm of this round.
+            unclipped: the number of votes for updates that were not clipped.
+            voted: the number of all votes.
+            rng: the generator of the noise on the count.
+        """
         noisy_sum = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
         noisy_share = noisy_sum / self.voters + 0.5
         return clip_norm * math.exp(-self.rate * (noisy_share - self.quantile))

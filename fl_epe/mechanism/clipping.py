@@ -23,7 +23,7 @@ _GRID_BITS = 32  # see docs/notes/clipped-sum.md
 # Rounding of the scale and of the products could lift a norm by a few parts in 10^16.
 _SCALE_MARGIN = 1 - 2.0**-50
 BLOCK = 1 << 15
-"""Values that are worked on at once."""
+"""Number of entries that are processed at a time."""
 
 
 def blocks(dim: int) -> Iterator[slice]:
@@ -37,7 +37,7 @@ def norm(
 ) -> float:
     """Euclidean norm of ``vector``, or of ``vector − share · less``, shape ``(dim,)``.
 
-    Accumulated in float64; infinite or NaN if an entry is.
+    The sum of squares is computed in float64. The norm is infinite or NaN if an entry is.
     """
     flat = np.ravel(vector)
     square = 0.0
@@ -53,7 +53,7 @@ class ClippedSum:
     """A sum of clipped updates that is exact, so that their order does not matter.
 
     Updates whose norm exceeds the clip norm are scaled down to it. Entries are then rounded towards
-    zero to a grid of about ``clip_norm / 2^32``, so that a sum of up to 2^20 updates is exact in
+    zero on a grid of about ``clip_norm / 2^32``, so that a sum of up to 2^20 updates is exact in
     float64.
 
     Args:

@@ -30,8 +30,8 @@ _EPSILON = 1e-3  # the term that is added to the root of the second moment
 class ServerSGD:
     """SGD with momentum: ``v = momentum * v + mean``, ``theta = theta + learning_rate * v``.
 
-    The mean of the clients' updates (local minus global model) is a descent direction, so it is
-    added.
+    Here ``mean`` is the mean of the clients' updates (local minus global model). It is a descent
+    direction, so it is added.
 
     Attributes:
         learning_rate: the learning rate, > 0.
@@ -53,7 +53,13 @@ class ServerSGD:
     def update(
         self, state: NamedArrays, mean: Floats, t: int
     ) -> tuple[NamedArrays, Floats]:
-        """The next state, and the step to add to the model, in round t from 0."""
+        """The next state, and the step to add to the model, both in float64.
+
+        Args:
+            state: the state before the round.
+            mean: the mean update of the round, shape ``(dim,)``.
+            t: the index of the round, from 0.
+        """
         velocity = np.float64(self.momentum) * state["velocity"]
         velocity += mean
         return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
@@ -107,13 +113,20 @@ class ServerAdam:
     def update(
         self, state: NamedArrays, mean: Floats, t: int
     ) -> tuple[NamedArrays, Floats]:
-        """The next state, and the step to add to the model, in round t from 0."""
-        # An array, so that powers are those of NumPy.
-        updates = np.array([t + 1.0])
+        """The next state, and the step to add to the model, both in float64.
+
+        Args:
+            state: the state before the round.
+            mean: the mean update of the round, shape ``(dim,)``.
+            t: the index of the round, from 0.
+        """
+        # In an array, so that NumPy computes the powers below. Python's powers differ in the last
+        # bit for some t, and the same run would have other results.
+        num_updates = np.array([t + 1.0])
         first = _BETA1 * state["first"] + (1 - _BETA1) * mean
         second = _BETA2 * state["second"] + (1 - _BETA2) * np.square(mean)
-        direction = first / (1 - _BETA1**updates)
-        scale = np.sqrt(second / (1 - _BETA2**updates)) + _EPSILON
+        direction = first / (1 - _BETA1**num_updates)
+        scale = np.sqrt(second / (1 - _BETA2**num_updates)) + _EPSILON
         state = {"first": first, "second": second}
         return state, self.learning_rate * direction / scale
 
@@ -130,7 +143,7 @@ def advance(
     t: int,
     step: Floats | None,
 ) -> tuple[NamedArrays, Floats32]:
-    """The next state and model, computed block by block.
+    """The next state and model, computed block by block in float64 and stored in float32.
 
     Args:
         optimizer: the server optimizer.
@@ -138,16 +151,19 @@ def advance(
         theta: the model, shape ``(dim,)``.
         mean: the mean update of the round, shape ``(dim,)``.
         t: the index of the round, from 0.
-        step: if not ``None``, an array into which the step of the model is written, ``(dim,)``.
+        step: if not ``None``, an array into which the optimizer's step is written, ``(dim,)``, in
+            float64.
     """
     next_theta = np.empty_like(theta)
     next_state = {name: np.empty_like(values) for name, values in state.items()}
     for block in blocks(len(theta)):
         block_state = {name: values[block] for name, values in state.items()}
-        new_block_state, update = optimizer.update(block_state, mean[block], t)
-        next_theta[block] = update + theta[block]
+        new_block_state, block_step = optimizer.update(
+            block_state, mean[block], t
+        )
+        next_theta[block] = block_step + theta[block]
         if step is not None:
-            step[block] = update
+            step[block] = block_step
         for name, values in new_block_state.items():
             next_state[name][block] = values
     return next_state, next_theta

@@ -1,9 +1,10 @@
 """Strategy matrices of correlated noise, which cancels a part of the noise of earlier rounds.
 
 A matrix mechanism releases ``X + C⁻¹Z``: the rounds' sums with correlated noise, where Z is
-fresh noise and C, the strategy, is lower triangular (Denisov et al. 2022). The contribution of
-a client in its rounds S has the sensitivity ``‖C·1_S‖``. All strategies here have columns of
-norm at most 1, so one participation has the same privacy cost as with independent noise.
+fresh noise and C, the strategy, is lower triangular (Denisov et al. 2022). A client who takes part
+in the rounds S has the sensitivity ``√(Σ_{s,t∈S} |(CᵀC)_st|)``, which is ``‖C·1_S‖`` if no entry of
+CᵀC is negative. All strategies here have columns of norm at most 1, so one participation has at
+most the privacy cost that it has with independent noise.
 
 Noise is computed round by round from a few vectors of earlier rounds (`Banded`), or from a few
 decaying sums of them (`BufferedToeplitz`).

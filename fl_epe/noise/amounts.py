@@ -18,8 +18,9 @@ from fl_epe.wording import counted
 _HALF_OF_NOISE = 0.5
 # Replaces an infinite scale, for which no probability can be computed.
 _MAX_SCALE = 1e3
-# The smallest positive float: the logarithm of 0 is not defined.
+# The smallest positive float replaces 0, whose logarithm is not defined.
 _MIN_P_VALUE = 5e-324
+_MAX_LISTED_ARRAYS = 3
 _LESS_NOISE = "With less noise than is claimed, ε is larger"
 
 
@@ -56,7 +57,7 @@ def scale_of_arrays(noise: NoiseSummary, level: float) -> Check:
     """Compares the noise of each array with its claimed standard deviation."""
     counts = noisy_counts(noise)
     positive_counts = np.maximum(counts, 1)
-    # Arrays without any noise have a check of their own, and pass this one.
+    # Arrays without any noise pass this check, because `arrays_without_noise` tests them.
     scales = np.where(
         counts > 0, noise.law.scales(noise.amounts, positive_counts), np.inf
     )
@@ -82,7 +83,8 @@ def scale_of_arrays(noise: NoiseSummary, level: float) -> Check:
 def scale_of_rounds(noise: NoiseSummary, level: float) -> Check:
     """Compares the noise of each array in each round with its claimed standard deviation."""
     worst = noise.worst
-    tests = noise.rounds * (len(noise.layout.sizes) + 1)
+    # In each round, each array is tested, and all arrays together.
+    num_tests = noise.rounds * (len(noise.layout.sizes) + 1)
     return check_of_p_value(
         "scale by round",
         claim="each round has noise of the claimed size",
@@ -91,7 +93,7 @@ def scale_of_rounds(noise: NoiseSummary, level: float) -> Check:
             f" {_name(noise, worst.array)}, the least likely of all rounds"
         ),
         why=_LESS_NOISE,
-        log_p_value=_log(worst.p_value) + math.log(tests),
+        log_p_value=_log(worst.p_value) + math.log(num_tests),
         level=level,
         fraction=worst.scale,
     )
@@ -104,8 +106,10 @@ def arrays_without_noise(noise: NoiseSummary, level: float) -> Check:
     p_values = np.append(noise.law.scale_cdf(counts[silent], ROUNDING), 1.0)
     measured = "no array is without any"
     if len(silent):
-        names = ", ".join(_name(noise, number) for number in silent[:3])
-        further = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+        listed = silent[:_MAX_LISTED_ARRAYS]
+        names = ", ".join(_name(noise, index) for index in listed)
+        num_unlisted = len(silent) - len(listed)
+        further = f" and {num_unlisted} more" if num_unlisted else ""
         measured = (
             f"{len(silent)} of {len(counts)} without any: {names}{further}"
         )
@@ -144,9 +148,9 @@ def coordinates_without_noise(noise: NoiseSummary, level: float) -> Check:
     )
 
 
-def _name(noise: NoiseSummary, number: int) -> str:
-    """The name of an array; their number stands for all of them together."""
+def _name(noise: NoiseSummary, index: int) -> str:
+    """The name of an array; the index after the last one stands for all arrays together."""
     names = noise.layout.names
-    if number < len(names):
-        return names[number]
+    if index < len(names):
+        return names[index]
     return "all arrays"

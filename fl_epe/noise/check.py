@@ -10,9 +10,9 @@ from fl_epe.wording import counted
 Outcome = Literal["passed", "failed", "unknown", "not handled"]
 """The outcome of a check.
 
-"passed": it found no fault. "failed": it found one. "unknown": the values cannot decide it.
-"not handled": an input is neither refused nor handled; this is a fault of the program, and
-contradicts no claim on proper inputs.
+"passed": the check found no fault. "failed": it found one. "unknown": the values are not
+sufficient to decide. "not handled": an input is neither refused nor handled, which is a fault of
+the program, but contradicts no claim about proper inputs.
 """
 
 Severity = Literal["critical", "theoretical", "negligible"]
@@ -39,7 +39,7 @@ class Check:
     Attributes:
         name: what was checked, in a few words.
         outcome: whether the check passed, see `Outcome`.
-        claim: what should hold, in words or numbers.
+        claim: what should be true, in words or numbers.
         measured: what was measured.
         why: what a failure means for privacy, or why the check is undecided; a sentence.
         severity: the severity of a failure; else ``None``.
@@ -66,8 +66,8 @@ def severity_of(fraction: float) -> Severity:
     """The severity of a failure, within one percent.
 
     Args:
-        fraction: the smallest fraction of the claimed noise that was added, or the claimed ε or
-            sensitivity divided by the true one; NaN if it is not known.
+        fraction: the fraction of the claimed noise that was added, or the claimed ε or sensitivity
+            divided by the true one; NaN if it is not known.
     """
     if fraction <= _MAX_CRITICAL_FRACTION:
         return "critical"
@@ -95,7 +95,7 @@ def check_of_p_value(
         measured: what was measured.
         why: what a failure means.
         log_p_value: the logarithm of the p-value.
-        level: the probability of a false failure.
+        level: the largest probability of a failure if the claim is true.
         fraction: the fraction of the claimed noise that was added, see `severity_of`.
         reproduce: code that reproduces the failure.
     """

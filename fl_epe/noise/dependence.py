@@ -2,8 +2,9 @@
 
 The signs of independent noise of a symmetric distribution are fair coins, so that sums of their
 products obey Hoeffding's inequality. The absolute values of two independent values of standard
-deviation 1 are within m of each other with a probability of at most ``√2·m``: the density of
-their difference is at most ``1/√8`` for Laplace noise, and less for Gaussian noise.
+deviation 1 are within m of each other with a probability of at most ``√2·m``: the densities of the
+difference and of the sum of the two values are at most ``1/√8`` for Laplace noise, and less for
+Gaussian noise.
 """
 
 import math
@@ -19,11 +20,12 @@ from fl_epe.noise.laws import PREFIX, known_first_values
 from fl_epe.noise.seen import EQUAL_LENGTH, HEAD_LENGTH, NoiseSummary
 from fl_epe.noise.shape import grid_of, log_count_tail
 
-# The largest probability that two absolute values are this close, divided by their distance: of
-# two random values, and of a random one and a known one, whose density is at most √2.
+# The largest probability that two absolute values are within m of each other, divided by m: for two
+# random values, and for a random value and a known one. The density of a random absolute value is
+# at most √2.
 _CLOSE_PAIR = math.sqrt(2)
 _CLOSE_TO_KNOWN = 2 * math.sqrt(2)
-# Equal values may differ by this much, as they are rounded, in standard deviations.
+# Equal values may differ by this much because of rounding, in standard deviations.
 _ROUNDING_OF_EQUAL = 0.01
 # The largest difference between values that are tested as equal, in standard deviations.
 _MAX_DIFFERENCE = 0.05
@@ -31,9 +33,7 @@ _MAX_DIFFERENCE = 0.05
 _FLOAT32_ROUNDING = 2e-7
 # Pairs of rounds are tested together for each lag up to this one.
 _MAX_LAG = 16
-_DIFFERENCE = (
-    "The difference of the two {}s has less noise, or none if theirs is equal"
-)
+_DIFFERENCE = "The difference of the two {}s has less noise, or none if their noise is equal"
 
 
 class _Dependence(NamedTuple):
@@ -75,6 +75,7 @@ def between_arrays(noise: NoiseSummary, level: float) -> Check:
     counts = np.minimum(common, HEAD_LENGTH) * noise.rounds
     log_p_values = np.minimum(log_equal, _log_agreeing(noise.agree, counts))
     log_p_values = np.where(pairs, log_p_values, np.inf)
+    # Two tests, of equality and of correlation, for each pair of arrays.
     log_tests = math.log(len(sizes) * (len(sizes) - 1))
     worst = np.unravel_index(int(log_p_values.argmin()), log_p_values.shape)
     names = " and ".join(layout.names[layout.compared[i]] for i in worst)
@@ -110,8 +111,10 @@ def between_rounds(noise: NoiseSummary, level: float) -> Check:
         _correlated_pair(signs),
         _correlated_lag(signs, noise),
     ]
-    lags = _MAX_LAG * (len(noise.layout.sizes) + 1)
-    log_tests = math.log(noise.rounds**2 + len(signs) ** 2 + lags)
+    # An upper bound of the number of tests: pairs of rounds for either comparison, and lags of each
+    # array and of all arrays.
+    num_lags = _MAX_LAG * (len(noise.layout.sizes) + 1)
+    log_tests = math.log(noise.rounds**2 + len(signs) ** 2 + num_lags)
     significant = [
         dependence
         for dependence in dependences
@@ -144,10 +147,10 @@ def known_seed(noise: NoiseSummary, level: float) -> Check:
         )
         distance = max(distances.min(), grid_of(noise).step)
         log_p_value = float(_log_near(distance, PREFIX, _CLOSE_TO_KNOWN))
-        number = int(nearest[distances.argmin()])
-        # The tree returns the number of texts if no prefix is near.
-        if number < len(texts):
-            reproduce = texts[number]
+        index = int(nearest[distances.argmin()])
+        # If no prefix is near, the tree returns the index after the last one.
+        if index < len(texts):
+            reproduce = texts[index]
             measured = f"first values of an array are those of {reproduce}"
     return check_of_p_value(
         "seed",
@@ -162,7 +165,7 @@ def known_seed(noise: NoiseSummary, level: float) -> Check:
 
 
 def used_again(noise: NoiseSummary, level: float) -> Check:
-    """Looks for absolute values that repeat, at any places and with any signs.
+    """Looks for absolute values that repeat, at any entries and with any signs.
 
     For both distributions, the probability that an absolute value is within a relative distance
     r of another one is at most r. So at most r·n²/2 of n values are expected to repeat, and their
@@ -192,7 +195,10 @@ def used_again(noise: NoiseSummary, level: float) -> Check:
 
 
 def _scales(noise: NoiseSummary) -> Floats:
-    """The scale of each array's noise, at most 1: smaller noise has closer values."""
+    """The scale of each array's noise, at most 1, by which distances of values are divided.
+
+    Values of smaller noise are closer to each other.
+    """
     scales = noise.law.scales(noise.amounts, noise.layout.sizes * noise.rounds)
     return np.where(scales > 0, np.minimum(scales, 1.0), 1.0)
 
@@ -241,7 +247,8 @@ def _equal_rounds(marks: Floats, step: float) -> _Dependence:
     distance = distances[first, 1]
     if not math.isfinite(distance):
         return _Dependence(0.0, 0.0, "no two rounds have the same noise")
-    # With three or more equal rounds, both nearest neighbours may differ from the round itself.
+    # With three or more equal rounds, both nearest neighbours may differ from the round itself. Two
+    # of the three are reported.
     equal = {first, *nearest[first].tolist()}
     pair = sorted(rounds[list(equal)])[:2]
     log_p_value = float(

@@ -46,8 +46,10 @@ _CHECKS: tuple[Callable[[NoiseSummary, float], Check], ...] = (
     shape.grid,
 )
 
-# Number of values that `check_noise` keeps, all releases together.
+# Approximate number of values that `check_noise` keeps of all releases together.
 _MAX_VALUES = 1 << 18
+
+_MAX_LISTED_ARRAYS = 5  # of an error's message
 
 RUN_LEVEL = 5e-4
 """Largest probability that correct noise of an audited run fails a check."""
@@ -57,7 +59,7 @@ class NoiseHealth:
     """Collects the noise of a run, round by round, and checks it.
 
     Memory grows with the number of arrays, not with their sizes: it holds sums of each array, some
-    1,000 coordinates of each of the first 512 rounds, and 16 coordinates of every round.
+    1,000 coordinates of each of the first 512 rounds, and 16 coordinates of each round of the run.
 
     Args:
         arrays: sizes or shapes of the arrays by name, so that `add` can split a flat array into
@@ -89,7 +91,7 @@ class NoiseHealth:
         self._level = level
         self._std = std
         self._coordinates = coordinates
-        # Number of rounds whose noise is not known, and the reason of the first.
+        # Number of rounds whose noise is not known, and the reason for the first of them.
         self._unusable = 0
         self._reason = ""
         self._summary: NoiseSummary | None = None
@@ -161,7 +163,7 @@ class NoiseHealth:
         return dict(zip(names, map(_flat, arrays), strict=True))
 
     def checks(self) -> list[Check]:
-        """The checks of the noise so far, those of the worst faults for privacy first."""
+        """The checks of the noise so far, in the order of the severity of what they may find."""
         results = []
         if self._summary is not None and self._summary.rounds:
             level = self._level / len(_CHECKS)
@@ -216,7 +218,7 @@ def _check_arrays(
 ) -> None:
     """Raise an error unless the argument ``name`` has the arrays of the summary."""
     if sizes != summary.layout.num_entries:
-        names = summary.layout.names[:5]
+        names = summary.layout.names[:_MAX_LISTED_ARRAYS]
         raise_invalid(
             name,
             sizes,

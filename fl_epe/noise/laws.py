@@ -1,15 +1,15 @@
 """The laws of noise that can be claimed, Gaussian and Laplace, and their draws from known seeds.
 
-All values are divided by the claimed standard deviation. A scale is an estimate of the standard
-deviation of n values whose distribution is exact under the law: the root mean square for Gaussian
-noise, √2 times the mean absolute value for Laplace noise.
+All values are divided by the claimed standard deviation. The scale of n values is an estimate of
+their standard deviation, the distribution of which is known exactly under the law: the root mean
+square for Gaussian noise, and √2 times the mean absolute value for Laplace noise.
 
 Examples:
     >>> laplace = LAWS["laplace"]
     >>> terms = laplace.moment_terms(np.array([1.0, -1.0, 2.0, 0.0]))
     >>> float(laplace.scales(terms.sum(), 4))
     1.4142135623730951
-    >>> round(float(LAWS["gaussian"].scale_cdf(10_000, 0.98)), 4)  # so small a scale by chance
+    >>> round(float(LAWS["gaussian"].scale_cdf(10_000, 0.98)), 4)  # P[scale ≤ 0.98] by chance
     0.0023
 """
 
@@ -32,11 +32,12 @@ ROUNDING = 1e-3
 """Relative error of a standard deviation by rounding."""
 
 PREFIX = 8
-"""Number of first values by which noise from a known seed is recognized."""
+"""Number of first values by which noise from a known seed is detected."""
 
 _ROOT2 = math.sqrt(2)
 
-# Seeds that are guessed: small numbers and years up to 2050, popular numbers, and limits of types.
+# Seeds that are tried: small numbers, which include years up to 2050, popular numbers, and limits
+# of types.
 _SMALL_SEEDS = range(2051)
 _POPULAR_SEEDS = (
     4242,
@@ -53,10 +54,11 @@ _POPULAR_SEEDS = (
 _LARGE_SEEDS = (123456789, 2**31 - 1, 0xDEADBEEF, 2**32 - 1)
 _SEEDS = (*_SMALL_SEEDS, *_POPULAR_SEEDS, *_LARGE_SEEDS)
 
-# torch.distributions.Laplace transforms uniform values from this one, just above −1, to 1.
+# torch.distributions.Laplace transforms uniform values between this one, just above −1, and 1.
 _LOWEST_UNIFORM = 2**-23 - 1
 
-# torch.randn draws 16 or more values by a vectorized method, with other values.
+# For 16 or more values, torch.randn uses a vectorized method, which gives other values for the same
+# seed.
 _VECTORIZED_SIZE = 32
 
 
@@ -66,8 +68,8 @@ class Law:
 
     Attributes:
         name: the name in reports.
-        uses_squares: whether a scale is the root of a mean of squares, as for Gaussian noise; else
-            it is a mean of absolute values.
+        uses_squares: whether a scale is the root of a mean of squares and the law is Gaussian; else
+            a scale is √2 times a mean of absolute values, and the law is Laplace's.
     """
 
     name: str
@@ -119,7 +121,7 @@ class Law:
         return mean
 
     def _shape(self, counts: Any) -> Any:
-        """Shape parameter of the gamma distribution of a mean of ``counts`` `moment_terms`."""
+        """Shape parameter of the gamma distribution of the mean of ``counts`` `moment_terms`."""
         return np.asarray(counts) * (0.5 if self.uses_squares else 1.0)
 
 
@@ -133,13 +135,14 @@ def _law_of(distribution: Distribution) -> Law:
 
 
 LAWS = {name: _law_of(name) for name in get_args(Distribution)}
-"""The distributions by the name in the settings."""
+"""The laws, by the name of the distribution in the settings."""
 
+# It is seeded again for each seed, because making one takes much longer.
 _LEGACY_GENERATOR = np.random.RandomState(0)
 
 
 def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
-    """Yields the first values of each generator with this seed, after a text that makes it."""
+    """Yields for each generator the code that makes it with this seed, and its first values."""
     _LEGACY_GENERATOR.seed(seed)
     rng: Any
     for maker, rng in (
@@ -178,12 +181,12 @@ def known_first_values(
 
     Args:
         law: the law of the values.
-        with_torch: whether torch is loaded, so that its generators are among those tried. It is an
-            argument so that the result is cached for either case.
+        with_torch: whether torch is imported. If so, its generators are tried as well. The function
+            does not read this argument, which only separates the two cases in the cache.
 
     Returns:
-        A text for each seed and generator that says how to make it, and a tree of the absolute
-        values.
+        The code that makes each generator with each seed, and a tree of the absolute values, in
+        the same order.
     """
     texts = []
     magnitudes = []

@@ -13,7 +13,7 @@ noise is absent in an array so small that an update may have the norm of the arr
 Examples:
     >>> import numpy as np
     >>> promise = LocalDp(epsilon=10, delta=1e-5, clip_norm=1.0, sensitivity=1e-4)
-    >>> f"{promise.epsilon_of():.2g}"  # of two opposite updates, in one reply
+    >>> f"{promise.epsilon_of():.2g}"  # not 10, as the sensitivity is below 2C
     '8.5e+08'
     >>> noise = PromisedNoise(LocalDp(epsilon=1, delta=1e-5, clip_norm=1.0), {"weights": 2000})
     >>> rng = np.random.default_rng(5)
@@ -49,14 +49,13 @@ PROMISE_LEVEL = 0.01
 
 _SKETCH_SIZE = 1 << 11  # number of entries of a reply that are compared
 _SEED_STREAM = 4  # index of the random stream that chooses these entries
-_COMPARED_REPLIES = (
-    256  # number of earlier replies with which each reply is compared
-)
+# Number of earlier replies with which each reply is compared.
+_COMPARED_REPLIES = 256
 _MAX_REPORTED_NODES = 10
+_MAX_REPORTED_ARRAYS = 3
 _TESTS_PER_REPLY = 4  # too little noise, too much, its distribution, copies
-_MIN_NORM = (
-    1e-30  # replaces the norm of a sketch of zeros, by which it is divided
-)
+# Replaces the norm of a sketch of zeros, by which it is divided.
+_MIN_NORM = 1e-30
 _TAIL_PROBABILITY = 0.025  # on either side of an interval
 _LAW = LAWS["gaussian"]
 
@@ -102,7 +101,7 @@ class LocalDp:
         )
 
     def epsilon_of(self, std: float | None = None, replies: int = 1) -> float:
-        """Exact ε at the claimed δ, for two opposite updates of norm C.
+        """Exact ε at the claimed δ, by which two opposite updates of norm C are distinguishable.
 
         Args:
             std: standard deviation of the noise; by default the promised one.
@@ -113,7 +112,7 @@ class LocalDp:
         return gaussian_epsilon(std / (2 * self.clip_norm), self.delta, replies)
 
     def sentence(self) -> str:
-        """The promised ε and the exact ε that follows from the noise, without a full stop."""
+        """The promised ε, and the exact ε of the promised noise, without a full stop."""
         return (
             f"clients promise ε = {self.epsilon:.3g} a reply by noise of standard deviation"
             f" {self.std:.3g}, with which ε of two opposite updates of norm"
@@ -139,9 +138,10 @@ class _Node:
     """The replies of one node, and the tests that they failed.
 
     Attributes:
-        squares: sums of squares of each array and of all arrays, divided by σ², ``(A + 1,)``.
+        squares: sums of squares of each array and of all arrays, divided by σ², over all replies,
+            ``(A + 1,)``.
         replies: number of replies that were tested.
-        signal: largest possible sum of the updates' squared norms, divided by σ².
+        signal: largest possible sum of the squared norms of the updates in them, divided by σ².
         failures: number of replies that failed a test, by the kind of test.
         texts: description of the last of these failures, by the kind of test.
     """
@@ -227,8 +227,8 @@ class PromisedNoise:
         history.squares += squares
         history.signal += largest_norm**2
         # The levels of all replies add up to that of the run, as Σ 1/(n·(n + 1)) = 1.
-        num_levels = self._replies * (self._replies + 1)
-        level = self._level / (num_levels * _TESTS_PER_REPLY)
+        divisor = self._replies * (self._replies + 1)
+        level = self._level / (divisor * _TESTS_PER_REPLY)
         tests = {
             "little": self._too_little(history, squares, largest_norm, level),
             "much": self._too_much(float(squares[-1]), largest_norm, level),
@@ -260,13 +260,14 @@ class PromisedNoise:
         """Returns a message if there is less noise than promised (χ² test), else "".
 
         The sums of squares of each array, and of all arrays, are tested: those of this reply, and
-        those of all replies of the node together.
+        those of all replies of the node so far.
         """
         counts_of_reply = np.append(self._arrays.sizes, self._dim)
         counts = np.array([counts_of_reply, counts_of_reply * history.replies])
         scales = np.sqrt(np.array([squares, history.squares]) / counts)
         p_values = _LAW.scale_cdf(counts, scales + ROUNDING)
         fails = p_values < level / counts.size
+        # The last column is for all arrays together.
         if fails[:, -1].any():
             if squares[-1] <= largest_norm**2 * (1 + ROUNDING):
                 return "no noise"
@@ -274,8 +275,8 @@ class PromisedNoise:
                 f"noise of at most {scales[0, -1]:.2g} times the promised size"
             )
         if fails.any():
-            arrays = np.flatnonzero(fails.any(axis=0))[:3]
-            names = [self._arrays.names[number] for number in arrays]
+            arrays = np.flatnonzero(fails.any(axis=0))[:_MAX_REPORTED_ARRAYS]
+            names = [self._arrays.names[array] for array in arrays]
             return f"too little noise in {', '.join(names)}"
         return ""
 
@@ -329,6 +330,7 @@ class PromisedNoise:
         """Save the reply's direction, in place of the oldest one if there are 256."""
         row = (self._replies - 1) % _COMPARED_REPLIES
         norm = max(float(np.linalg.norm(sketch)), _MIN_NORM)
+        # Appends the sender if the row is not in use yet.
         self._senders[row : row + 1] = [node]
         self._directions[row] = sketch / norm
 
@@ -351,7 +353,10 @@ class PromisedNoise:
         return faults
 
     def epsilon(self) -> LocalEpsilon | None:
-        """ε of the client with the median noise; ``None`` without replies of single nodes."""
+        """ε of the client with the median noise; ``None`` without replies of single nodes.
+
+        Of an even number of clients, the one with less noise of the two in the middle is used.
+        """
         clients = [
             history for node, history in self._nodes.items() if node is not None
         ]

@@ -20,12 +20,10 @@ _MAX_COMPARED_ARRAYS = 256  # the largest arrays are compared with each other
 _SKETCHED_ROUNDS = 512  # number of first rounds that have a sketch
 _MARKED_COORDINATES = 16  # number of coordinates that are kept of every round
 _ROUNDS_WITH_HEADS = 4  # number of first rounds whose seeds are searched for
-_MAX_STILL = (
-    1 << 18
-)  # largest number of coordinates without noise that are tracked
-_MIN_PER_ARRAY = (
-    8  # coordinates of a small array in the sketch, unless arrays are too many
-)
+# Largest number of coordinates without noise that are tracked.
+_MAX_STILL = 1 << 18
+# Number of coordinates of a small array in the sketch, unless arrays are too many.
+_MIN_PER_ARRAY = 8
 
 # Names of the attributes of `NoiseSummary` that are saved in a checkpoint.
 _SUMS = ("amounts", "largest", "worst", "agree", "apart")
@@ -34,20 +32,20 @@ _SUMS = ("amounts", "largest", "worst", "agree", "apart")
 class SketchLayout:
     """The arrays of a release, and the positions of the entries that are kept.
 
-    Entries are numbered through all arrays, in their order.
+    The entries of all arrays are numbered consecutively from 0, in the order of the arrays.
 
     Args:
-        sizes: numbers of entries of the arrays by name; empty arrays are left out, but not all may
-            be empty.
+        sizes: number of entries of each array, by name. Empty arrays are left out; at least one
+            array must have entries.
         sketch_size: approximate number of entries in the sketch.
 
     Attributes:
-        num_entries: numbers of entries of the arrays by name.
+        num_entries: number of entries of each array, by name.
         names: names of the arrays.
-        sizes: numbers of entries of the arrays, ``(A,)``.
-        starts: number of the first entry of each array, ``(A,)``.
+        sizes: number of entries of each array, ``(A,)``.
+        starts: index of the first entry of each array, ``(A,)``.
         compared: indices of the arrays that are compared with each other, ``(B,)``.
-        chosen: numbers of the entries in the sketch, ``(K,)``.
+        chosen: indices of the entries in the sketch, ``(K,)``.
         groups: index of the array of each entry in the sketch, ``(K,)``.
     """
 
@@ -89,7 +87,7 @@ class LeastLikelyScale(NamedTuple):
     Attributes:
         p_value: the probability of a scale that is at most as large.
         round: index of the round, from 0.
-        array: index of the array; the number of arrays stands for all of them together.
+        array: index of the array; the index after the last one stands for all arrays together.
         scale: the estimated standard deviation divided by the claimed one.
     """
 
@@ -107,11 +105,12 @@ class NoiseSummary:
         amounts: sum of `Law.moment_terms` of each array in all rounds, ``(A,)``.
         largest: largest absolute value of each array, ``(A,)``.
         worst: the array and round whose scale is the least likely to be as small as it is.
-        still: numbers of the entries without any noise so far.
-        agree: for each two arrays the sum of the products of the signs of their first values,
-            ``(B, B)``.
-        apart: for each two arrays the largest difference between the absolute values of their first
+        still: indices of entries without any noise so far; at most 2^18, those with the smallest
+            indices in the first round.
+        agree: for each two arrays the sum of the products of the signs of corresponding first
             values, ``(B, B)``.
+        apart: for each two arrays the largest difference between the absolute values of
+            corresponding first values, ``(B, B)``.
 
     `rows` returns three kinds of values by round. The "sketch" has the chosen entries of the
     first 512 rounds, ``(rounds, K)``. "marks" has at most 16 of these entries in all rounds,
@@ -162,10 +161,10 @@ class NoiseSummary:
         amounts = np.zeros(len(sizes))
         largest = np.zeros(len(sizes))
         with np.errstate(all="ignore"):
-            for number, (part, claim) in enumerate(
+            for array, (part, claim) in enumerate(
                 zip(parts, claims, strict=True)
             ):
-                amounts[number], largest[number] = self._measured(part, claim)
+                amounts[array], largest[array] = self._measured(part, claim)
         if not np.isfinite(amounts.sum() + largest.sum()):
             return False
         self.amounts += amounts
@@ -173,10 +172,10 @@ class NoiseSummary:
         counts = np.append(sizes, sizes.sum())
         scales = self.law.scales(np.append(amounts, amounts.sum()), counts)
         p_values = self.law.scale_cdf(counts, scales + ROUNDING)
-        array = int(p_values.argmin())
-        if p_values[array] < self.worst.p_value:
+        worst = int(p_values.argmin())
+        if p_values[worst] < self.worst.p_value:
             self.worst = LeastLikelyScale(
-                float(p_values[array]), self.rounds, array, float(scales[array])
+                float(p_values[worst]), self.rounds, worst, float(scales[worst])
             )
         self._update_still(parts)
         self._add_rows(parts, claims)
@@ -207,11 +206,11 @@ class NoiseSummary:
         self.still = np.concatenate(zeros)[:_MAX_STILL]
 
     def _entries(
-        self, parts: Sequence[np.ndarray], numbers: Integers
+        self, parts: Sequence[np.ndarray], indices: Integers
     ) -> Floats:
-        """The entries with these numbers, which are in ascending order."""
+        """The entries with these indices, which must be in ascending order."""
         starts = self.layout.starts
-        by_array = np.split(numbers, np.searchsorted(numbers, starts)[1:])
+        by_array = np.split(indices, np.searchsorted(indices, starts)[1:])
         entries = [
             np.asarray(part[of_array - start], np.float64)
             for part, of_array, start in zip(

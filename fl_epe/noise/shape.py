@@ -11,7 +11,7 @@ from fl_epe.noise.check import GRID, Check, check_of_p_value
 from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import NoiseSummary
 
-# Probability of one value on the finest grid that the check detects, that of float16.
+# Probability that two values are equal on the finest grid that the check detects, that of float16.
 _FINEST_PROBABILITY = 2.0**-13.5
 # Largest probability that two values on a grid are equal, divided by its step (Laplace noise).
 _MAX_TIES_PER_STEP = 0.36
@@ -21,15 +21,20 @@ _MAX_RATIO_OF_TIES = 3.0
 _MIN_STEP = 1e-8
 # Largest distance of a value from a multiple of the step, in steps, which is due to rounding.
 _MAX_ROUNDING_OF_STEP = 0.01
-# Number of decimals by which values are rounded before they are compared.
+# Number of decimals to which values are rounded before they are compared, and before the step of
+# their grid is computed.
 _DECIMALS = 5
 _DECIMALS_OF_STEP = 9
-# Number of values at a time among which equal pairs are counted.
+# Number of values of a round among which equal pairs are counted.
 _BLOCK_SIZE = 2048
 # Values beyond this number of standard deviations are counted.
 _TAIL = 3.0
-# A generator need not reach values that are less likely than this.
+# A generator need not draw values that are less likely than this.
 _MIN_TAIL_PROBABILITY = 1e-6
+# Replaces the scale of an array without noise, by which values are divided.
+_MIN_SCALE = 1e-9
+# A larger probability p counts as this one, so that ln(1 − p) is finite.
+_ALMOST_ONE = 1 - 1e-16
 # Largest numbers of values in the checks of the shape and of the grid.
 _MAX_VALUES = 1 << 18
 _MAX_VALUES_ON_GRID = 1 << 16
@@ -52,10 +57,10 @@ class Grid:
 
     Attributes:
         count: number of values that equal another one.
-        expected: largest expected number on the finest grid that a check detects.
+        expected: the expected ``count`` on the finest grid that the check detects.
         largest_mass: upper bound of the probability of the likeliest value.
         step: largest step of an array's grid, in standard deviations, if the values of each
-            array are multiples of one number and no more often equal than such multiples are;
+            array are multiples of a step and not much more often equal than such multiples are;
             else 0.
     """
 
@@ -104,7 +109,7 @@ def grid_of(noise: NoiseSummary) -> Grid:
 
 
 def _step(values: Floats) -> float:
-    """The number of which all values are multiples; 0 if there is none."""
+    """The step of which all values are multiples; 0 if there is none."""
     magnitudes = np.unique(np.round(np.abs(values), _DECIMALS_OF_STEP))
     distances = np.diff(magnitudes, prepend=0.0)
     step = float(distances[distances > _MIN_STEP].min(initial=np.inf))
@@ -117,8 +122,8 @@ def _step(values: Floats) -> float:
 def _scaled_values(noise: NoiseSummary) -> Floats:
     """Sorted values of the sketch, without the scales of rounds and arrays.
 
-    Values are divided by the scale of their round, and then of their array, if that scale is
-    unlikely for the claimed standard deviation.
+    If the scale of a round is unlikely for the claimed standard deviation, the round's values are
+    divided by it. The same is then done for each array.
     """
     groups = noise.layout.groups
     rows = noise.rows("sketch")
@@ -129,6 +134,7 @@ def _scaled_values(noise: NoiseSummary) -> Floats:
         if np.any(column):
             values.append(column.ravel())
     flat = np.concatenate(values)
+    # Every k-th value, if there are too many.
     return np.sort(flat[:: max(len(flat) // _MAX_VALUES, 1)])
 
 
@@ -173,7 +179,7 @@ def distribution(noise: NoiseSummary, level: float) -> Check:
         claim=f"the noise is {law.name}",
         measured=measured,
         why=f"ε is computed for noise that is {law.name}",
-        log_p_value=log_p_value + math.log(2),
+        log_p_value=log_p_value + math.log(2),  # there are two tests
         level=level,
     )
 
@@ -185,12 +191,12 @@ def tails(noise: NoiseSummary, level: float) -> Check:
     amounts = np.append(noise.amounts, noise.amounts.sum())
     largest = np.append(noise.largest, noise.largest.max())
     scales = np.clip(
-        noise.law.scales(amounts, np.maximum(counts, 1)), 1e-9, 1.0
+        noise.law.scales(amounts, np.maximum(counts, 1)), _MIN_SCALE, 1.0
     )
     beyond = noise.law.tail_probability(
         largest / scales + ROUNDING + grid_of(noise).step
     )
-    log_inside = counts * np.log1p(-np.minimum(beyond, 1 - 1e-16))
+    log_inside = counts * np.log1p(-np.minimum(beyond, _ALMOST_ONE))
     log_p_values = np.where(beyond < _MIN_TAIL_PROBABILITY, 0.0, log_inside)
     worst = int(log_p_values.argmin())
     return check_of_p_value(
@@ -235,8 +241,8 @@ def grid(noise: NoiseSummary, level: float) -> Check:
         GRID,
         claim=claim,
         measured=(
-            f"{equal.count:,} values of the sketch repeat another one; on a fine grid, up to"
-            f" {equal.expected:.3g}"
+            f"{equal.count:,} values of the sketch repeat another one; up to"
+            f" {equal.expected:.3g} are expected on a fine grid"
         ),
         why=(
             "On a coarse grid the last digits of a release depend on the values to which noise was"

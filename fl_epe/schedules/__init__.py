@@ -10,12 +10,13 @@
 | `Cyclic`         | one random order, again and again |
 | `BallsInBins`    | everybody once in each block of rounds, at a random round |
 | `RandomAllocation` | everybody equally often, in any rounds |
-| `BMinSep`        | everybody by an independent coin, but who took part rests |
-| `Trace`          | what was recorded of a real run |
+| `BMinSep`        | everybody by an independent coin, except who rests after taking part |
+| `Trace`          | the clients that a log of a real run has in each round |
 | `Capped`         | another schedule, without participations beyond a cap |
 | `DropOut`        | another schedule, without those who drop out by a coin |
 
-What a schedule says of one of its clients is its `ParticipationLaw`, which theory and answers read.
+A schedule's `ParticipationLaw` is the law of one of its clients, on which accounting and estimates
+of ε depend.
 `SCHEDULES` maps the name of each kind to its class, and `make_schedule` builds one by name, from
 text that may have options.
 

@@ -11,7 +11,7 @@ from fl_epe.checks import raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule, draw
 from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 
-_ROUNDING = 1e-9  # of the sum of shares
+_ROUNDING = 1e-9  # relative rounding error of the sum of shares
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DeviceClasses(Schedule):
             yield np.sort(clients[np.concatenate(places)])
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: the coins of each class; theorems are for the busiest one."""
+        """See `Schedule.law`: events of each class; ``coins`` are those of the busiest class."""
         num_classes = len(self.rates)
         rounds = np.tile(np.arange(self.rounds), num_classes)
         events = Events(

@@ -45,8 +45,8 @@ def make_schedule(
     Args:
         spec: one of `SCHEDULES`, which may have options, see `parse_schedule`.
         rounds: number of rounds.
-        participations: expected participations of each client, in (0, rounds]. A whole number
-            for "balls-in-bins" and "k-out-of-t"; before the cap for "capped".
+        participations: expected participations of each client, in (0, rounds]: a whole number
+            for "balls-in-bins" and "k-out-of-t"; those before the cap for "capped".
         options: options that ``spec`` does not have, see `schedule_maker`.
 
     Raises:
@@ -88,11 +88,11 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     values = _json_options(kind, spec, text) if is_json else _pairs(spec, text)
     values |= options
     maker = signature(schedule_maker(kind), eval_str=True)
-    # The first two parameters are rounds and participations, or a rate.
+    # The first two parameters, rounds and participations or a rate, are no options.
     parameters = dict(list(maker.parameters.items())[2:])
     for name, value in values.items():
         if name not in parameters:
-            # In the message, "{x}" becomes the value of the option x.
+            # `ArgumentError` replaces "{x}" by the argument x and its value.
             raise ArgumentError(
                 f"Unknown option {{{name}}} of {{kind}}: expected {sorted(parameters)}.",
                 **{name: value, "kind": kind},
@@ -117,7 +117,7 @@ def schedule_maker(kind: str) -> Callable[..., Schedule]:
 
 
 def replays_log(spec: str) -> bool:
-    """Whether a schedule is a trace or composed of one. The log file is not read.
+    """Whether a schedule is a trace or is composed of one. The log file is not read.
 
     Raises:
         ValueError: see `parse_schedule`.
@@ -129,10 +129,10 @@ def replays_log(spec: str) -> bool:
 
 
 def log_of(spec: str) -> tuple[Trace, float] | None:
-    """The log that a schedule replays, and the participations that `make_schedule` expects for it.
+    """The log that a schedule replays, and the participations to pass to `make_schedule` with it.
 
-    The result is ``None`` if the schedule replays no log. For "capped", participations are
-    before the cap; for "drop-out", they are those that remain.
+    The result is ``None`` if the schedule replays no log. For "capped", participations are those
+    before the cap; for "drop-out", those of clients who do not drop out.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -208,7 +208,7 @@ def _device_classes(
     """A schedule by classes of devices, whose rates are scaled to the participations.
 
     Options:
-        rates: how often each class takes part, relative to the others.
+        rates: how often each class takes part, relative to the other classes.
     """
     # `DeviceClasses` checks that rates and shares are equally many.
     mean = sum(rate * share for rate, share in zip(rates, shares, strict=False))
@@ -226,7 +226,7 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     """The schedule of a log, which must have these rounds and participations.
 
     Options:
-        path: of a CSV or Parquet file with the columns round and client_id.
+        path: the path of a CSV or Parquet file with the columns round and client_id.
     """
     trace = Trace.read(path)
     if trace.rounds != rounds:

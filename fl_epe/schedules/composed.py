@@ -15,7 +15,7 @@ from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
-# The simulated runs of `Capped.participations`, their clients, and their seed.
+# Number of simulated runs of `Capped.participations`, number of clients in each, and their seed.
 _RUNS = 10
 _CLIENTS = 1000
 _SEED = 1
@@ -23,7 +23,7 @@ _SEED = 1
 
 @dataclasses.dataclass(frozen=True)
 class Composed(Schedule, abc.ABC):
-    """A schedule over the rounds of another one."""
+    """A schedule that is made of another one, over the same rounds."""
 
     rounds: int = dataclasses.field(init=False, repr=False)
     schedule: Schedule
@@ -191,7 +191,8 @@ class Capped(Composed):
         A client that a cap refuses takes part in fewer of the rounds that the coins gave it,
         which cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such
         theorem is claimed, as cohorts with refused clients are smaller. The events are known
-        for a cap on the run if the other schedule's events do not depend on each other.
+        for a cap on the run if the other schedule's events do not depend on each other, and for a
+        trace.
         """
         law = dataclasses.replace(
             self.schedule.law(population),
@@ -231,7 +232,7 @@ class Capped(Composed):
         )
 
     def _caps(self) -> tuple[int, int, int]:
-        """The three numbers; a cap that is not set has numbers that refuse nobody."""
+        """``per_run``, ``per_window`` and ``window``, with values that refuse nobody by default."""
         per_run = self.rounds if self.per_run is None else self.per_run
         if self.per_window is None or self.window is None:
             return per_run, 1, 1

@@ -22,7 +22,8 @@ from fl_epe.checks import (
 )
 from fl_epe.schedules.law import ParticipationLaw
 
-_ROUNDING = 1e-12  # relative rounding error of epochs that are a whole number
+# Relative rounding error of ``epochs`` that should be a whole number.
+_ROUNDING = 1e-12
 
 Cohort = Integers
 """The ids of the participants of one round."""
@@ -67,7 +68,7 @@ class Schedule(abc.ABC):
     def cohorts(
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
-        """The cohort of every round: sorted, distinct numbers in ``[0, population)``.
+        """The cohort of every round: sorted, distinct ids in ``[0, population)``.
 
         A generator with the same seed gives the same cohorts in every process.
         """
@@ -156,7 +157,7 @@ def even_sizes(total: int, rounds: int) -> Integers:
 
 
 def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
-    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in any order."""
+    """A uniformly random set of ``size`` distinct ids in ``[0, population)``, in any order."""
     return rng.choice(population, size, replace=False, shuffle=False)
 
 
@@ -166,13 +167,16 @@ def presence(
     rng: np.random.Generator,
     first: int | None = None,
 ) -> Booleans:
-    """Whether each participant is in each round, shape ``(rounds, population)``.
+    """Whether each participant is in each round.
 
     Args:
         schedule: the participation schedule.
         population: number of participants.
         rng: the generator that draws them.
-        first: if only the first participants are wanted, their number.
+        first: number of the first participants to which the result is limited; by default all.
+
+    Returns:
+        An array of shape ``(rounds, population)``, or ``(rounds, first)``.
     """
     columns = population if first is None else first
     present = np.zeros((schedule.rounds, columns), bool)

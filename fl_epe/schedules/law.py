@@ -1,4 +1,4 @@
-"""The participation law: how a unit takes part in a run, and what adversaries do not know.
+"""The participation law: how a unit takes part in a run, and what adversaries do not know of it.
 
 A unit is what privacy is claimed for: a client, or a record of a silo. A schedule gives the law
 of one of its clients (`fl_epe.schedules.Schedule.law`), and the record of a run contains this law.
@@ -36,14 +36,18 @@ from fl_epe.wording import unit_of_records
 
 # Numbers of participations in a release that are less likely than this are left out.
 _MIN_CHANCE = 1e-30
-# Cells of the grid on which unequal steps are added, for the largest step.
+# Number of cells of the grid on which unequal steps are added, up to the largest weight.
 _CELLS_OF_A_STEP = 100
-# Cells of the grid that remains of a sum of unequal steps.
+# Number of cells of the coarser grid to which the sum of unequal steps is then reduced.
 _CELLS_OF_A_SUM = 100
 _ROUNDING = 1e-12  # relative difference of equal numbers that were rounded
 
 Adjacency = Literal["zero-out", "add-or-remove"]
-"""The relation of the two runs that ε compares: with a unit, and with zeros or nothing instead."""
+"""The relation of the two runs that ε compares.
+
+One run has the unit. In the other one, the unit's updates are zero ("zero-out"), or the unit is
+absent ("add-or-remove").
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +109,7 @@ class LocalSteps:
         return float(np.array(self.counts) @ unit_rates)
 
     def every_step(self) -> Events:
-        """The events of a unit for an adversary who sees every step: each step is a round."""
+        """The events of a unit for an adversary who sees every step, which counts as a round."""
         rates = np.repeat(self.rates, self.counts).tolist()
         return Events.steps([np.ones(1)] * self.total, rates, self.records)
 
@@ -123,7 +127,7 @@ class Event:
     Attributes:
         rounds: the round of each possible participation, ``(rows,)``.
         chances: the probability of each possible participation, ``(rows,)``.
-        counts: how many times the unit then is in the round's release, ``(rows,)``.
+        counts: how many times the round's release then has the unit, ``(rows,)``.
     """
 
     rounds: Integers
@@ -178,16 +182,17 @@ class Events:
         rounds: round of each row, ``(rows,)``.
         chances: probability of taking part in the row's round, ``(rows,)``; those of an event
             add up to at most 1.
-        counts: how many times the unit then is in that round's release, ``(rows,)``; ``None``
-            if once. A record in s equal steps of a silo, each with probability q, has for each
-            round an event whose rows have the counts 1 … s and binomial chances.
-        keep: probability that a participation counts after the cap has accepted it.
+        counts: how many times the round's release then has the unit, ``(rows,)``; ``None``
+            if always once. A record that is in each of s equal steps of a silo with probability q
+            has an event for each round, whose rows have the counts 1 … s and binomial chances.
+        keep: probability that a participation that the cap has accepted counts. Whether it counts
+            or not, it uses up the cap and causes a rest.
         most: the cap: the number of participations after which further ones are refused;
             ``None`` for no cap.
         rest: after an event in which it takes part, a unit takes no part in the next
             ``rest - 1`` events; ``chances`` are those of a unit that is not resting.
-        exactly: number of the run's events in which a unit takes part, if it is fixed and every
-            choice of events is equally likely; else ``None``.
+        exactly: number of events of the run in which a unit takes part, if this number is fixed
+            and every choice of events is equally likely; else ``None``.
         among: number of events from which ``exactly`` are chosen.
     """
 
@@ -225,7 +230,7 @@ class Events:
         """One event a round, with these probabilities of taking part, ``(T,)``."""
         round_chances = np.asarray(chances, np.float64)
         rounds = np.flatnonzero(round_chances)
-        # A rest is a number of events, so with a rest each round needs its own index.
+        # A rest is a number of events, so with a rest, rounds of chance 0 count as events as well.
         events = np.arange(len(rounds)) if rest == 1 else rounds
         return cls._of_one_type(
             events, rounds, round_chances[rounds], rest=rest
@@ -325,8 +330,8 @@ class Events:
     def of_types(self) -> Iterator[tuple[float, Events]]:
         """The share of each type, and its events without those of other types."""
         ends = np.searchsorted(self.types, np.arange(len(self.shares) + 1))
-        for number, share in enumerate(self.shares.tolist()):
-            rows = self._rows(slice(ends[number], ends[number + 1]))
+        for index, share in enumerate(self.shares.tolist()):
+            rows = self._rows(slice(ends[index], ends[index + 1]))
             types = np.zeros_like(rows.types)
             yield (
                 share,
@@ -360,9 +365,9 @@ class Events:
     def independent(self) -> tuple[Event, ...]:
         """The events one by one if they are independent, else an empty tuple.
 
-        All units must be of one type, and neither a cap nor a rest nor a fixed number may make
-        events depend on each other. The rows of an event must all be of one round, or have counts
-        of 1 and be of several rounds, none of which belongs to two such events.
+        They are independent if all units are of one type, and neither a cap nor a rest nor a fixed
+        number makes events depend on each other. The rows of an event must also be of one round, or
+        of several rounds with counts of 1. No round may belong to two events of several rounds.
         """
         if len(self.shares) > 1 or self.keep < 1 or self.are_dependent:
             return ()
@@ -418,7 +423,7 @@ class Events:
 def _law_of_release(
     steps: tuple[float, ...], rate: float, records: int
 ) -> tuple[Floats, Floats]:
-    """How often a unit may be in a release, in units of one step of weight 1, with probabilities.
+    """How often a release may have a unit, in steps of weight 1, and the probabilities.
 
     Args:
         steps: weights of the release's steps.
@@ -444,7 +449,7 @@ def _law_of_release(
 def _sum_of_steps(
     weights: Floats, rate: float, records: int
 ) -> tuple[Floats, Floats]:
-    """The law of Σ w_s·Binomial(records, rate): values, including 0, and probabilities."""
+    """The law of Σ w_s·Binomial(records, rate) over steps s: values, with 0, and probabilities."""
     cell = float(weights.max()) / _CELLS_OF_A_STEP
     times = np.arange(records + 1.0)
     drawn = np.asarray(scipy.stats.binom.pmf(times, records, rate), np.float64)
@@ -477,7 +482,7 @@ def _split(values: Floats, chances: Floats, points: Floats) -> Floats:
 
 @dataclasses.dataclass(frozen=True)
 class ParticipationLaw:
-    """How a unit takes part in the rounds of a run, what of it is hidden, and what is compared.
+    """How a unit takes part in the rounds of a run, for a given adversary and adjacency.
 
     Attributes:
         rounds: number of rounds T.
@@ -486,21 +491,21 @@ class ParticipationLaw:
         name: name of the schedule, for display only.
         unit: the unit of privacy, in a word.
         hidden: whether the adversary of the privacy claim does not know the unit's rounds.
-        adjacency: the two runs that the claim's ε compares.
+        adjacency: the relation of the two runs that the ε of the privacy claim compares.
         separation: least distance between two rounds of a unit.
-        regular: whether all distances are ``separation``.
+        regular: whether consecutive rounds of a unit are always ``separation`` apart.
         blocks: first round of each block and the round after its last, if a unit has at most
             one round in each block; blocks may overlap.
         uniform: whether a unit has one uniformly drawn round in each block, independent of
             everything else.
-        coins: the coins, if they decide on each round. They amplify privacy against an adversary
-            who does not know the rounds.
-        cohorts: the sizes, if each round draws a fresh cohort of fixed size. This amplifies
+        coins: the coins, if the unit takes part in each round by a coin. They amplify privacy
+            against an adversary who does not know the rounds.
+        cohorts: the sizes, if each round draws a fresh cohort of fixed size. The draw amplifies
             privacy against an adversary who does not know the rounds.
         events: the exact law of one unit's rounds; ``None`` if it has no known closed form. It
             is the law of a single unit: with cohorts of fixed size, units depend on each other.
-        events_at_most: if there are no ``events``, events of which this law only leaves out some
-            participations.
+        events_at_most: if ``events`` is ``None``, the events of another law, of which this one
+            only leaves out some participations.
         dominating: if ``events`` depend on each other, independent events whose privacy loss
             against an adversary who does not know the rounds is at least that of ``events``.
         local: the steps, if each release consists of steps of DP-SGD. Then ``participations``
@@ -598,9 +603,9 @@ class ParticipationLaw:
 
     @property
     def secret_events(self) -> Events | None:
-        """Independent events for the ε of an adversary who does not know the rounds, if any.
+        """Independent events for the ε of an adversary who does not know the rounds.
 
-        They are ``events`` if these are independent, else ``dominating``.
+        They are ``events`` if these are independent, else ``dominating``, which may be ``None``.
         """
         if self.events is not None and self.events.independent:
             return self.events

@@ -19,7 +19,7 @@ from fl_epe.schedules.contract import (
 )
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
-_ROUNDING = 1e-12  # relative rounding error of a rate times a number
+_ROUNDING = 1e-12  # relative rounding error of a rate times a whole number
 _END_ROUNDING = 1e-9  # rounding error of the end of an epoch, in rounds
 
 
@@ -84,7 +84,8 @@ class FixedSize(Rated):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: fresh cohorts.
 
-        For one client these are independent coins, with each cohort's share of the population.
+        For one client these are independent coins, whose chance is the cohort's share of the
+        population.
         """
         largest = math.ceil(self.rate * population * (1 - _ROUNDING))
         return dataclasses.replace(
@@ -162,7 +163,10 @@ class MinSeparation(Separated):
             yield np.sort(cohort)
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: coins with a cohort's share of the rested clients, and rests."""
+        """See `Schedule.law`: coins and rests.
+
+        A coin's chance is the cohort's share of the clients that are not resting.
+        """
         sizes = self._sizes(population)
         # The clients of the last separation − 1 cohorts are resting.
         drawn_before = np.cumsum(sizes) - sizes
@@ -206,7 +210,7 @@ class BMinSep(Separated):
         self, population: int, rng: np.random.Generator
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a round."""
-        # The first round in which each client has rested.
+        # The first round in which each client has rested long enough.
         rested_from = np.zeros(population, np.int64)
         for t, chance in enumerate(self._chances()):
             is_heads = rng.random(population) < chance
@@ -303,9 +307,9 @@ class ShuffledEpochs(Epochs):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: once in each epoch, at a random position of its order.
 
-        An epoch may begin within a round. A round that spans two epochs has a chance in both,
-        in proportion to its share of each. The law ignores that no client is drawn twice into
-        such a round. The last epoch may be incomplete.
+        An epoch may begin within a round. In such a round a client may take part by either epoch,
+        with a chance in proportion to the part of the epoch that lies in the round. The law ignores
+        that no client is drawn twice into such a round. The last epoch may be incomplete.
         """
         length = self.rounds / self.epochs
         blocks = []
@@ -335,18 +339,18 @@ def _next_epoch(
     Args:
         rng: the generator that draws the order.
         population: number of clients.
-        in_cohort: the clients of the cohort from the epoch before. They are not among the first
-            clients of the order, which complete the cohort.
-        size: number of clients in the cohort.
+        in_cohort: the clients that the cohort has from the end of the epoch before. They are not
+            among the first clients of the order, which complete the cohort.
+        size: number of clients in the complete cohort.
     """
     order = rng.permutation(population)
     if not len(in_cohort):
         return order
     may_not_be_first = np.isin(order, in_cohort)
     new_clients = order[~may_not_be_first]
-    count = size - len(in_cohort)
-    later = np.concatenate([new_clients[count:], order[may_not_be_first]])
-    return np.concatenate([new_clients[:count], rng.permutation(later)])
+    num_missing = size - len(in_cohort)
+    later = np.concatenate([new_clients[num_missing:], order[may_not_be_first]])
+    return np.concatenate([new_clients[:num_missing], rng.permutation(later)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -379,10 +383,13 @@ class Cyclic(Epochs):
             start = wrapped if wrapped > 0 else end
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: a type for each position; distances differ by at most one round."""
+        """See `Schedule.law`: a type of clients for each position in the order.
+
+        Distances between participations differ by at most one round.
+        """
         total = max(round(self.epochs * population), 1)
         distance, remainder = divmod(self.rounds * population, total)
-        # Four positions for each round represent a larger population.
+        # Of a larger population, four positions for each round are enough.
         positions = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * positions), self.rounds)
         rounds = np.repeat(np.arange(self.rounds), sizes)
@@ -433,9 +440,9 @@ class RandomAllocation(WholeEpochs):
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: a uniform subset of the rounds.
 
-        The privacy loss is at most that of one uniform round in each of ``epochs`` blocks. The
-        rounds of the blocks are a uniform subset if all rounds are put into a random order.
-        Without the client the order changes nothing, and divergences are convex.
+        The privacy loss is at most that of one uniform round in each of ``epochs`` blocks: in a
+        random order of all rounds, the rounds of the blocks are a uniform subset. Without the
+        client the order changes nothing, and divergences are convex.
         """
         blocks = BallsInBins(self.rounds, self.epochs).law(population)
         return dataclasses.replace(

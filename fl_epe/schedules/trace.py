@@ -1,4 +1,4 @@
-"""A schedule that replays the participation of a real run, from its log."""
+"""A schedule that replays the participation of a real run, from the run's log."""
 
 from __future__ import annotations
 
@@ -133,7 +133,10 @@ class Trace(Schedule):
         return int(np.bincount(self.client_ids).max())
 
     def law(self, population: int) -> ParticipationLaw:
-        """See `Schedule.law`: each client of the trace is a type."""
+        """See `Schedule.law`: each client of the trace is a type of `Events`.
+
+        The events do not depend on ``population``, whose participants replay these clients.
+        """
         events = Events.certain(
             self.client_ids, self.round_ids, self.population
         )
@@ -144,15 +147,18 @@ class Trace(Schedule):
     ) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""
         size = self.population
-        # Column i has the participants that replay client i, one in each row; -1 for none.
+        # Column i has the participants that replay client i, one in each row; -1 for none. Each
+        # row but the last has a participant for every client, and the last one for clients that
+        # are drawn at random.
         replaying = np.full((math.ceil(population / size), size), -1)
         if population == size:
             replaying[0] = np.arange(size)
         else:
             participants = rng.permutation(population)
-            for number, row in enumerate(replaying):
-                part = participants[number * size : (number + 1) * size]
-                row[rng.permutation(size)[: len(part)]] = part
+            for index, row in enumerate(replaying):
+                part = participants[index * size : (index + 1) * size]
+                replayed_clients = rng.permutation(size)[: len(part)]
+                row[replayed_clients] = part
         ends = np.searchsorted(self.round_ids, np.arange(self.rounds + 1))
         for start, end in itertools.pairwise(ends):
             cohort = replaying[:, self.client_ids[start:end]]
@@ -174,16 +180,19 @@ class _CodedClients(NamedTuple):
 
 
 def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
-    """The distinct ids of clients in ascending order, and the index of each row's client."""
-    if not isinstance(clients, _CodedClients):
-        is_sequence = isinstance(clients, list | tuple)
-        if is_sequence and all(type(client) is int for client in clients):
-            clients = _integers(clients)
-        return np.unique(
-            _vector("client_ids", clients, "iuU"), return_inverse=True
-        )
-    ids, places = np.unique(clients.ids, return_inverse=True)
-    return ids, places[clients.codes]
+    """The distinct ids of clients in ascending order, and the index of each row's client.
+
+    Args:
+        clients: the id of each row, as passed to `Trace`; or `_CodedClients`, which `_read` passes
+            instead to save memory.
+    """
+    if isinstance(clients, _CodedClients):
+        ids, indices = np.unique(clients.ids, return_inverse=True)
+        return ids, indices[clients.codes]
+    is_sequence = isinstance(clients, list | tuple)
+    if is_sequence and all(type(client) is int for client in clients):
+        clients = _integers(clients)
+    return np.unique(_vector("client_ids", clients, "iuU"), return_inverse=True)
 
 
 def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
@@ -251,6 +260,7 @@ def _ids(texts: list[str]) -> np.ndarray:
     """
     try:
         numbers = _integers([int(text) for text in texts])
+    # Some text is no integer, or an integer of more than 64 bits.
     except ValueError:
         return np.array(texts)
     is_exact = [str(number) for number in numbers.tolist()] == texts
@@ -281,17 +291,19 @@ def _checked_trace(round_ids: Integers, client_ids: Any) -> Trace:
         client_ids: the clients of the rows, as for `_distinct`.
 
     Raises:
-        ValueError: if there is no row, or if most rounds have no clients.
+        ValueError: if there is no row, if all distances between rounds with clients have a common
+            divisor, or if most rounds have no clients.
     """
     if not len(round_ids):
         raise ValueError("there is no row")
     used = np.unique(round_ids)
     rounds = int(used[-1]) - int(used[0]) + 1
-    has_gaps = np.gcd.reduce(np.diff(used)) > 1
-    if has_gaps or 2 * len(used) < rounds:
+    # All distances have a common divisor, as in 10, 20, 40.
+    has_regular_gaps = np.gcd.reduce(np.diff(used)) > 1
+    if has_regular_gaps or 2 * len(used) < rounds:
         raise ValueError(
             f"from {used[0]} to {used[-1]} are {rounds:,} rounds, and {len(used):,} of them have "
-            "clients. Are they time stamps, or numbered with gaps? Number the rounds that "
-            "released a model from 0 on"
+            "clients. Are the round numbers time stamps, or do they have gaps? Number the rounds "
+            "that released a model 0, 1, 2, …"
         )
     return Trace(round_ids, client_ids)
