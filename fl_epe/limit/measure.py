@@ -206,7 +206,8 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         rounds=rounds,
     )
     if run is not None:
-        # The run's adaptive clip norms may have used a part of the noise.
+        # No guarantee is stated: if the run's clip norms were adaptive, their noisy counts used a
+        # part of the privacy budget.
         return row
     law = schedule.law(clients)
     needed_noise = None
