@@ -53,9 +53,9 @@ def scores_chart(
         if scores.unobserved is not None:
             null_traces.append(_null_trace(scores.unobserved) | of_adversary)
         clauses.append(
-            f"{name}: scores of {len(expected_scores):,} canaries are {signed(fit.scale)} times the expected "
-            f"ones ({signed(fit.low)} to {signed(fit.high)}), with a standard deviation of "
-            f"{number(fit.width)} about them"
+            f"{name}: scores of {len(expected_scores):,} canaries are {signed(fit.scale)} times "
+            f"the expected ones ({signed(fit.low)} to {signed(fit.high)}), with a standard "
+            f"deviation of {number(fit.width)} about them"
         )
     if not clauses:
         return None
