@@ -276,6 +276,7 @@ class _Machine:
                     round_timeout=self.round_timeout,
                 )
         except simulation.RunStoppedError as end:
+            # The exit status after signal n is 128 + n.
             status = 128 + (signals[0] if signals else signal.SIGINT)
             outputs.end_early(
                 "stopped",
