@@ -84,7 +84,7 @@ _EXIT_STATUS = """exit status:
   1  a failure that should not happen
   2  bad input
   3  ε was not measured or the model diverged; ε is unreliable or the run faulty
-     (the report says why); or a claim is refuted or undecided
+     (the report says why); a claim is refuted or undecided; or a check fails
 """
 
 
@@ -173,7 +173,7 @@ def parser_for(words: Sequence[str]) -> Parser:
     parser = Parser(
         prog="fl-epe",
         description="Measure the privacy leakage of a federated training run: random canary "
-        "clients take part,\nand an empirical ε is computed from how well the model reveals them.",
+        "clients take part,\nand ε is estimated from how much the model depends on them.",
         epilog=_EXIT_STATUS,
     )
     parser.add_argument(

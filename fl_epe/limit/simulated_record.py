@@ -95,9 +95,10 @@ class RealUpdates:
                 "of the record > 0 and known in every round",
             )
         if not 0 < sum_of_squared_weights < math.inf:
+            rates = np.asarray(mechanism.server.learning_rates, np.float64)
             raise_invalid(
                 "server.learning_rates",
-                np.max(mechanism.server.learning_rates, initial=0.0),
+                np.max(rates, initial=0.0),
                 "of the record > 0 and known",
             )
         noise_matrix = np.eye(record.rounds)

@@ -113,12 +113,11 @@ def score_values(scores: ScoreSummary) -> JSON:
     """The report as JSON values; for infinite numbers, see `finite_numbers`."""
     estimate = scores.estimate
     evidence = scores.evidence
-    numbers = {
-        name: getattr(estimate, name, None)
-        for name in ("epsilon", "low", "high")
-    }
+    numbers: dict[str, float | None] = dict.fromkeys(("epsilon", "low", "high"))
+    if estimate is not None:
+        numbers = {name: getattr(estimate, name) for name in numbers}
     numbers["proved"] = scores.proved
-    numbers["claimed"] = getattr(evidence, "claimed", None)
+    numbers["claimed"] = None if evidence is None else evidence.claimed
     details = (
         "dim",
         "observed",
@@ -132,9 +131,9 @@ def score_values(scores: ScoreSummary) -> JSON:
         "warnings": as_json(score_warnings(scores)),
         "answer": {
             **finite_numbers(numbers),
-            "method": getattr(estimate, "method", None),
+            "method": None if estimate is None else estimate.method,
             "proof": scores.proof,
-            "verdict": getattr(evidence, "verdict", None),
+            "verdict": None if evidence is None else evidence.verdict,
             "delta": scores.delta,
             "confidence": scores.confidence,
         },

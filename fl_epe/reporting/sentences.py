@@ -318,7 +318,7 @@ def more_warnings(summary: Summary) -> list[str]:
 
 
 def fault_lines(summary: Summary) -> list[str]:
-    """The number of faults, three of their kinds, and the first fault; empty without faults."""
+    """The number of faults, the three most frequent kinds, and the first fault; empty if none."""
     kinds = summary.faults_by_kind()
     total = sum(count for _, count in kinds) or len(summary.faults)
     if not total:
