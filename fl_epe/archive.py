@@ -2,9 +2,9 @@
 
 Records, checkpoints and scores are ``.npz`` files, which NumPy can read: a ZIP of ``.npy`` arrays,
 some of which are JSON texts as bytes. `write_archive` adds a member ``checksums``, a JSON text with
-the schema of the file and the SHA-256 of every other member. `read_archive` is the only reader of
-this package. For a file that is damaged, cut off, edited or made to fill the memory, it raises an
-`UnreadableFileError`, whose text is one line with the file and the member.
+the schema of the file and the SHA-256 of every other member. The package reads ``.npz`` files only
+with `read_archive`. For a file that is damaged, cut off, edited or made to fill the memory, it
+raises an `UnreadableFileError`, whose text is one line with the file and the reason.
 
 A file may unpack to 256 MiB, or to 32 times its size if that is more. The environment variable
 ``FL_EPE_READ_LIMIT`` (in MiB) sets another limit.
@@ -70,7 +70,8 @@ _CHECKSUMS = "checksums"
 _MIN_LIMIT = 256 << 20  # bytes to which a file of any size may unpack
 _MAX_RATIO = 32  # multiple of its size to which a larger file may unpack
 _KINDS = "biufU"  # kinds of NumPy's types that may be read: numbers and texts
-# A member with more bytes is written as ZIP64, as its compressed size may not fit into 32 bits.
+# An array with more bytes is written as ZIP64. Without it, `zipfile` refuses a member of 2 GiB, and
+# what cannot be compressed gets larger.
 _MAX_ZIP32 = 1 << 30
 
 
@@ -97,9 +98,12 @@ def error_text(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """File and line where an error was raised, in brackets after a space."""
+    """File and line where an error was raised, in brackets after a space.
+
+    It is empty for a syntax error, whose text already has file and line, and for an error that was
+    never raised.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    # The text of a syntax error already has file and line.
     if isinstance(error, SyntaxError) or not frames:
         return ""
     return (
@@ -179,12 +183,12 @@ def write_archive(
         members = arrays | {
             name: _json_bytes(value) for name, value in texts.items()
         }
-        sums = {
+        checksums = {
             name: _write_member(archive, name, array)
             for name, array in members.items()
         }
-        about = {"schema": schema, "sha256": sums}
-        _write_member(archive, _CHECKSUMS, _json_bytes(about))
+        stored = {"schema": schema, "sha256": checksums}
+        _write_member(archive, _CHECKSUMS, _json_bytes(stored))
 
 
 def _write_member(
@@ -219,7 +223,7 @@ def json_object(content: str | bytes, name: str) -> dict[str, Any]:
 
     Args:
         content: the text.
-        name: what messages call it.
+        name: the text's name in error messages.
 
     Raises:
         ValueError: if the text is not a JSON object, or if a key is duplicate.
@@ -245,7 +249,13 @@ def _dict_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
-    """The error for a file that is not what was expected, see `read_archive`."""
+    """The error for a file that is not what was expected.
+
+    Args:
+        path: the file.
+        what: the expected content, as for `read_archive`.
+        reason: why the file is not that.
+    """
     return UnreadableFileError(
         f"Expected path={str(path)!r} to be {what}: {one_line(reason).rstrip('.')}."
     )
@@ -278,14 +288,14 @@ def read_archive(
     require_file(path)
     try:
         arrays: NamedArrays = {}
-        sums = {}
+        computed = {}
         for name, content in _members(path):
             arrays[name] = _array(content, name)
-            sums[name] = hashlib.sha256(content).hexdigest()
+            computed[name] = hashlib.sha256(content).hexdigest()
         if _CHECKSUMS in arrays:
-            del sums[_CHECKSUMS]
-            about = json_object(arrays.pop(_CHECKSUMS).tobytes(), _CHECKSUMS)
-            _check_sums(about, sums, schema)
+            del computed[_CHECKSUMS]
+            stored = json_object(arrays.pop(_CHECKSUMS).tobytes(), _CHECKSUMS)
+            _check_checksums(stored, computed, schema)
         elif schema is not None:
             raise ValueError("it has no checksums")
         objects = []
@@ -319,26 +329,36 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                 )
             names.add(name)
             with archive.open(info) as member:
-                # With these compressions, a member never unpacks to more than `file_size`.
+                # For these compressions, `read` unpacks no more than `file_size` bytes.
                 content = member.read(info.file_size)
             yield name, content
 
 
-def _check_sums(
-    about: dict[str, Any], sums: dict[str, str], schema: int | None
+def _check_checksums(
+    stored: dict[str, Any], computed: dict[str, str], schema: int | None
 ) -> None:
-    """Check a file's schema, if one is expected, and its checksums."""
-    file_schema = about.get("schema")
+    """Check a file's schema, if one is expected, and its checksums.
+
+    Args:
+        stored: the JSON object in the member ``checksums``.
+        computed: the SHA-256 of every other member.
+        schema: the expected schema.
+    """
+    file_schema = stored.get("schema")
     if schema is not None and file_schema != schema:
         raise ValueError(
             f"it has schema={file_schema!r:.40}, but this version of fl_epe reads {schema}"
         )
-    differences = about["sha256"].items() ^ sums.items()
-    if differences:
-        name, _ = min(differences)
-        raise ValueError(
-            f"{name[:80]!r} is not as it was written: its checksum differs"
-        )
+    expected = stored["sha256"]
+    for name in sorted(expected.keys() | computed.keys()):
+        if name not in computed:
+            raise ValueError(f"{name[:80]!r} is missing, but has a checksum")
+        if name not in expected:
+            raise ValueError(f"{name[:80]!r} was added: it has no checksum")
+        if expected[name] != computed[name]:
+            raise ValueError(
+                f"{name[:80]!r} is not as it was written: its checksum differs"
+            )
 
 
 def read_npy(path: Path, what: str) -> np.ndarray:
@@ -346,6 +366,7 @@ def read_npy(path: Path, what: str) -> np.ndarray:
     require_file(path)
     try:
         size = path.stat().st_size
+        # A .npy is not compressed, so only `FL_EPE_READ_LIMIT` can refuse it.
         check_size(size, size)
         return _array(path.read_bytes(), path.name)
     except UNREADABLE as error:
@@ -364,7 +385,7 @@ def _array(content: bytes, name: str) -> np.ndarray:
         raise ValueError(
             f"{name!r} is no array ({one_line(error, 80)})"
         ) from error
-    # Without an item size, the header may claim any shape for a file of a few bytes.
+    # With items of size 0 ("U0"), a file of a few bytes may claim any shape.
     if dtype.kind not in _KINDS or not dtype.itemsize:
         raise ValueError(
             f"{name!r} holds {one_line(dtype, 40)}, neither numbers nor texts"
@@ -389,7 +410,7 @@ def unpacked_json(packed: NDArray[np.uint8]) -> Any:
     return json.loads(zlib.decompress(packed.tobytes()))
 
 
-def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
+def select_prefix(arrays: NamedArrays, prefix: str) -> NamedArrays:
     """The arrays whose names begin with a prefix, by their names without it."""
     return {
         name.removeprefix(prefix): array
@@ -398,6 +419,6 @@ def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
     }
 
 
-def put_under(prefix: str, arrays: NamedArrays) -> NamedArrays:
-    """The inverse of `under`: the arrays by their names with the prefix."""
+def add_prefix(arrays: NamedArrays, prefix: str) -> NamedArrays:
+    """All arrays, with the prefix before their names; `select_prefix` removes it."""
     return {f"{prefix}{name}": array for name, array in arrays.items()}

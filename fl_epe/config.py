@@ -23,7 +23,8 @@ from fl_epe.wording import how_often
 
 # Number of observed and of unobserved canaries in Andrew et al. 2024.
 _PAPER_CANARIES = 1000
-# The noise on the count of unclipped updates, relative to the voters (Andrew et al. 2021).
+# The number of voters, divided by the standard deviation of the noise on the count of unclipped
+# updates (Andrew et al. 2021).
 _VOTERS_PER_COUNT_STD = 20
 
 # "epsilon-all-low > X" or "epsilon-all-high < X".
@@ -75,7 +76,7 @@ class RunConfig:
         clip_quantile: share of updates that the adaptive clip norm leaves unclipped.
         clip_rate: step size of the adaptive clip norm.
         clip_count_std: standard deviation of the noise on the count of unclipped updates
-            (default: voters / 20, and at least z, so that the sum has at most 15% more noise).
+            (default: voters / 20, and at least z, so that the sum has at most 16% more noise).
         canaries_vote: let canaries vote on the adaptive clip norm, as in the paper's code.
         server_optimizer: optimizer of the server: 'sgd' or 'adam'.
         server_learning_rate: learning rate of the server.
@@ -249,7 +250,7 @@ class RunConfig:
         if unobserved is None and self.by_coin:
             unobserved = count or 0
         elif unobserved is None:
-            # Of a rotation, the null distribution of scores is known.
+            # The null distribution of scores is known if the canaries are from a rotation.
             has_known_null = not is_paper and self.canary_kind == "rotation"
             unobserved = LEAST_FOR_NULL if has_known_null else _PAPER_CANARIES
         object.__setattr__(self, "num_canaries", count)

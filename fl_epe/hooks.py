@@ -12,7 +12,8 @@ def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
     If other code replaces the function in the meantime, the function of that code stays.
     """
     original = getattr(owner, name)
-    # Otherwise it is a method of the class, which becomes visible again.
+    # If it is no attribute of the object itself, it is a method of its class. At the end, removing
+    # ``call`` from the object makes the method visible again.
     is_attribute = name in vars(owner)
     setattr(owner, name, call)
     try:

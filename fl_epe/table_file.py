@@ -45,17 +45,15 @@ Row = tuple[int, list[Any]]
 TEXT_ENDINGS = (".csv", ".tsv", ".jsonl")
 """Endings of tables that are text; each may be followed by ``.gz``."""
 
-_HEAD = (
-    1 << 16
-)  # bytes at the beginning of a file from which its format is detected
+# Bytes at the beginning of a file from which its format is detected.
+_HEAD = 1 << 16
 _MAX_LINE = 1 << 22  # characters
 # Bytes to which a small file may decompress, see `check_size`. The limit is lower than for arrays,
 # as the rows become Python objects.
 _MIN_LIMIT = 2 << 20
 _CELL = 8  # bytes of a number in memory
-_ROWS_AT_ONCE = (
-    1 << 14
-)  # rows of Parquet that are Python objects at the same time
+# Rows of Parquet that are Python objects at the same time.
+_ROWS_AT_ONCE = 1 << 14
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 # A cell between semicolons that is a number with a decimal comma.
 _DECIMAL_COMMA = re.compile(

@@ -129,8 +129,8 @@ def _other_sum(members):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_without, "'y' is not as it was written: its checksum differs"),
-        (_with_another, "'z' is not as it was written: its checksum differs"),
+        (_without, "'y' is missing, but has a checksum"),
+        (_with_another, "'z' was added: it has no checksum"),
         (_swapped, "'one' is not as it was written: its checksum differs"),
         (_other_value, "'y' is not as it was written: its checksum differs"),
         (_other_text, "'about' is not as it was written: its checksum differs"),

@@ -159,8 +159,9 @@ class Noise:
             return 0
         lines = limit.advice_lines(advice)
         if setting is not None:
-            # `of_count` is 1 / (2 σ)² for noise of standard deviation σ on the count.
-            count_std = limit_setting["of_count"] ** -0.5 / 2
+            # It is 1 / (2 σ)² for noise of standard deviation σ on the count.
+            inverse_variance = limit_setting["count_inverse_variance"]
+            count_std = inverse_variance**-0.5 / 2
             lines.append(
                 "• The clip norm of that run was adaptive: fl-epe run with --noise-multiplier "
                 f"{setting:.6g} --clip-count-std {count_std:.6g} gives the sum this z."

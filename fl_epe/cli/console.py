@@ -123,9 +123,8 @@ def waiting(activity: str) -> Iterator[None]:
         timer.cancel()
 
 
-_SECONDS_PER_LINE = (
-    10.0  # between two lines of progress that is not shown on a terminal
-)
+# Seconds between two lines of progress that is not shown on a terminal.
+_SECONDS_PER_LINE = 10.0
 
 
 class ProgressLine:

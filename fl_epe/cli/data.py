@@ -108,7 +108,8 @@ class New:
         train = "train" if "train" in tables else next(iter(tables))
         names = [str(name) for name in tables[train].columns]
         needed = self._needed_columns(data, names)
-        classes = classes_to_predict(tables[train][needed[0]])
+        target_column = needed[0]
+        classes = classes_to_predict(tables[train][target_column])
         rows = tables[train].dropna(subset=needed)
         kinds = self._input_kinds(rows, needed)
         # A source that is no path is the id of a data set on the hub.
@@ -117,7 +118,7 @@ class New:
             source = str(data.resolve())
         values: dict[str, Any] = {"train": train, "source": source}
         if classes is None:
-            numbers = rows[needed[0]].astype(float)
+            numbers = rows[target_column].astype(float)
             target = "a real number"
             values["outputs"] = 1
             values["mean"] = numbers.mean()
@@ -167,7 +168,7 @@ class New:
         return clients
 
     def _needed_columns(self, data: Path, names: list[str]) -> list[str]:
-        """The column to predict and, if one was typed, the column with the owner of a row."""
+        """The column to predict first, and the column with the owner of a row if one was typed."""
         columns = ", ".join(names)
         if self.targets is None:
             raise_invalid(

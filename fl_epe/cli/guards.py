@@ -1,7 +1,7 @@
 """Handles signals, and protects a command from Matplotlib's settings in the current folder.
 
-With `signals_stop`, Ctrl-C, SIGTERM and SIGHUP end a command in the same way; a run first writes a
-checkpoint. `end_beside_threads` ends the process after a second signal.
+With `stop_on_signals`, Ctrl-C, SIGTERM and SIGHUP end a command in the same way; a run first writes
+a checkpoint. `exit_despite_threads` ends the process after a second signal.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SIGNALS = [
     for name in ("SIGINT", "SIGTERM", "SIGHUP")
     if hasattr(signal, name)
 ]
-# A held key sends many signals. If each of them raised an error, they would interrupt the
-# clean-up after one another until the process ends with files half removed.
+# While Ctrl-C is held down, many signals arrive. If each of them raised an error, they would
+# interrupt the clean-up again and again, until the process ends with files half removed.
 _SECONDS_OF_A_BURST = 1.0
 
 
@@ -44,12 +44,12 @@ def exit_status(stop: KeyboardInterrupt) -> int:
 
 
 @contextlib.contextmanager
-def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
+def stop_on_signals(stop: StopRequest | None = None) -> Iterator[list[int]]:
     """In this context, a signal raises `Stopped`, or asks a run to stop.
 
     The first signal asks the run, if there is a ``stop`` and the run accepts the request, see
-    `StopRequest.ask`. Every other signal raises `Stopped`, but for those in the second after the
-    second error, which are ignored. A signal that is ignored before, such as SIGHUP under
+    `StopRequest.ask`. Every other signal raises `Stopped`. From the second error on, signals within
+    a second of the last error are ignored. A signal that was ignored before, such as SIGHUP under
     ``nohup``, stays ignored. Outside the main thread, where Python handles no signals, nothing
     changes.
 
@@ -100,8 +100,10 @@ def import_matplotlib() -> None:
         importlib.import_module("matplotlib")
 
 
-def end_beside_threads(status: int) -> None:
+def exit_despite_threads(status: int) -> None:
     """End the process with this status at once if a node still works, as after a second Ctrl-C.
+
+    Without such a node, the function returns.
 
     At a normal exit, Python would unwind the node's thread, whose C++ code would abort the
     process. All files have been written before this call.

@@ -11,8 +11,8 @@ from typing import Any
 import fl_epe
 from fl_epe.checks import did_you_mean
 from fl_epe.cli import console
-from fl_epe.cli.guards import end_beside_threads, exit_status, signals_stop
-from fl_epe.cli.options import Parser, add_options, description_of, make
+from fl_epe.cli.guards import exit_despite_threads, exit_status, stop_on_signals
+from fl_epe.cli.options import Parser, add_options, command_from, description_of
 
 # Environment variables that switch off telemetry of Flower and Ray, unless the user set them.
 SILENCE = {
@@ -20,8 +20,8 @@ SILENCE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-# For each command "module:class" in `fl_epe.cli`, and a summary. A group of subcommands has no
-# class.
+# For each command, "module:class" in `fl_epe.cli`, and a summary. A group of commands has "" in
+# place of the class; its commands come after it, with the group's name before their own.
 COMMANDS = {
     "run": ("run:Run", "train a task with DP-FedAvg and audit it"),
     "resume": ("run:Resume", "continue a run that was stopped"),
@@ -80,9 +80,11 @@ COMMANDS = {
 _SIGNALLED = 128
 
 _EXIT_STATUS = """exit status:
-  0 if all went well, 2 for bad input, 3 if ε was not measured or the model
-  diverged, if ε is unreliable or the run faulty (the report says why), or if
-  a claim is refuted or undecided, 1 for a failure that should not happen
+  0  all went well
+  1  a failure that should not happen
+  2  bad input
+  3  ε was not measured or the model diverged; ε is unreliable or the run faulty
+     (the report says why); a claim is refuted or undecided; or a check fails
 """
 
 
@@ -95,20 +97,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Flower reads these only when it is imported, which is later.
     for name, value in SILENCE.items():
         os.environ.setdefault(name, value)
-    # A letter such as ε, which the terminal's encoding may lack, is then no error.
+    # Letters that the terminal's encoding lacks, such as ε, are spelled out.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=console.SPELLED_OUT)
     words = sys.argv[1:] if argv is None else argv
     try:
-        with signals_stop():
+        with stop_on_signals():
             status = _execute(list(words))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
         status = exit_status(stop)
-    # With ``argv``, the process belongs to the caller.
+    # Threads of Flower may outlive the command after a signal. With ``argv``, the process is not
+    # ended, as it is the caller's.
     if argv is None and status > _SIGNALLED:
-        end_beside_threads(status)
+        exit_despite_threads(status)
     return status
 
 
@@ -119,7 +122,8 @@ def _execute(words: list[str]) -> int:
         with console.waiting("Loading the command"):
             arguments = _parse(words)
         parser = arguments.parser
-        status: int = make(arguments.command, arguments)(words)
+        command = command_from(arguments.command, arguments)
+        status: int = command(words)
         sys.stdout.flush()
     except BrokenPipeError:
         console.close_stdout()
@@ -139,7 +143,8 @@ def _execute(words: list[str]) -> int:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     """The parsed arguments; for an unknown word, the error has a hint."""
     parser = parser_for(words)
-    if words and words[0][:1] not in ("", "-") and words[0] not in COMMANDS:
+    is_word = bool(words and words[0]) and not words[0].startswith("-")
+    if is_word and words[0] not in COMMANDS:
         hint = did_you_mean(words[0], list(COMMANDS))
         parser.error(f"there is no command {words[0]!r}{hint}")
     arguments, unknown = parser.parse_known_args(words)
@@ -149,7 +154,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         if option.startswith("-"):
             names = arguments.parser.names.values()
             hint = did_you_mean(
-                option, [name for name in names if name[:1] == "-"]
+                option, [name for name in names if name.startswith("-")]
             )
         arguments.parser.error(
             f"unrecognized arguments: {' '.join(unknown)}{hint}"
@@ -160,37 +165,40 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 def parser_for(words: Sequence[str]) -> Parser:
     """The parser of all commands, with the options of the command that was typed.
 
+    Only the module of this command is imported, because the imports of some take seconds.
+
     Args:
         words: the typed words; if a task is among them, its options are added.
     """
     parser = Parser(
         prog="fl-epe",
         description="Measure the privacy leakage of a federated training run: random canary "
-        "clients take part,\nand how well the model remembers them becomes an empirical ε.",
+        "clients take part,\nand ε is estimated from how much the model depends on them.",
         epilog=_EXIT_STATUS,
     )
     parser.add_argument(
         "--version", action="version", version=f"fl-epe {fl_epe.__version__}"
     )
-    folders: dict[str, Any] = {
+    subparsers_of_group: dict[str, Any] = {
         "": parser.add_subparsers(required=True, metavar="COMMAND")
     }
     typed = [word for word in words if not word.startswith("-")]
-    for name, (place, summary) in COMMANDS.items():
-        folder, _, last = name.rpartition(" ")
-        command = folders[folder].add_parser(last, help=summary)
-        if not place:
-            folders[name] = command.add_subparsers(
+    for name, (target, summary) in COMMANDS.items():
+        group, _, own_name = name.rpartition(" ")
+        command = subparsers_of_group[group].add_parser(own_name, help=summary)
+        words_of_name = name.split()
+        if not target:
+            subparsers_of_group[name] = command.add_subparsers(
                 required=True, metavar="WHAT"
             )
-        elif typed[: len(name.split())] == name.split():
-            _add_command(command, place, words)
+        elif typed[: len(words_of_name)] == words_of_name:
+            _add_command(command, target, words)
     return parser
 
 
-def _add_command(parser: Parser, place: str, words: Sequence[str]) -> None:
-    """Add description, examples and options of a command to its parser."""
-    module, _, name = place.partition(":")
+def _add_command(parser: Parser, target: str, words: Sequence[str]) -> None:
+    """Add description, examples and options of a command, given as "module:class"."""
+    module, _, name = target.partition(":")
     command = getattr(importlib.import_module(f"fl_epe.cli.{module}"), name)
     parser.description, examples = description_of(command)
     parser.epilog = f"{examples}\n{_EXIT_STATUS}" if examples else _EXIT_STATUS

@@ -2,8 +2,8 @@
 
 A field becomes an option with the field's name in dashes, its type, its default and its text in
 the section "Attributes:". ``Annotated[..., "FILE"]`` makes a positional argument that help
-calls FILE, and `Group` adds the options of another dataclass. `make` calls the dataclass with
-the typed values:
+calls FILE, and `Group` adds the options of another dataclass. `command_from` calls the dataclass
+with the typed values:
 
     >>> @dataclasses.dataclass
     ... class Bake:
@@ -18,7 +18,7 @@ the typed values:
     ...     loaves: int = 1
     >>> parser = Parser()
     >>> add_options(parser, Bake)
-    >>> make(Bake, parser.parse_args(["rye", "--loaves", "3"]))
+    >>> command_from(Bake, parser.parse_args(["rye", "--loaves", "3"]))
     Bake(flour='rye', loaves=3)
 
 tyro 1.0.17 was tried in place of this module. Its messages have 6 to 11 lines instead of one,
@@ -196,10 +196,10 @@ def _add_option(
     container.add_argument(field.name, **arguments)
 
 
-def make(
+def command_from(
     settings: Callable[..., Command], arguments: argparse.Namespace
 ) -> Command:
-    """The dataclass with the typed values; those of a `Group` become a dictionary by name."""
+    """The command with the typed values; those of a `Group` become a dictionary by name."""
     values: dict[str, Any] = {}
     for destination, value in vars(arguments).items():
         if isinstance(value, list):

@@ -202,6 +202,7 @@ def print_and_write(
         print_unwrapped(on_one_line(line))
     hint = "" if details else "  (--details prints the rest)"
     print_unwrapped(f"Report: {folder / 'report.html'}{hint}")
+    # The advice has the name of this command if more noise would help.
     if ADVISE in what_to_do(summary):
         like = shlex.quote(str(folder))
         print_unwrapped(f"Noise: {ADVISE} --like {like} --target-epsilon 3")

@@ -1,4 +1,4 @@
-"""Converts a published data set into files that training maps into memory, in bounded memory.
+"""Converts a published data set, in bounded memory, into files that training maps into memory.
 
 `convert` writes a folder. `open_data` opens such a folder, or converts a source and opens the
 result. The time and memory of a conversion are in ``docs/notes/data-sets.md``. The folder has
@@ -31,11 +31,11 @@ from fl_epe.files import PART, inside, lock_of
 from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
-"""A function of the step, the number of rows so far and, if it is known, that of all rows."""
+"""A function of the step, the number of rows so far and the total, or ``None`` if it is unknown."""
 
 MAX_HELD_OUT = 20_000  # examples
 _HELD_OUT_SHARE = 0.1
-_SEED = 0  # of the choice of held-out examples
+_SEED = 0  # of the choice of held-out examples and of their order
 _BUCKETS = 256
 _MAX_BUFFER = 64 << 20  # bytes of examples in memory
 _INDEX = "index.npz"
@@ -46,8 +46,9 @@ class ClientStore:
     """A data set that `fl_epe.data.convert` wrote. Opening it reads the index, but no examples.
 
     Attributes:
-        about: the kind, the source, and the numbers of examples, of clients, and of clients
-            that are left out because they have no examples.
+        about: the kind, the source, the numbers of examples, of held-out examples, of clients,
+            and of clients that are left out because they have no examples, and the examples'
+            width and dtype. A kind of data may add values, see `Encoder`.
         names: the clients' names in the source, in ascending order.
     """
 
@@ -68,14 +69,16 @@ class ClientStore:
         self.names = index["client"]
         self._start = index["start"]
         self._count = index["count"]
-        self._train = self._mapped(inside(path, path / "train.bin"), "examples")
+        self._train = self._mapped(
+            inside(path, path / "train.bin"), self.about["examples"]
+        )
         self._held_out = self._mapped(
-            inside(path, path / "held_out.bin"), "held_out"
+            inside(path, path / "held_out.bin"), self.about["held_out"]
         )
 
-    def _mapped(self, path: Path, count: str) -> np.ndarray:
-        """A read-only map of a file; ``about[count]`` is its number of examples."""
-        shape = (self.about[count], self.about["width"])
+    def _mapped(self, path: Path, num_examples: int) -> np.ndarray:
+        """A read-only map of a file with this number of examples."""
+        shape = (num_examples, self.about["width"])
         dtype = np.dtype(self.about["dtype"])
         expected_size = shape[0] * shape[1] * dtype.itemsize
         size = path.stat().st_size
@@ -90,30 +93,32 @@ class ClientStore:
     def __len__(self) -> int:
         return len(self._count)
 
-    def sizes(self, clients: np.ndarray, most: int = 0) -> np.ndarray:
-        """The number of examples of each of these clients, at most ``most`` (0: no limit)."""
+    def sizes(self, clients: np.ndarray, max_examples: int = 0) -> np.ndarray:
+        """The number of examples of each client, at most ``max_examples`` (0: no limit)."""
         sizes = self._count[clients]
-        return np.asarray(np.minimum(sizes, most) if most else sizes)
+        if max_examples:
+            sizes = np.minimum(sizes, max_examples)
+        return np.asarray(sizes)
 
     def client(self, client: int) -> np.ndarray:
         """The examples of a client, shape (examples, width): a read-only map of the file."""
         return self._train[self._start[client] :][: self._count[client]]
 
-    def shuffled(self, client: int, most: int, seed: int) -> np.ndarray:
-        """The examples of a client in a random order from ``seed``, at most ``most`` (0: all).
+    def shuffled(self, client: int, max_examples: int, seed: int) -> np.ndarray:
+        """A client's examples in a random order from ``seed``, at most ``max_examples`` (0: all).
 
-        Each local epoch uses the same examples. The reference implementation instead shuffles,
-        repeats the examples for the local epochs, and then truncates.
+        Each local epoch uses the same examples. The paper's code instead shuffles, repeats the
+        examples for the local epochs, and then truncates.
         """
         examples = self.client(client)
         order = generator(seed, client).permutation(len(examples))
-        if most:
-            return examples[order[:most]]
+        if max_examples:
+            order = order[:max_examples]
         return examples[order]
 
-    def held_out(self, most: int) -> np.ndarray:
-        """The first ``most`` held-out examples, which are in random order."""
-        return self._held_out[:most]
+    def held_out(self, count: int) -> np.ndarray:
+        """The first ``count`` held-out examples, or all if there are fewer; in random order."""
+        return self._held_out[:count]
 
 
 class Grouper:
@@ -136,7 +141,7 @@ class Grouper:
         self._buffer: list[np.ndarray] = []
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
-        """Add examples of shape (rows, width), and the number of each example's client."""
+        """Add examples of shape (rows, width), and the index of each example's client."""
         rows = np.empty(len(clients), self._row)
         rows["client"] = clients
         rows["example"] = examples
@@ -146,6 +151,7 @@ class Grouper:
 
     def _write_buffer(self) -> None:
         """Append the examples in memory to the files of their clients."""
+        # The empty array is for an empty buffer, which `concatenate` refuses.
         rows = np.concatenate([np.empty(0, self._row), *self._buffer])
         self._buffer = []
         buckets = rows["client"] % _BUCKETS
@@ -159,7 +165,7 @@ class Grouper:
         No examples may be added afterwards.
 
         Yields:
-            The number of each example's client, and the examples. Those of a client are
+            The index of each example's client, and the examples. Those of a client are
             consecutive.
         """
         self._write_buffer()
@@ -204,9 +210,11 @@ def convert(
 ) -> ClientStore:
     """Read ``source`` once and write its examples, grouped by client, to the folder ``target``.
 
-    At most 20,000 examples are held out, at random. They come from the split "test", or else from
-    "heldout", "validation" and such; without such a split, they are a tenth of each client's
-    examples. The result depends only on the source. ``target`` only exists when it is complete.
+    The held-out examples are those of the split "test", or else of a split such as "heldout" or
+    "validation". Without such a split, a tenth of each client's examples, drawn at random, is
+    removed from the training data and held out. Of the held-out examples, at most 20,000 are
+    written, drawn at random; the others are dropped. The result depends only on the source.
+    ``target`` only exists when it is complete.
 
     Args:
         kind: "emnist" or "stackoverflow".
@@ -232,23 +240,24 @@ def convert(
         tempfile.TemporaryDirectory(dir=folder) as name,
     ):
         scratch = Path(name)
-        train, held_out = find_parts(source, scratch)
+        train_parts, held_out_parts = find_parts(source, scratch)
         encoder = encoder_of(checked, source, vocabulary)
         grouper = Grouper(scratch, encoder)
         sample = ReservoirSample(MAX_HELD_OUT, encoder, generator(_SEED, 0))
         for _, examples in _read(
-            "reading held-out rows", held_out, encoder, report
+            "reading held-out rows", held_out_parts, encoder, report
         ):
             sample.add(examples)
-        names, num_empty = _group(train, encoder, grouper, report)
+        names, num_empty = _group(train_parts, encoder, grouper, report)
         if not names:
             raise_invalid("source", source, "to have rows, found none")
+        has_held_out_split = bool(held_out_parts)
         index = _write_examples(
             folder / "train.bin",
             names,
             grouper,
             report,
-            held_out=None if held_out else sample,
+            held_out=None if has_held_out_split else sample,
         )
         sample.examples.tofile(folder / "held_out.bin")
         about = {
@@ -276,7 +285,7 @@ def convert(
 def open_data(kind: str, data_dir: str) -> ClientStore:
     """The data set in ``data_dir``, which is converted first if needed.
 
-    A process opens it only once.
+    The last 8 results are cached in the process.
 
     Args:
         kind: the kind of data, as for `convert`.
@@ -289,7 +298,8 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     """
     path = Path(data_dir).expanduser()
     if not (path / _INDEX).is_file():
-        # It is a source. The name of its folder in the cache has a hash of its files' stats.
+        # It is a source. The name of its folder in the cache has a hash of its files' stats; the
+        # id of a hub's data set has no files.
         files = sorted([path, *path.rglob("*")]) if path.exists() else []
         stats = [
             (str(file), file.stat().st_size, file.stat().st_mtime_ns)
@@ -320,7 +330,7 @@ def _read(
 ) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """The clients and the encoded examples of each batch of rows.
 
-    A client without examples has a batch of its own, without rows.
+    As in the readers, a batch without rows stands for one client without examples.
     """
     counts = [part.rows for part in parts if part.rows is not None]
     total = sum(counts) if len(counts) == len(parts) else None
@@ -345,22 +355,24 @@ def _group(
     """Add all rows to the grouper.
 
     Returns:
-        The clients' names by their numbers, and the number of clients without examples, which
-        have no number.
+        The clients' names in the order in which they appear, and how many clients have no
+        examples. The grouper has the indices of the names.
     """
-    numbers: dict[str, int] = {}  # in the order in which clients appear
+    index_of: dict[str, int] = {}
     num_empty = 0
     for clients, examples in _read("reading rows", parts, encoder, report):
         encoded = clients.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         if not names:
+            # The batch stands for one client without examples.
             num_empty += 1
             continue
-        numbers_of_names = np.array(
-            [numbers.setdefault(name, len(numbers)) for name in names], np.int32
+        indices = np.array(
+            [index_of.setdefault(name, len(index_of)) for name in names],
+            np.int32,
         )
-        grouper.add(numbers_of_names[encoded.indices.to_numpy()], examples)
-    return list(numbers), num_empty
+        grouper.add(indices[encoded.indices.to_numpy()], examples)
+    return list(index_of), num_empty
 
 
 def _write_examples(
@@ -375,7 +387,7 @@ def _write_examples(
 
     Args:
         path: the file.
-        names: the clients' names by their numbers.
+        names: the clients' names, whose indices are the clients of the grouper.
         grouper: the examples.
         report: a function that is called after each block of examples.
         held_out: if it is not ``None``, a tenth of each client's examples is added to it, and is

@@ -39,7 +39,10 @@ Columns = Mapping[str, tuple[str, ...]]
 """For each column, by its name in this package, the names that it may have in a source."""
 
 Batch = tuple[str, pa.RecordBatch]
-"""The place of some rows in the source, for messages, and the rows."""
+"""The place of some rows in the source, for messages, and the rows.
+
+A batch without rows stands for one client without examples.
+"""
 
 LIBRARY_ERRORS = (
     pa.ArrowException,

@@ -125,11 +125,12 @@ def _points(
     hand: Floats32, variation: Floats32, phase: Floats32
 ) -> tuple[Floats32, Floats32]:
     """The point of the character's shape that each pixel shows: x and y, shape (n, 28, 28)."""
+    # A character differs from the writer's hand by up to 40% of the largest distortion.
     slant, turn, wide, high = (
         largest * (np.tanh(hand[i]) + 0.4 * np.tanh(variation[i]))
         for i, largest in enumerate(_DISTORTIONS)
     )
-    bend = 0.5 + 0.4 * np.tanh(hand[4])
+    bend = 0.5 + 0.4 * np.tanh(hand[4])  # the amplitude of the waves, in pixels
     axis = np.arange(SIDE, dtype=np.float32) - np.float32((SIDE - 1) / 2)
     # A character is also shifted, by an amount that follows from its height and bend.
     x = axis[None, None, :] - variation[3] * 0.7
@@ -148,6 +149,7 @@ def _points(
 
 def _nearest(values: Floats32) -> NDArray[np.int32]:
     """The index of the nearest point of an axis of `distances`."""
+    # Adding 0.5 makes the conversion to integers round.
     places = np.clip(
         values * _POINTS_PER_PIXEL + np.float32(_CENTRE + 0.5), 0, 2 * _CENTRE
     )

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fl_epe.archive import packed_json, put_under, under, unpacked_json
+from fl_epe.archive import add_prefix, packed_json, select_prefix, unpacked_json
 from fl_epe.checks import Booleans, Integers, NamedArrays, Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
@@ -205,7 +205,7 @@ class SeenSteps:
                 [dataclasses.asdict(step) for step in self._steps]
             ),
             "movement": self.movement.state(),
-            **put_under("noise.", self._noise.state()),
+            **add_prefix(self._noise.state(), "noise."),
         }
 
     @classmethod
@@ -216,5 +216,5 @@ class SeenSteps:
             row["parts"] = tuple(BatchSeen(**part) for part in row["parts"])
             steps._steps.append(StepSeen(**row))
         steps.movement.restore(state["movement"])
-        steps._noise.restore(under(state, "noise."))
+        steps._noise.restore(select_prefix(state, "noise."))
         return steps

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fl_epe.archive import digest, put_under, under
+from fl_epe.archive import add_prefix, digest, select_prefix
 from fl_epe.auditing import FaultKind, RoundFacts, RunAuditor
 from fl_epe.checks import NamedArrays, Vector
 from fl_epe.flower.checkpoint import SavedAudit
@@ -142,9 +142,9 @@ class Recording:
         )
         self.seen.restore(saved.scores, rounds_done)
         if rounds_done == saved.audit.index:
-            self.noise.restore(under(saved.scores, "noise."))
-            self.contributions.restore(under(saved.scores, "nodes."))
-            promised = under(saved.scores, "promised.")
+            self.noise.restore(select_prefix(saved.scores, "noise."))
+            self.contributions.restore(select_prefix(saved.scores, "nodes."))
+            promised = select_prefix(saved.scores, "promised.")
             self.client_noise.restore(saved.full_layout, promised)
 
     def arrays(self) -> NamedArrays:
@@ -153,9 +153,9 @@ class Recording:
         return (
             self.auditor.state()
             | self.seen.state(self.state.index)
-            | put_under("noise.", self.noise.state())
-            | put_under("nodes.", self.contributions.state())
-            | put_under("promised.", self.client_noise.state())
+            | add_prefix(self.noise.state(), "noise.")
+            | add_prefix(self.contributions.state(), "nodes.")
+            | add_prefix(self.client_noise.state(), "promised.")
         )
 
     def catch_up(self) -> None:

@@ -1,9 +1,9 @@
 """The noise multiplier for a target ε, in the limit of a large model.
 
-The ε is that of `fl_epe.limit.client`, which a run's report is expected to have for the same
-client and adversary; here it is solved for z. The result is an estimate of what random canaries
-would measure. For a guarantee, take z from an analytical bound (`fl_epe.accounting`). The
-method is in docs/notes/limit.md.
+`fl_epe.limit.client` predicts, for a noise multiplier z, the ε that a run's report is expected to
+have for a client and an adversary; this module finds the z of a given ε. The result is an estimate
+of what random canaries would measure. For a guarantee, take z from an analytical bound
+(`fl_epe.accounting`). The method is in docs/notes/limit.md.
 
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
@@ -40,6 +40,10 @@ from fl_epe.schedules import Schedule, clients_of
 
 # The noise multiplier that replaces 0, as real updates may be zero in some round.
 _LEAST_NOISE = 1e-60
+
+# The target ε for which z can be found: far more than the range that privacy is about.
+_MIN_TARGET = 1e-9
+_MAX_TARGET = 1e6
 
 # The confidence of the expected intervals.
 _CONFIDENCE = 0.95
@@ -118,8 +122,12 @@ def noise_for_epsilon(
         ValueError: if an argument is out of range, if no canary takes part, or if the worst-case
             client's ε has no closed form and drawing clients would take minutes.
     """
-    if not 1e-9 <= target_epsilon <= 1e6:
-        raise_invalid("target_epsilon", target_epsilon, "in [1e-09, 1e+06]")
+    if not _MIN_TARGET <= target_epsilon <= _MAX_TARGET:
+        raise_invalid(
+            "target_epsilon",
+            target_epsilon,
+            f"in [{_MIN_TARGET}, {_MAX_TARGET:.0e}]",
+        )
     clients = clients_of(schedule, clients)
 
     def record_at(z: float, **canaries: Any) -> AuditRecord:
@@ -167,7 +175,9 @@ def noise_for_epsilon(
         answer = dataclasses.replace(answer, low=0.0, high=math.inf)
         if load.places:
             with contextlib.suppress(NotMeasured):
-                record = record_at(z, places=load.places, kept=load.round_share)
+                record = record_at(
+                    z, places=load.places, round_share=load.round_share
+                )
                 answer = median_client(record, sees, _CONFIDENCE)
     notes = _notes(
         has_real_updates=has_real_updates,
@@ -253,7 +263,7 @@ def canary_advice(
                 delta,
                 clients,
                 places=load.places,
-                kept=load.round_share,
+                round_share=load.round_share,
                 **setting,
             )
             answers = (

@@ -83,7 +83,7 @@ def expected_record(
     clients: int,
     *,
     places: int = _PLACES,
-    kept: float = 1.0,
+    round_share: float = 1.0,
     **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
     """A `limit_record` of canaries beside real clients, for the expected scores of a run.
@@ -94,7 +94,8 @@ def expected_record(
         delta: the target δ.
         clients: the number of real clients; a trace has its own.
         places: the number of canaries' places, see `CanaryLoad`.
-        kept: the share of its rounds that a place keeps, see `CanaryLoad`.
+        round_share: the fraction of a place's rounds in which its canaries take part, see
+            `CanaryLoad`.
         setting: the further setting of the limit, see `LimitSetting`.
 
     Raises:
@@ -107,7 +108,7 @@ def expected_record(
         num_canaries=places,
         unobserved=0,
         beside=clients_of(schedule, min(clients, _MAX_LOGGED)),
-        kept=kept,
+        round_share=round_share,
         **setting,
     )
     law = schedule.law(clients)

@@ -203,10 +203,11 @@ def _most_participations(trace: Trace, window: int | None) -> int:
     """The largest number of participations of a client, in the run or in ``window`` rounds."""
     if window is None:
         return trace.most_participations()
-    # On a time line with one run after the other, one for each client, and a gap of a window
-    # between them, each window that ends with a participation is of one client.
+    # The participations of all clients are put on one time line, client after client, with a gap
+    # of one window between two clients. A window then has participations of one client only.
     times = np.sort(
         trace.client_ids * (trace.rounds + window) + trace.round_ids
     )
+    # For each participation, the index of the first one in the window that ends with it.
     first = np.searchsorted(times, times - window, side="right")
     return int(np.max(np.arange(len(times)) - first)) + 1

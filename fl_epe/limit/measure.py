@@ -1,7 +1,8 @@
 """The rows of a comparison: ε of the median and of the worst-case client, for two adversaries.
 
-Nothing is trained, and only the clients of the log are drawn: every ε is that of
-`fl_epe.limit.client`.
+Nothing is trained: every ε is that of `fl_epe.limit.client`. Random draws are needed only for the
+clients of the record's log, for a worst-case client whose participation has no law in closed form,
+and for the Monte Carlo bound of `drawn_guarantee`.
 """
 
 import dataclasses
@@ -206,7 +207,8 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         rounds=rounds,
     )
     if run is not None:
-        # The run's adaptive clip norms may have used a part of the noise.
+        # No guarantee is stated: if the run's clip norms were adaptive, their noisy counts used a
+        # part of the privacy budget.
         return row
     law = schedule.law(clients)
     needed_noise = None

@@ -363,7 +363,7 @@ def limit_like(
             "real": RealUpdates.of(run),
             "learning_rates": server.learning_rates,
             "momentum": server.momentum,
-            "of_count": _of_count(run.mechanism),
+            "count_inverse_variance": _count_inverse_variance(run.mechanism),
         }
     if momentum is not None:
         setting["momentum"] = momentum
@@ -383,16 +383,18 @@ def noise_multiplier_like(
         The setting; ``None`` if the two are equal, because no adaptive clip norm uses a part of
         the privacy budget.
     """
-    of_count = 0.0 if run is None else _of_count(run.mechanism)
-    if not of_count or not sum_noise_multiplier:
+    if run is None or not sum_noise_multiplier:
         return None
-    return round_noise_multiplier(sum_noise_multiplier, of_count)
+    count_inverse_variance = _count_inverse_variance(run.mechanism)
+    if not count_inverse_variance:
+        return None
+    return round_noise_multiplier(sum_noise_multiplier, count_inverse_variance)
 
 
-def _of_count(mechanism: Mechanism) -> float:
+def _count_inverse_variance(mechanism: Mechanism) -> float:
     """The part of 1/z² due to the noisy count of an adaptive clip norm; 0 without one."""
     z = mechanism.noise_multiplier
-    z_of_sum = mechanism.sum_noise_multiplier
-    if not z or not z_of_sum:
+    sum_z = mechanism.sum_noise_multiplier
+    if not z or not sum_z:
         return 0.0
-    return max(z**-2 - z_of_sum**-2, 0.0)
+    return max(z**-2 - sum_z**-2, 0.0)

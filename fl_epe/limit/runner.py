@@ -149,8 +149,8 @@ def _mean(
     if len(limits) == len(trainings):
         mean_limit = float(np.mean(limits))
     theory = dataclasses.replace(trainings[0].theory, epsilon=mean_limit)
-    # ε exceeds the theoretical bound if a one-sided lower confidence bound does. It is so low that
-    # all comparisons of the plan hold together (Bonferroni).
+    # ε exceeds the theoretical bound if a one-sided lower confidence bound does. The bounds of all
+    # combinations and of both adversaries hold simultaneously (Bonferroni).
     strict_confidence = 1 - (1 - plan.confidence) / (2 * plan.combinations)
     quantile = float(scipy.special.ndtri(strict_confidence))
     widening = max(quantile / half_width(plan.confidence), 1.0)

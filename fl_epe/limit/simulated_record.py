@@ -16,7 +16,7 @@ Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = limit_record(ShuffledEpochs(4, 2), noise_multiplier=0.5, delta=1e-5)
     >>> scores = auditing.seen_by(record).expected_scores.observed
-    >>> round(float(scores[0]), 6)  # two rounds, √4 the noise
+    >>> round(float(scores[0]), 6)  # two rounds of 1, over noise √4 · 0.5
     2.0
 """
 
@@ -42,6 +42,9 @@ _PARTICIPATION = 0
 _SCORES = 1
 _CLIENTS = 2
 
+# The second key of the stream _PARTICIPATION, for the canaries that share a place's rounds.
+_CANARIES_OF_PLACES = 1
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RealUpdates:
@@ -62,38 +65,53 @@ class RealUpdates:
     def of(cls, record: auditing.AuditRecord) -> Self:
         """The real updates of a run, from the norms of its means and of its displacement.
 
-        One canary counts as part of them; the others are projected out (`Signals.leave_one_out`).
+        One canary's update counts as part of them; the other canaries' are projected out
+        (`Signals.leave_one_out`).
 
         Raises:
-            ValueError: if the run's noise or clip norms are unknown or 0, or its server was not
-                SGD.
+            ValueError: if the run's noise multiplier is unknown, if its clip norms or the server's
+                steps are unknown or 0, or if its server was not SGD.
         """
         mechanism = record.mechanism
         z = mechanism.sum_noise_multiplier
-        if z is None or not record.signal_known():
+        if z is None:
             raise_invalid(
-                "sum_noise_multiplier",
-                z,
-                "and clip_norms of the record to be known",
+                "sum_noise_multiplier", z, "of the record to be known"
+            )
+        if not record.signal_known():
+            raise_invalid(
+                "clip_norms",
+                np.min(mechanism.clip_norms, initial=math.inf),
+                "(or contributions) of the record to be known",
             )
         norms = auditing.seen_by(record).signals.leave_one_out.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weights = record.round_weights() * unit
-        energy = float(np.sum(weights**2))
-        if not (np.all(unit > 0) and 0 < energy < math.inf):
+        sum_of_squared_weights = float(np.sum(weights**2))
+        if not np.all(unit > 0):
             raise_invalid(
                 "clip_norms",
                 np.min(mechanism.clip_norms, initial=math.inf),
-                "and the server steps of the record > 0 and known",
+                "of the record > 0 and known in every round",
             )
-        noise = np.eye(record.rounds)
+        if not 0 < sum_of_squared_weights < math.inf:
+            rates = np.asarray(mechanism.server.learning_rates, np.float64)
+            raise_invalid(
+                "server.learning_rates",
+                np.max(rates, initial=0.0),
+                "of the record > 0 and known",
+            )
+        noise_matrix = np.eye(record.rounds)
         if mechanism.strategy is not None:
-            noise = _noise_matrix(mechanism.strategy)
-        round_noise = z**2 * np.sum(noise**2, axis=1)
-        final_noise = z**2 * np.sum((weights @ noise) ** 2)
-        every_round = (norms.means / unit) ** 2 / record.dim - round_noise
-        final = (norms.displacement**2 / record.dim - final_noise) / energy
-        return cls(np.maximum(every_round, 0.0), max(final, 0.0))
+            noise_matrix = _noise_matrix(mechanism.strategy)
+        round_noise = z**2 * np.sum(noise_matrix**2, axis=1)
+        final_noise = z**2 * np.sum((weights @ noise_matrix) ** 2)
+        round_variances = (norms.means / unit) ** 2 / record.dim
+        final_variance = norms.displacement**2 / record.dim
+        final = (final_variance - final_noise) / sum_of_squared_weights
+        return cls(
+            np.maximum(round_variances - round_noise, 0.0), max(final, 0.0)
+        )
 
 
 class LimitSetting(TypedDict, total=False):
@@ -107,9 +125,10 @@ class LimitSetting(TypedDict, total=False):
         strategy: the strategy matrix of correlated noise, lower triangular, shape ``(T, T)``
             (default: ``None``).
         real: the variances of real clients' updates (default: 0, as the noise dominates).
-        of_count: the term of 1/z² for the noisy count of an adaptive clip norm, see
-            `fl_epe.mechanism.AdaptiveClip` (default: 0). It changes the theoretical bound, but
-            no score.
+        count_inverse_variance: for an adaptive clip norm, whose noisy count shares the privacy
+            budget: the last term of 1/z² = 1/z_sum² + 1/z_count², see
+            `fl_epe.mechanism.AdaptiveClip` (default: 0, no count). It changes the theoretical
+            bound, but no score.
     """
 
     clip_norms: ArrayLike
@@ -117,7 +136,7 @@ class LimitSetting(TypedDict, total=False):
     momentum: float
     strategy: Floats | None
     real: RealUpdates | None
-    of_count: float
+    count_inverse_variance: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,8 +155,8 @@ class _Signal:
             the residuals; ``None`` if rounds are independent.
         final: the contribution of a participation in each round to θ_T − θ_0, ``(T,)``.
         final_residual: the standard deviation of θ_T − θ_0 along a canary.
-        excess: the share of its variance that is not from the rounds' residuals; < 0 if these
-            have more variance.
+        unexplained: the part of its variance that the rounds' residuals do not explain, as a
+            fraction; < 0 if these have more variance.
     """
 
     norms: Floats
@@ -146,7 +165,7 @@ class _Signal:
     factor: Floats | None
     final: Floats
     final_residual: float
-    excess: float
+    unexplained: float
 
     @classmethod
     def of(
@@ -168,15 +187,16 @@ class _Signal:
             )
         variances = noise_multiplier**2 + real.every_round
         final_variance = noise_multiplier**2 + real.final
-        is_hidden = np.all(variances > 0) and final_variance > 0
-        if not (is_hidden and 0 <= noise_multiplier < math.inf):
+        has_residual = np.all(variances > 0) and final_variance > 0
+        if not (has_residual and 0 <= noise_multiplier < math.inf):
             raise_invalid(
                 "noise_multiplier",
                 noise_multiplier,
                 "> 0 and finite, or 0 with real updates in every round",
             )
         final = sgd_weights(rates, momentum) * norms
-        excess = float(final**2 @ (real.final - real.every_round))
+        # Summed over differences, because 1 minus the explained fraction is less exact.
+        unexplained_variance = float(final**2 @ (real.final - real.every_round))
         strategy = setting.get("strategy")
         factor = None
         if strategy is None:
@@ -187,8 +207,10 @@ class _Signal:
             covariance = noise @ noise.T + np.diag(real.every_round)
             factor = np.asarray(np.linalg.cholesky(covariance), np.float64)
             residual = np.linalg.norm(factor, axis=1)
-            rounds_variance = float(np.sum((final @ factor) ** 2))
-            final_residual = math.sqrt(rounds_variance + excess)
+            explained_variance = float(np.sum((final @ factor) ** 2))
+            final_residual = math.sqrt(
+                explained_variance + unexplained_variance
+            )
             factor /= residual[:, None]
         return cls(
             norms=norms,
@@ -197,7 +219,7 @@ class _Signal:
             factor=factor,
             final=final,
             final_residual=final_residual,
-            excess=excess / final_residual**2,
+            unexplained=unexplained_variance / final_residual**2,
         )
 
     def correlation(self) -> auditing.RoundCorrelation:
@@ -239,7 +261,7 @@ def limit_record(
     num_canaries: int = 1000,
     unobserved: int = 1000,
     beside: int = 0,
-    kept: float = 1.0,
+    round_share: float = 1.0,
     seed: int = 0,
     **setting: Unpack[LimitSetting],
 ) -> auditing.AuditRecord:
@@ -251,21 +273,25 @@ def limit_record(
         noise_multiplier: the noise multiplier z ≥ 0 of the clients' sum; > 0 unless there are
             real updates.
         delta: the target δ.
-        num_canaries: the number of observed canaries k.
+        num_canaries: the number of observed canaries k, if there are no real clients. If there
+            are, it is the number of places of a `CanaryLoad`: a place is a set of rounds that
+            follows the schedule, and several canaries may divide its rounds.
         unobserved: the number of unobserved canaries u.
         beside: the number of real clients besides the canaries. They follow the schedule, and
-            are in the record's log; ``num_canaries`` is then the number of places of a
-            `CanaryLoad`, some of which several canaries share. 0 for canaries alone.
-        kept: the share of its rounds that a place keeps, see `CanaryLoad`.
+            are in the record's log. 0 for canaries alone.
+        round_share: the fraction of a place's rounds in which its canaries take part, see
+            `CanaryLoad`; unused without real clients.
         seed: the seed of participation and scores.
         setting: the further setting, see `LimitSetting`.
 
     Raises:
+        TypeError: for an argument that does not exist.
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
     unknown = setting.keys() - LimitSetting.__annotations__.keys()
     if unknown:
         raise TypeError(f"limit_record has no argument {min(unknown)!r}")
+    # Scores do not depend on the cohort size, so real clients need not be in it.
     cohort_size = schedule.cohort_size(num_canaries)
     signal = _Signal.of(schedule.rounds, noise_multiplier, setting)
     law = schedule.law(beside or num_canaries)
@@ -283,22 +309,22 @@ def limit_record(
             rounds=schedule.rounds,
             participations=schedule.participations(),
             places=num_canaries,
-            round_share=kept,
+            round_share=round_share,
             secret=law.hidden,
         )
         places = presence(
             load.place_schedule(schedule), num_canaries, rng_of_places
         )
         canary_rounds = load.presence(
-            places, generator(seed, _PARTICIPATION, 1)
+            places, generator(seed, _PARTICIPATION, _CANARIES_OF_PLACES)
         )
     else:
         log = auditing.ClientLog()
         design = auditing.Design(task="limit")
         canary_rounds = presence(schedule, num_canaries, rng_of_places)
     rng = generator(seed, _SCORES)
-    means = signal.residual * signal.norms / cohort_size * np.sqrt(_DIM)
-    displacement = signal.final_residual / cohort_size * np.sqrt(_DIM)
+    mean_norms = signal.residual * signal.norms / cohort_size * np.sqrt(_DIM)
+    displacement_norm = signal.final_residual / cohort_size * np.sqrt(_DIM)
     return auditing.AuditRecord(
         dim=_DIM,
         delta=delta,
@@ -306,15 +332,15 @@ def limit_record(
         unobserved=_cosines(signal, unobserved, rng),
         presence=canary_rounds,
         norms=auditing.Norms(
-            means,
-            _step_norms(means, signal),
-            final=displacement,
-            displacement=displacement,
+            mean_norms,
+            _step_norms(mean_norms, signal),
+            final=displacement_norm,
+            displacement=displacement_norm,
         ),
         mechanism=auditing.Mechanism(
             cohort_size=cohort_size,
             noise_multiplier=round_noise_multiplier(
-                noise_multiplier, setting.get("of_count", 0)
+                noise_multiplier, setting.get("count_inverse_variance", 0)
             ),
             sum_noise_multiplier=noise_multiplier,
             participation=law.in_record(),
@@ -339,61 +365,65 @@ def _client_log(
     return auditing.ClientLog(np.concatenate(cohorts), np.cumsum([0, *sizes]))
 
 
-def round_noise_multiplier(of_sum: float, of_count: float) -> float:
-    """The noise multiplier of a round that releases its sum and a noisy count.
+def round_noise_multiplier(
+    sum_noise_multiplier: float, count_inverse_variance: float
+) -> float:
+    """The noise multiplier z of a round that releases its sum and a noisy count.
 
     Args:
-        of_sum: the noise multiplier of the clients' sum, ≥ 0.
-        of_count: the term of the count, see `LimitSetting`.
+        sum_noise_multiplier: the noise multiplier of the clients' sum, ≥ 0.
+        count_inverse_variance: the term of the count in 1/z², see `LimitSetting`.
     """
-    return of_sum / math.sqrt(1 + of_count * of_sum**2)
+    # 1/z² = 1/z_sum² + 1/z_count², without a division by 0.
+    return sum_noise_multiplier / math.sqrt(
+        1 + count_inverse_variance * sum_noise_multiplier**2
+    )
 
 
 def _cosines(
     signal: _Signal,
     count: int,
     rng: np.random.Generator,
-    presence: Booleans | None = None,
+    canary_rounds: Booleans | None = None,
 ) -> auditing.CanaryCosines:
     """The cosines of ``count`` canaries; θ_0 is zero, so that θ_T is the displacement.
 
-    Without ``presence``, ``(T, count)``, the canaries take no part.
+    Without ``canary_rounds``, ``(T, count)``, the canaries take no part.
     """
     scores = rng.standard_normal((len(signal.residual), count))
     if signal.factor is not None:
         scores = signal.factor @ scores
-    # A part of the final residual is from the rounds, and the excess is from real updates. The
-    # excess is computed as a sum of differences, because the square root of 1 minus the rounds'
-    # share would enlarge the rounding error.
+    # If the final residual has more variance than the rounds explain, independent noise adds the
+    # difference. If it has less, the part of the rounds is scaled down to variance 1.
     weights = signal.residual * signal.final / signal.final_residual
-    final_scores = weights @ scores / np.sqrt(1 - min(signal.excess, 0.0))
-    final_scores += np.sqrt(max(signal.excess, 0.0)) * rng.standard_normal(
-        count
-    )
-    if presence is not None:
-        final_scores += signal.final / signal.final_residual @ presence
+    surplus_of_rounds = max(-signal.unexplained, 0.0)
+    final_scores = weights @ scores / np.sqrt(1 + surplus_of_rounds)
+    independent = rng.standard_normal(count)
+    final_scores += np.sqrt(max(signal.unexplained, 0.0)) * independent
+    if canary_rounds is not None:
+        final_scores += signal.final / signal.final_residual @ canary_rounds
         for t, residual in enumerate(signal.residual):
-            scores[t, presence[t]] += 1 / residual
-    scores /= np.sqrt(_DIM)
-    final_scores /= np.sqrt(_DIM)
+            scores[t, canary_rounds[t]] += 1 / residual
+    cosines = scores / np.sqrt(_DIM)
+    final_cosines = final_scores / np.sqrt(_DIM)
     return auditing.CanaryCosines(
-        means=scores, final=final_scores, displacement=final_scores
+        means=cosines, final=final_cosines, displacement=final_cosines
     )
 
 
-def _step_norms(means: Floats, signal: _Signal) -> Floats:
+def _step_norms(mean_norms: Floats, signal: _Signal) -> Floats:
     """The norms of the server's steps, each a discounted sum of the rounds' means.
 
     Args:
-        means: the norms of the rounds' means, ``(T,)``.
+        mean_norms: the norms of the rounds' means, ``(T,)``.
         signal: the signal, with the server and the correlation of the rounds.
     """
     decay = signal.server.momentum
     if signal.factor is None:
         # The means are orthogonal, and their squares add up.
-        norms = np.sqrt(_discounted_sums(means**2, decay**2))
+        norms = np.sqrt(_discounted_sums(mean_norms**2, decay**2))
     else:
-        vectors = _discounted_sums(means[:, None] * signal.factor, decay)
+        vectors = _discounted_sums(mean_norms[:, None] * signal.factor, decay)
         norms = np.linalg.norm(vectors, axis=1)
     return signal.server.learning_rates * norms
 

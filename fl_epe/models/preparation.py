@@ -48,13 +48,13 @@ class SeededDropout(torch.nn.Module):
     Attributes:
         p: probability that an entry is set to zero, as in torch.nn.Dropout. Multiples of 1/256 are
             drawn fastest.
-        random: the generator of the masks. It must be set before a forward pass in training mode.
-        drawn: masks for the next forward passes, instead of new draws.
+        random: the generator of the masks. It must be set before a forward pass in training mode,
+            unless there are ``drawn`` masks.
+        drawn: masks of 0 and 1 for the next forward passes, which are used instead of new draws.
     """
 
-    inplace = (
-        False  # an attribute of torch.nn.Dropout, which this class replaces
-    )
+    # An attribute of torch.nn.Dropout, which this class replaces.
+    inplace = False
     random: np.random.Generator | None
     drawn: Iterator[torch.Tensor] | None
 
@@ -74,7 +74,7 @@ class SeededDropout(torch.nn.Module):
         """``inputs`` times a random mask of 0 and 1/(1 − p); unchanged in evaluation mode.
 
         Raises:
-            RuntimeError: in training mode before ``random`` is set.
+            RuntimeError: in training mode, if neither ``random`` nor ``drawn`` is set.
         """
         if not self.training or not self.p:
             return inputs

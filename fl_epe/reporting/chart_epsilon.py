@@ -42,6 +42,10 @@ _LABEL_WIDTH = 0.2
 # Both labels fit between two ε that differ by more than this share of the largest ε drawn.
 _LABEL_HEIGHTS = 0.2
 
+# The width of a bar: as a share of its bin, but at most this share of the x-axis.
+_BAR_WIDTH = 0.8
+_MAX_BAR_WIDTH = 0.06
+
 
 def epsilon_chart(
     record: AuditRecord, answers: tuple[Answer, Answer]
@@ -183,9 +187,10 @@ def _bars(counts: Integers, end: float) -> JSON:
     return {
         "type": "bar",
         "name": "clients",
+        # The middle of the whole numbers in each bin.
         "x": (bins * width + (width - 1) / 2).tolist(),
         "y": clients.tolist(),
-        "width": min(0.8 * width, 0.06 * end),
+        "width": min(_BAR_WIDTH * width, _MAX_BAR_WIDTH * end),
         "marker": {"color": PLAIN},
         "hovertemplate": "%{y} clients took part %{x} times<extra></extra>",
         "yaxis": "y2",
@@ -253,13 +258,16 @@ def _adversary_traces(
     view = seen_by(record, Adversary(sees))
     name = charts.view_name(sees, record)
     color, dash, _ = charts.LOOKS[sees]
-    client_size = client.expected_score(view)
+    client_score = client.expected_score(view)
     delta = estimate.delta
 
     def epsilon(scale: ArrayLike, times: ArrayLike) -> Floats:
-        share = np.asarray(times) / client.participations
-        growth = share if answer.adversary.sees_final else np.sqrt(share)
-        return epsilon_of_shift(np.asarray(scale) * client_size * growth, delta)
+        # The expected score grows with the number of rounds for the final model, and with its
+        # square root for the models of all rounds.
+        ratio = np.asarray(times) / client.participations
+        growth = ratio if answer.adversary.sees_final else np.sqrt(ratio)
+        shift = np.asarray(scale) * client_score * growth
+        return epsilon_of_shift(shift, delta)
 
     traces = (
         charts.band(
@@ -290,7 +298,7 @@ def _canary_trace(
     sees: Sees,
     fit: LadderFit,
     scores: Scores,
-    sizes: Floats,
+    expected_scores: Floats,
     epsilon: Callable[[ArrayLike, ArrayLike], Floats],
 ) -> JSON:
     """ε of each group of canaries by the group's own κ, with its interval.
@@ -300,16 +308,23 @@ def _canary_trace(
         sees: what the adversary sees.
         fit: the fit of all canaries.
         scores: the canaries' scores.
-        sizes: the canaries' expected scores.
+        expected_scores: the canaries' expected scores.
         epsilon: ε as a function of κ and of the number of participations.
     """
-    counts = scored_participations(record, len(sizes))
-    residuals = scores.deviates(fit.scale * sizes)
-    groups = [group for group in _groups(counts) if sizes[group].any()]
+    counts = scored_participations(record, len(expected_scores))
+    residuals = scores.deviates(fit.scale * expected_scores)
+    groups = [
+        group for group in _groups(counts) if expected_scores[group].any()
+    ]
     times = np.array([counts[group].mean() for group in groups])
-    energies = np.array([np.sum(sizes[group] ** 2) for group in groups])
-    shifts = np.array([residuals[group] @ sizes[group] for group in groups])
-    scales = fit.scale + shifts / energies
+    energies = np.array(
+        [np.sum(expected_scores[group] ** 2) for group in groups]
+    )
+    # Least squares in each group: the correction of κ that its residuals suggest.
+    products = np.array(
+        [residuals[group] @ expected_scores[group] for group in groups]
+    )
+    scales = fit.scale + products / energies
     half_widths = (
         half_width(CONFIDENCE) * max(fit.width, 1.0) / np.sqrt(energies)
     )
@@ -337,7 +352,8 @@ def _groups(counts: Integers) -> list[Integers]:
 
     Canaries that took no part are in no group.
     """
-    order = np.argsort(counts, kind="stable")[np.sum(counts == 0) :]
+    num_absent = np.sum(counts == 0)
+    order = np.argsort(counts, kind="stable")[num_absent:]
     ends = np.flatnonzero(np.diff(counts[order])) + 1
     if len(ends) < _MAX_GROUPS:
         return np.split(order, ends)

@@ -53,11 +53,11 @@ def rounds_chart(
         return None
     rounds = np.array([after.round for after in by_round])
     estimates = [after.estimate for after in by_round]
-    ends = [
+    intervals = [
         (estimate.epsilon, estimate.low, estimate.high)
         for estimate in estimates
     ]
-    middle, low, high = np.array(ends).T
+    middle, low, high = np.array(intervals).T
     bounded = np.isfinite(high)
     traces = [
         charts.band(
@@ -83,7 +83,8 @@ def rounds_chart(
         traces.append(
             scatter("lines", rounds, allowed, name, charts.THEORY, "dot")
         )
-    # The first intervals may be far wider than the others, and need not be seen whole.
+    # The y-axis shows all ε, and the intervals of the second half of the rounds. The first
+    # intervals may be far wider, and are cut.
     later = high[len(high) // 2 :]
     highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
     return Chart(

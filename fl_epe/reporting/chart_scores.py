@@ -41,17 +41,21 @@ def scores_chart(
         name = charts.view_name(sees, record)
         # Each adversary has a panel.
         of_adversary: JSON = {"yaxis": charts.panel(len(clauses)), "meta": name}
-        sizes = seen_by(record, Adversary(sees)).expected_scores.observed
+        expected_scores = seen_by(
+            record, Adversary(sees)
+        ).expected_scores.observed
         traces += [
             trace | of_adversary
-            for trace in _observed_traces(record, sees, fit, scores, sizes)
+            for trace in _observed_traces(
+                record, sees, fit, scores, expected_scores
+            )
         ]
         if scores.unobserved is not None:
             null_traces.append(_null_trace(scores.unobserved) | of_adversary)
         clauses.append(
-            f"{name}: scores of {len(sizes):,} canaries are {signed(fit.scale)} times the expected "
-            f"ones ({signed(fit.low)} to {signed(fit.high)}), with a standard deviation of "
-            f"{number(fit.width)} about them"
+            f"{name}: scores of {len(expected_scores):,} canaries are {signed(fit.scale)} times "
+            f"the expected ones ({signed(fit.low)} to {signed(fit.high)}), with a standard "
+            f"deviation of {number(fit.width)} about them"
         )
     if not clauses:
         return None
@@ -74,7 +78,7 @@ def _observed_traces(
     sees: Sees,
     fit: LadderFit,
     scores: Scores,
-    sizes: Floats,
+    expected_scores: Floats,
 ) -> list[JSON]:
     """The band, the line of slope κ, and the canaries that took part.
 
@@ -83,18 +87,23 @@ def _observed_traces(
         sees: what the adversary sees.
         fit: the fit of κ.
         scores: the canaries' scores.
-        sizes: the canaries' expected scores.
+        expected_scores: the canaries' expected scores.
     """
     name = charts.view_name(sees, record)
     color, dash, symbol = charts.LOOKS[sees]
-    ends = np.array([0.0, float(sizes.max(initial=0.0))])
+    ends = np.array([0.0, float(expected_scores.max(initial=0.0))])
     line = fit.scale * ends
     label = f"{name}, κ = {signed(fit.scale)}"
-    drawn = charts.spread_out(len(sizes))
-    counts = scored_participations(record, len(sizes))
+    drawn = charts.spread_out(len(expected_scores))
+    counts = scored_participations(record, len(expected_scores))
     hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
     points = scatter(
-        "markers", sizes[drawn], scores.observed[drawn], name, color, symbol
+        "markers",
+        expected_scores[drawn],
+        scores.observed[drawn],
+        name,
+        color,
+        symbol,
     )
     points |= {
         "customdata": [[int(counts[canary])] for canary in drawn],

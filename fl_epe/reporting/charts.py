@@ -268,19 +268,19 @@ def answer_chart(
         ``None`` if no ε was measured.
     """
     names = []
-    ends = []
+    intervals = []
     proved = []
     allowed = []
     for name, answer in named:
         estimate = finite_estimate(answer)
         if estimate is not None:
             names.append(name)
-            ends.append([estimate.epsilon, estimate.low, estimate.high])
+            intervals.append([estimate.epsilon, estimate.low, estimate.high])
             proved.append(drawable(answer.proved))
             allowed.append(drawable(answer.analytical.epsilon))
     if not names:
         return None
-    middle, low, high = np.maximum(ends, _MIN_DRAWN).T
+    middle, low, high = np.maximum(intervals, _MIN_DRAWN).T
     if middle.max() > _MAX_LINEAR_RATIO * middle.min():
         x_axis = {"type": "log"}
     else:
@@ -356,4 +356,4 @@ def left_out(count: int, plural: str, limit: int = MOST_POINTS) -> str:
     """A sentence about the points that `spread_out` leaves out; empty if there are none."""
     if count <= limit:
         return ""
-    return f" Drawn are {limit:,} of {count:,} {plural}, evenly spread over their numbers."
+    return f" Drawn are {limit:,} of {count:,} {plural}, evenly spaced."

@@ -191,6 +191,7 @@ def _differences(
     error = (1 - CONFIDENCE) / len(pairs)
     answers_at = dict[tuple[str, float], tuple[Answer, Answer]]()
     differences = []
+    # The two answers of a run are in the order of the adversaries in `VIEW_NAMES`.
     for index, adversary in enumerate(VIEW_NAMES):
         for pair in pairs:
             are_independent = independent(*pair)

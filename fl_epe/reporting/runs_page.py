@@ -160,6 +160,7 @@ def print_runs_compared(console: Console, compared: RunsCompared) -> None:
         ("adversary sees", "run", *_HEADINGS),
         left=2,
     )
+    # The two answers of a run are in the order of the adversaries in `VIEW_NAMES`.
     for index, view in enumerate(VIEW_NAMES.values()):
         for run in compared.runs:
             cells = (run.letter, *_answer_cells(run.summary.answers[index]))

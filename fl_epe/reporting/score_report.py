@@ -27,13 +27,17 @@ _MAX_OVERLAP = 1.2
 
 
 def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
-    """Why the answer is unreliable or needs an explanation, the most important reason first."""
+    """Why the answer is unreliable or needs an explanation, the most important reason first.
+
+    The tags are those of a run's warnings. "exceeds-theory" here means that the claim is refuted,
+    and "width" that an estimate is missing because the scores contradict what it assumes.
+    """
     warnings = []
     estimate = scores.estimate
     evidence = scores.evidence
     if evidence is not None and evidence.violated:
         text = (
-            f"more leaks than is claimed ({refutation(evidence)}, claimed "
+            f"the measured leakage exceeds the claim ({refutation(evidence)}, claimed "
             f"{number(evidence.claimed)})"
         )
         warnings.append(ReportWarning("exceeds-theory", text))
@@ -64,27 +68,31 @@ def score_status(scores: ScoreSummary) -> Status:
 
 
 def score_sentences(scores: ScoreSummary) -> list[str]:
-    """How exposed a canary is, after the most important warning; and the result for the claim."""
+    """Two sentences: ε of a canary, and whether the claim is refuted.
+
+    The first begins with the most important warning, unless the status is "ok". It has only the
+    warning if there is no estimate, and ends with a caveat otherwise.
+    """
     status = score_status(scores)
     estimate = scores.estimate
-    first = ""
+    problem = ""
     if status != "ok":
         warning = score_warnings(scores)[0].text
-        first = f"{status.capitalize()}, as {warning}"
+        problem = f"{status.capitalize()}, as {warning}"
     if estimate is None:
-        return [sentence(first), _of_claim(scores)]
+        return [sentence(problem), _claim_result(scores)]
     condition = "if they are Gaussian, " if scores.assumes_gaussian else ""
     limit = limit_in_words(guess_limit(estimate.high, scores.delta))
     exposure = (
         f"by these scores, {condition}this attack guesses right {limit} whether one canary took "
         f"part (ε ≈ {number(estimate.epsilon)}, interval up to {number(estimate.high)})"
     )
-    if first:
-        exposure = f"{first}: {exposure}"
-    return [f"{sentence(exposure)} {CAVEAT}.", _of_claim(scores)]
+    if problem:
+        exposure = f"{problem}: {exposure}"
+    return [f"{sentence(exposure)} {CAVEAT}.", _claim_result(scores)]
 
 
-def _of_claim(scores: ScoreSummary) -> str:
+def _claim_result(scores: ScoreSummary) -> str:
     """Whether the claim is refuted, in a sentence."""
     evidence = scores.evidence
     if evidence is None:
@@ -93,21 +101,23 @@ def _of_claim(scores: ScoreSummary) -> str:
     if evidence.violated:
         return f"The claim of {claim} is refuted at {scores.confidence:.0%} confidence."
     if not evidence.undecided_reason:
-        return f"The claim of {claim} is not refuted; an ε twice as large would have been."
+        return (
+            f"The claim of {claim} is not refuted. A true ε twice as large would probably have "
+            "been detected."
+        )
     reason = evidence.laws.objection or evidence.undecided_reason
     return f"Whether {claim} holds is undecided, as {reason}."
 
 
 def score_values(scores: ScoreSummary) -> JSON:
-    """The report as JSON values; ``unbounded`` has the names of the infinite numbers."""
+    """The report as JSON values; for infinite numbers, see `finite_numbers`."""
     estimate = scores.estimate
     evidence = scores.evidence
-    numbers = {
-        name: getattr(estimate, name, None)
-        for name in ("epsilon", "low", "high")
-    }
+    numbers: dict[str, float | None] = dict.fromkeys(("epsilon", "low", "high"))
+    if estimate is not None:
+        numbers = {name: getattr(estimate, name) for name in numbers}
     numbers["proved"] = scores.proved
-    numbers["claimed"] = getattr(evidence, "claimed", None)
+    numbers["claimed"] = None if evidence is None else evidence.claimed
     details = (
         "dim",
         "observed",
@@ -121,9 +131,9 @@ def score_values(scores: ScoreSummary) -> JSON:
         "warnings": as_json(score_warnings(scores)),
         "answer": {
             **finite_numbers(numbers),
-            "method": getattr(estimate, "method", None),
+            "method": None if estimate is None else estimate.method,
             "proof": scores.proof,
-            "verdict": getattr(evidence, "verdict", None),
+            "verdict": None if evidence is None else evidence.verdict,
             "delta": scores.delta,
             "confidence": scores.confidence,
         },
@@ -141,10 +151,10 @@ def print_scores(
         scores: the summary of the scores.
         details: whether to print the other estimates and bounds, and tests of normality, too.
     """
-    first, of_claim = score_sentences(scores)
+    result, claim_result = score_sentences(scores)
     is_ok = score_status(scores) == "ok"
-    console.print(first, style=None if is_ok else "bold red")
-    console.print(of_claim)
+    console.print(result, style=None if is_ok else "bold red")
+    console.print(claim_result)
     estimate = scores.estimate
     evidence = scores.evidence
     level = f"{scores.confidence:.0%}"
@@ -161,7 +171,10 @@ def print_scores(
         rows=[row],
     )
     console.print(table)
-    for warning in score_warnings(scores)[0 if is_ok else 1 :]:
+    warnings = score_warnings(scores)
+    if not is_ok:
+        warnings = warnings[1:]  # the first sentence has the first one
+    for warning in warnings:
         console.print(f"• {sentence(warning.text)}")
     if details:
         for line in _details(scores):

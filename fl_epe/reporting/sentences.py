@@ -104,9 +104,9 @@ def limit_in_words(limit: float) -> str:
 
 
 def first_sentence(summary: Summary) -> str:
-    """How exposed a client is and to whom, after the most important warning.
+    """How exposed a client is and to whom, and `CAVEAT` if an ε was measured.
 
-    If an ε was measured, `CAVEAT` follows.
+    Unless the status is "ok", the sentence begins with the most important warning.
     """
     status = summary.status
     clause = exposure(summary)
@@ -255,16 +255,16 @@ def table_note(summary: Summary) -> str:
     every_round = summary.answers[1]
     if not math.isfinite(every_round.participations):
         return ""
-    of_client = ""
+    contrast = ""
     if summary.unit not in ("example", "record"):
-        of_client = " (not one record's)"
+        contrast = " (not one record's)"
     if every_round.adversary.knows_rounds:
         knows = " and rounds"
     else:
         knows = ", not its rounds"
     compared_run = _COMPARED_RUNS[every_round.analytical.adjacency]
     text = (
-        f"ε compares one {summary.unit}'s random updates{of_client} in "
+        f"ε compares one {summary.unit}'s random updates{contrast} in "
         f"{rounds_of(every_round, summary)}, {size_of_updates(summary)}, with {compared_run}. The "
         f"adversary knows its updates{knows}."
     )
@@ -289,7 +289,8 @@ def _remarks(summary: Summary) -> Iterator[str]:
         for answer, estimate in measured
     ):
         yield "An interval from 0 shows neither a leak nor its absence."
-    if marked_cells(answers[0])[3].endswith("*"):
+    *_, final_model_theory = marked_cells(answers[0])
+    if final_model_theory.endswith("*"):
         yield "* As every round's."
     is_extrapolated = any(answer.extrapolated for answer in answers)
     if is_extrapolated and summary.record is not None:
@@ -299,21 +300,25 @@ def _remarks(summary: Summary) -> Iterator[str]:
             f"{counted(largest_count, 'round')}."
         )
     if summary.at_small_delta and measured:
-        final, every = map(answer_cells, summary.at_small_delta)
+        final, every_round = map(answer_cells, summary.at_small_delta)
+        final_epsilon, *_ = final
+        every_round_epsilon, *_, theory = every_round
         yield (
-            f"At δ = {SMALL_DELTA:.0e}, usual in larger runs: ε ≈ {final[0]} and {every[0]} "
-            f"(theory: {every[3]})."
+            f"At δ = {SMALL_DELTA:.0e}, usual in larger runs: ε ≈ {final_epsilon} and "
+            f"{every_round_epsilon} (theory: {theory})."
         )
 
 
 def more_warnings(summary: Summary) -> list[str]:
     """The warnings that the first sentence does not have, as sentences."""
-    first = 0 if summary.status == "ok" else 1
-    return [sentence(warning.text) for warning in summary.warnings[first:]]
+    warnings = summary.warnings
+    if summary.status != "ok":
+        warnings = warnings[1:]  # the first sentence has the first one
+    return [sentence(warning.text) for warning in warnings]
 
 
 def fault_lines(summary: Summary) -> list[str]:
-    """The number of faults of each kind, and the first fault; empty if there was no fault."""
+    """The number of faults, the three most frequent kinds, and the first fault; empty if none."""
     kinds = summary.faults_by_kind()
     total = sum(count for _, count in kinds) or len(summary.faults)
     if not total:
@@ -371,7 +376,8 @@ def about_run(summary: Summary) -> str:
         facts.append(counted(record.rounds, "round"))
         ended = record.provenance.ended
         if ended:
-            facts.append(f"ended {ended[:16].replace('T', ' ')} UTC")
+            to_the_minute = ended[: len("2026-01-01T12:00")]
+            facts.append(f"ended {to_the_minute.replace('T', ' ')} UTC")
         else:
             facts.append("date not recorded")
     for name, value in summary.held_out()[:1]:

@@ -68,7 +68,8 @@ class PlainTable(Table):
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         """Render the table, or lists if it is too wide, so that no number is cut."""
-        if sum(map(_width, self.columns)) <= options.max_width + 1:
+        # Two columns are divided by a space, which does not follow the last one.
+        if sum(map(_width, self.columns)) - 1 <= options.max_width:
             yield from super().__rich_console__(console, options)
             return
         yield self.title or ""
@@ -80,7 +81,7 @@ class PlainTable(Table):
 
 
 def _width(column: Column) -> int:
-    """The least width of a column with the gap to the next; a foldable column counts as 0."""
+    """The least width of a column, which is 0 if it can be folded, and of the gap after it."""
     if not column.no_wrap:
         return _GAP
     widest = max(cell_len(str(cell)) for cell in (column.header, *column.cells))

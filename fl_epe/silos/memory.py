@@ -13,7 +13,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from fl_epe.archive import digest, packed_json, put_under, under, unpacked_json
+from fl_epe.archive import (
+    add_prefix,
+    digest,
+    packed_json,
+    select_prefix,
+    unpacked_json,
+)
 from fl_epe.auditing import (
     AuditRecord,
     RoundCorrelation,
@@ -198,19 +204,21 @@ class SiloMemory:
         # drift of the model is correlated.
         self.uploads = _auditor(
             plan,
-            under(state, "uploads."),
+            select_prefix(state, "uploads."),
             len(self.history.uploads),
             server="an average of uploads",
             window=1,
         )
         self.averages = _auditor(
             plan,
-            under(state, "averages."),
+            select_prefix(state, "averages."),
             len(self.history.averages),
             server=plan.server,
         )
-        self.steps = under(state, "steps.") or None
-        self._vectors = under(state, "vectors.") or _initial_vectors(plan)
+        self.steps = select_prefix(state, "steps.") or None
+        self._vectors = select_prefix(state, "vectors.") or _initial_vectors(
+            plan
+        )
 
     def receive(self, model: Vector) -> None:
         """Note a model that the silo received, ``(dim,)``, and the average that led to it."""
@@ -342,10 +350,10 @@ class SiloMemory:
         return {
             "plan": packed_json(dataclasses.asdict(self.plan)),
             **self.history.state(),
-            **put_under("uploads.", self.uploads.state()),
-            **put_under("averages.", self.averages.state()),
-            **put_under("vectors.", self._vectors),
-            **put_under("steps.", self.steps or {}),
+            **add_prefix(self.uploads.state(), "uploads."),
+            **add_prefix(self.averages.state(), "averages."),
+            **add_prefix(self._vectors, "vectors."),
+            **add_prefix(self.steps or {}, "steps."),
         }
 
     @classmethod

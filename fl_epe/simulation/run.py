@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from fl_epe.archive import UnreadableFileError, put_under
+from fl_epe.archive import UnreadableFileError, add_prefix
 from fl_epe.auditing import (
     AuditRecord,
     Design,
@@ -206,7 +206,7 @@ class _Session:
         if t == self._saved_rounds:
             return True
         state = {
-            **put_under("series.", self._series_arrays()),
+            **add_prefix(self._series_arrays(), "series."),
             **self.strategy.state(),
         }
         try:

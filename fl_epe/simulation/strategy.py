@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe import auditing
-from fl_epe.archive import put_under, under
+from fl_epe.archive import add_prefix, select_prefix
 from fl_epe.checks import Floats, Floats32, NamedArrays
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD
@@ -346,26 +346,26 @@ class DPFedAvg(Strategy):
                 for i, vector in enumerate(self._state.noise)
             },
             **self.log.state(),
-            **put_under("optimizer.", self._state.optimizer),
-            **put_under("auditor.", self.auditor.state(keep_waiting=True)),
-            **put_under("health.", self._noise_health.state()),
+            **add_prefix(self._state.optimizer, "optimizer."),
+            **add_prefix(self.auditor.state(keep_waiting=True), "auditor."),
+            **add_prefix(self._noise_health.state(), "health."),
         }
 
     def restore(self, state: NamedArrays) -> None:
         """The inverse of `state`; `Strategy.start` then runs the remaining rounds."""
         self.log.restore(state)
-        self._noise_health.restore(under(state, "health."))
+        self._noise_health.restore(select_prefix(state, "health."))
         theta = state["theta"]
         self._initial_theta = state["start"]
         self._state = dp_fedavg.ServerState(
             theta=theta,
             clip_norm=float(state["clip_norm"]),
-            optimizer=under(state, "optimizer."),
-            noise=tuple(under(state, "noise.").values()),
+            optimizer=select_prefix(state, "optimizer."),
+            noise=tuple(select_prefix(state, "noise.").values()),
             rounds_done=self.rounds_done,
         )
         self.auditor.restore(
-            under(state, "auditor."),
+            select_prefix(state, "auditor."),
             self.rounds_done,
             start=self._initial_theta,
             last=theta,

@@ -98,8 +98,8 @@ class Task(abc.ABC):
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """The number of examples of each of these clients, with the shape of ``client_ids``.
 
-        By default the numbers are equal; a task that knows them without reading the examples
-        overrides this.
+        They balance the work of the nodes, so only their ratios matter. By default all are 1; a
+        task that knows the numbers without reading the examples overrides this.
         """
         return np.ones_like(client_ids)
 

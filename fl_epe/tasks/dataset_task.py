@@ -263,7 +263,7 @@ class DatasetTask(Task):
             model = prepared(self.model).eval()
             with torch.no_grad():
                 outputs = call_model(model, example.inputs)
-            logits = losses.by_class(outputs, example.targets)
+            logits = losses.with_classes_last(outputs, example.targets)
             losses.check_classes(classes, logits.shape[-1], column)
         return notes
 

@@ -25,7 +25,7 @@ from fl_epe.checks import (
 from fl_epe.data import absolute
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.losses import Classes, ClientData
+from fl_epe.tasks.losses import ClientData, CnnClassification
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Images, shape (n, 1, 28, 28), float32 in [0, 1] or uint8; and labels, shape (n,)."""
@@ -52,7 +52,7 @@ _MIN_WEIGHT = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitImages(Classes, Task, abc.ABC):
+class SplitImages(CnnClassification, Task, abc.ABC):
     """Images for the EMNIST CNN, partitioned among clients with unequal label shares and sizes.
 
     Attributes:

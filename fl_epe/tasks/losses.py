@@ -44,7 +44,7 @@ class ClientData:
         return len(self.targets)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors, by names for messages."""
+        """All tensors, by the names that error messages give them."""
         if isinstance(self.inputs, Mapping):
             tensor_of = {
                 f"inputs {name}": part for name, part in self.inputs.items()
@@ -71,14 +71,15 @@ class ClientData:
 
 @dataclasses.dataclass(frozen=True)
 class LossSum:
-    """The loss of a batch as a sum, so that batches and masked positions add up.
+    """The loss of a batch as a sum, which can be added over batches. Masked positions do not count.
 
     Attributes:
         loss: sum of the losses of the predictions, a differentiable scalar.
         correct: number of correct predictions; for a task with a metric other than accuracy,
-            the sum of that metric. A tensor on the device avoids a synchronisation.
-        examples: number of predictions (for text, the tokens that are not masked), as a number
-            or a tensor.
+            the sum of that metric over the predictions. A tensor on the device avoids a
+            synchronisation.
+        examples: number of predictions, as a number or a tensor. For text these are the tokens
+            that are not masked, and not the examples.
     """
 
     loss: torch.Tensor
@@ -144,8 +145,8 @@ def cross_entropy_by_example(
     return loss, correct, examples
 
 
-class Classes:
-    """The model and the loss of tasks with the EMNIST CNN."""
+class CnnClassification:
+    """The model and the loss of tasks that classify images with the EMNIST CNN."""
 
     def model(self) -> torch.nn.Module:
         """A fresh EMNIST CNN."""
@@ -168,8 +169,8 @@ def default_by_example(
     """The default loss, number of correct predictions and of all predictions, for each example.
 
     Args:
-        outputs: for integer targets, logits as in `by_class`; for real targets, as many values
-            as targets.
+        outputs: for integer targets, logits as in `with_classes_last`; for real targets, as
+            many values as targets.
         targets: int64 class numbers, −100 for an ignored prediction; or float32.
 
     Returns:
@@ -180,7 +181,8 @@ def default_by_example(
         ValueError: if the outputs do not fit the targets.
     """
     if not targets.is_floating_point():
-        return cross_entropy_by_example(by_class(outputs, targets), targets)
+        logits = with_classes_last(outputs, targets)
+        return cross_entropy_by_example(logits, targets)
     loss = _squared_errors(outputs, targets).reshape(len(targets), -1).sum(1)
     correct = torch.zeros_like(loss)
     return loss, correct, torch.full_like(loss, targets[0].numel())
@@ -189,6 +191,12 @@ def default_by_example(
 def _squared_errors(
     outputs: torch.Tensor, targets: torch.Tensor
 ) -> torch.Tensor:
+    """The squared error of each entry, with the shape of the targets.
+
+    The outputs or the targets of an example may be flattened, or have additional axes of length 1.
+    Outputs of shape (n, 2, 3) for targets of shape (n, 3, 2) are refused, because a reshape would
+    compare the wrong entries.
+    """
     output_shape = _without_ones(outputs.shape[1:])
     target_shape = _without_ones(targets.shape[1:])
     one_is_flat = min(len(output_shape), len(target_shape)) < 2
@@ -204,13 +212,16 @@ def _squared_errors(
     )
 
 
-def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def with_classes_last(
+    outputs: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
     """The logits with the shape of ``targets``, followed by an axis of the classes.
 
     Args:
         outputs: logits whose classes are the last axis, or the second one as in torch's own
             losses: (n, length, classes) or (n, classes, length) for targets of shape (n,
-            length).
+            length). If the classes are last, the other axes may be flattened to one, or axes of
+            length 1 may be added or left out.
         targets: class numbers.
 
     Raises:
@@ -218,24 +229,26 @@ def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     shape = tuple(outputs.shape)
     target_shape = tuple(targets.shape)
-    # Whether the second axis fits, and whether the last one does.
-    is_second = len(shape) > 2 and shape[:1] + shape[2:] == target_shape
-    if is_second and shape[:-1] == target_shape:
+    fits_second = len(shape) > 2 and shape[:1] + shape[2:] == target_shape
+    fits_last = shape[:-1] == target_shape
+    if fits_second and fits_last:
         raise ValueError(
             f"Expected outputs {shape} to show which axis has the classes: for targets "
             f"{target_shape} it may be the last or the second. Pad the sequences to another "
             "length, or give loss= and metric="
         )
-    is_last = len(shape) == 2 or _without_ones(shape[1:-1]) == _without_ones(
-        target_shape[1:]
-    )
-    if is_second:
+    if fits_second:
         outputs = outputs.movedim(1, -1)
-    elif not is_last or math.prod(shape[:-1]) != targets.numel():
-        raise ValueError(
-            f"Expected outputs {shape} to be (n, …, classes) or (n, classes, …) for targets "
-            f"(n, …) = {target_shape}"
+    else:
+        is_flat = len(shape) == 2
+        can_reshape = is_flat or (
+            _without_ones(shape[1:-1]) == _without_ones(target_shape[1:])
         )
+        if not can_reshape or math.prod(shape[:-1]) != targets.numel():
+            raise ValueError(
+                f"Expected outputs {shape} to be (n, …, classes) or (n, classes, …) for targets "
+                f"(n, …) = {target_shape}"
+            )
     return outputs.reshape(*targets.shape, outputs.shape[-1])
 
 
@@ -269,7 +282,7 @@ def area_under_curve(
     rows = torch.cat(list(outputs)).reshape(len(targets), -1)
     if rows.shape[1] > 2 or not rows.isfinite().all():
         return None
-    # The difference of two logits, or the only output.
+    # The second logit minus the first; with one output, nothing is subtracted.
     margin = rows[:, -1] - rows[:, :-1].sum(1)
     return float(roc_auc_score(targets, margin))
 

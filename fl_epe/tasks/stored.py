@@ -58,7 +58,7 @@ _PAPER_STACKOVERFLOW = {
 }
 
 
-class _Characters(losses.Classes):
+class _Characters(losses.CnnClassification):
     """The model, the loss and the settings of EMNIST."""
 
     unit: ClassVar[str] = "writer"

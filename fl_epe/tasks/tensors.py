@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.checks import raise_invalid
 from fl_epe.client_ids import blank_as_null
 from fl_epe.models import Inputs
 
@@ -35,7 +35,8 @@ Columns = str | Sequence[str] | Mapping[str, str]
 _WHITE = {"uint8": 255, "bool": 1, "float32": 1}
 _WHITE_16_BITS = 65535
 
-# If fewer than one row in this number is selected, `datasets` gathers the rows one by one.
+# If less than one row in this number is selected, the rows are gathered one by one, see
+# `arrow_column`.
 _MAX_ROWS_PER_SELECTED_ROW = 100
 
 
@@ -81,7 +82,14 @@ def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
 def read_targets(
     dataset: Dataset, column: str, classes: Sequence[Any] | None
 ) -> torch.Tensor:
-    """The targets of every row; with ``classes``, the index of the class of each row."""
+    """The targets of every row.
+
+    Args:
+        dataset: the rows.
+        column: the column of the targets.
+        classes: the result of `classes_of`, which has every class in ascending order. The targets
+            are then the indices of the rows' classes.
+    """
     if classes is None:
         return read_column(dataset, column, "targets")
     labels = arrow_column(dataset, column).to_pandas()
@@ -109,8 +117,10 @@ def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
             if part._indices is not None:
                 # The number of the row in the user's data, of which ``part`` is a selection.
                 row = part._indices.column(0)[row].as_py()
-            counts = f"{labels.null_count:,} have none, such as row {row + 1:,}"
-            expected = f"to have a label in every row: {counts}"
+            missing = (
+                f"{labels.null_count:,} have none, such as row {row + 1:,}"
+            )
+            expected = f"to have a label in every row: {missing}"
             raise_invalid("targets", column, expected)
         classes.update(labels.unique().to_pylist())
     return sorted(classes)
@@ -185,8 +195,8 @@ def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
 def arrow_column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
     """The values of a column, in the order of the rows.
 
-    A selection of rows is taken at once, unless it has few of many rows: `datasets` gathers
-    rows one after another, which takes seconds for a million rows.
+    `datasets` gathers selected rows one by one, which takes seconds for a million rows. So the
+    selection is taken from the whole column, unless it has less than 1% of its rows.
     """
     column = dataset.data.column(name)
     if dataset._indices is None:
@@ -197,11 +207,15 @@ def arrow_column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
 
 
 def _array(dataset: Dataset, name: str) -> Any:
-    """A column as one array if it has numbers, or lists of equal length; else its rows."""
+    """A column as one array if it has numbers, or lists of equal length.
+
+    Otherwise it is what `datasets` returns in NumPy's format, which may be an array of objects.
+    """
     from pyarrow import ExtensionType, compute, types
 
     values = arrow_column(dataset, name).combine_chunks()
     shape = [len(values)]
+    # Each pass removes one level of nested lists, if all lists of this level are equally long.
     while types.is_list(values.type) or types.is_fixed_size_list(values.type):
         lengths = compute.list_value_length(values).unique().to_pylist()
         if len(lengths) != 1 or lengths[0] is None:
@@ -219,9 +233,10 @@ def _stacked(rows: Any, name: str, argument: str) -> np.ndarray:
         return rows
     shapes = sorted({np.shape(row) for row in rows})
     if len(shapes) > 1:
-        raise ArgumentError(
-            f"Expected the rows of {{{argument}}} to have one shape, got {shapes[0]} and "
-            f"{shapes[-1]}: pad or cut them, e.g. with datasets.Dataset.map.",
-            **{argument: name},
+        remedy = "pad or cut them, e.g. with datasets.Dataset.map"
+        raise_invalid(
+            argument,
+            name,
+            f"to have rows of one shape, got {shapes[0]} and {shapes[-1]}: {remedy}",
         )
     return np.stack([np.asarray(row) for row in rows])

@@ -134,7 +134,9 @@ def test_estimate_prints_no_number_and_the_proof(tmp_path, capsys):
     assert 0.5 < values["answer"]["proved"] < 1
     assert main(["estimate", path, "--claim", "0.3"]) == 3
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("Faulty, as more leaks than is claimed")
+    assert printed.startswith(
+        "Faulty, as the measured leakage exceeds the claim"
+    )
     assert "The claim of ε ≤ 0.300 is refuted at 95% confidence. " in printed
     assert main(["estimate", path, "--claim", "3"]) == 3
     printed = " ".join(capsys.readouterr().out.split())

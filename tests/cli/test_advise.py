@@ -153,7 +153,7 @@ class TestCommandLine:
             1e-3,
             num_canaries=13,
             beside=120,
-            of_count=(2 * clip.count_std) ** -2,
+            count_inverse_variance=(2 * clip.count_std) ** -2,
             **settings,
         )
         assert record.mechanism.noise_multiplier == pytest.approx(1.0)
@@ -197,7 +197,7 @@ class TestCommandLine:
             0.1,
             num_canaries=13,
             beside=8,
-            of_count=(2 * clip.count_std) ** -2,
+            count_inverse_variance=(2 * clip.count_std) ** -2,
         )
         record.save(tmp_path / "record.npz")
         asked = ["noise", "--like", tmp_path, "--target-epsilon", 0.5]

@@ -142,6 +142,6 @@ def test_compare_without_any_epsilon(tmp_path, capsys, monkeypatch):
 def test_help_says_so(command: str, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
-    assert "3 if ε was not measured or the model diverged" in " ".join(
+    assert "3 ε was not measured or the model diverged" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import pytest
 
-from fl_epe.cli.options import Group, Parser, add_options, make
+from fl_epe.cli.options import Group, Parser, add_options, command_from
 from fl_epe.config import RunConfig
 from fl_epe.limit import ComparisonPlan
 
@@ -93,8 +93,8 @@ class TestOptions:
         }
         more["table"] = {"a_b": 1, "c": "x"}
         expected = self.Settings("x", "there", names=("c", "d"), **more)
-        assert make(self.Settings, parser.parse_args(words)) == expected
-        assert make(
+        assert command_from(self.Settings, parser.parse_args(words)) == expected
+        assert command_from(
             self.Settings, parser.parse_args(["--must", "x"])
         ) == self.Settings("x")
 
@@ -103,7 +103,9 @@ class TestOptions:
     )
     def test_a_number_or_a_word(self, word, value, parser):
         words = ["--must", "x", "--often", word]
-        assert make(self.Settings, parser.parse_args(words)).often == value
+        assert (
+            command_from(self.Settings, parser.parse_args(words)).often == value
+        )
 
     @pytest.mark.parametrize(
         "words",

@@ -13,9 +13,9 @@ import pytest
 from fl_epe.cli import guards
 from fl_epe.cli.guards import (
     Stopped,
-    end_beside_threads,
+    exit_despite_threads,
     exit_status,
-    signals_stop,
+    stop_on_signals,
 )
 from fl_epe.cli.main import main
 from fl_epe.files import LOCK, PART, locked
@@ -112,7 +112,7 @@ def test_a_signal_is_an_interrupt_with_its_own_status(name):
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_DFL)  # nohup has it ignored
     try:
-        with pytest.raises(Stopped) as stop, signals_stop():
+        with pytest.raises(Stopped) as stop, stop_on_signals():
             signal.raise_signal(number)
         assert exit_status(stop.value) == 128 + number
         assert signal.getsignal(number) is signal.SIG_DFL
@@ -123,7 +123,7 @@ def test_a_signal_is_an_interrupt_with_its_own_status(name):
 def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals_stop():
+        with stop_on_signals():
             signal.raise_signal(signal.SIGHUP)
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
@@ -133,7 +133,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
 def test_the_first_signal_asks_and_the_second_ends():
     stop = StopRequest()
     stop.is_checked = True
-    with signals_stop(stop) as came:
+    with stop_on_signals(stop) as came:
         signal.raise_signal(signal.SIGTERM)
         assert stop.asked
         with pytest.raises(Stopped):
@@ -144,11 +144,11 @@ def test_the_first_signal_asks_and_the_second_ends():
 
 def test_where_nobody_listens_or_everybody_waits_a_signal_ends_at_once():
     stop = StopRequest()
-    with pytest.raises(Stopped), signals_stop(stop):
+    with pytest.raises(Stopped), stop_on_signals(stop):
         signal.raise_signal(signal.SIGTERM)
     stop = StopRequest()
     stop.is_checked, stop.waiting_thread = True, threading.get_ident()
-    with pytest.raises(Stopped), signals_stop(stop):
+    with pytest.raises(Stopped), stop_on_signals(stop):
         signal.raise_signal(signal.SIGTERM)
 
 
@@ -160,12 +160,12 @@ def test_beside_a_node_at_work_the_process_ends_at_once(monkeypatch):
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM)
     }
-    end_beside_threads(130)
+    exit_despite_threads(130)
     assert ended == []
     node = threading.Thread(target=done.wait, name=NODE_THREAD)
     node.start()
     try:
-        end_beside_threads(130)
+        exit_despite_threads(130)
         assert ended == [130]
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
@@ -179,7 +179,7 @@ def test_outside_the_main_thread_nothing_changes():
     found = []
 
     def enter():
-        with signals_stop():
+        with stop_on_signals():
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=enter)
@@ -231,7 +231,7 @@ def running(tmp_path):
 def test_a_held_key_interrupts_the_clean_up_once(monkeypatch):
     monkeypatch.setattr(guards, "_SECONDS_OF_A_BURST", 1e9)
     ends = []
-    with signals_stop() as received:
+    with stop_on_signals() as received:
         for _ in range(9):
             try:
                 signal.raise_signal(signal.SIGINT)
@@ -242,7 +242,7 @@ def test_a_held_key_interrupts_the_clean_up_once(monkeypatch):
 
 def test_a_later_signal_interrupts_a_clean_up_that_hangs(monkeypatch):
     monkeypatch.setattr(guards, "_SECONDS_OF_A_BURST", 0.0)
-    with signals_stop():
+    with stop_on_signals():
         for _ in range(4):
             with pytest.raises(Stopped):
                 signal.raise_signal(signal.SIGINT)

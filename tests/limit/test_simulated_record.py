@@ -147,9 +147,8 @@ class TestRealUpdates:
         record = limit_record(Poisson(T, 0.2), 0.3, DELTA).with_values(
             server=ServerStep("sgd", np.zeros(T))
         )
-        with pytest.raises(
-            ValueError, match="server steps of the record > 0 and known"
-        ):
+        message = r"learning_rates=0.0 of the record > 0 and known"
+        with pytest.raises(ValueError, match=message):
             RealUpdates.of(record)
 
     def test_scores_are_hidden_by_noise_and_updates(self):

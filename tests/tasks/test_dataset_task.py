@@ -508,7 +508,7 @@ BAD_DATA = {
     ),
     "ragged": (
         {"dataset": _changed("x", [[1.0] * (3 + i % 2) for i in range(60)])},
-        r"inputs='x' to have one shape, got \(3,\) and \(4,\): pad or cut",
+        r"inputs='x' to have rows of one shape, got \(3,\) and \(4,\): pad or cut",
     ),
     "text-input": (
         {"inputs": "word"},
