@@ -256,7 +256,9 @@ class NodeContributions:
         # The same entries in each round.
         order = generator(self._seed, _ENTRIES_STREAM).permutation(num_entries)
         added = weights[:, None] * updates.entries[:, order[:_RUN_ENTRIES]]
-        for node, row in zip(updates.nodes, added, strict=True):
+        for signed_id, row in zip(updates.nodes, added, strict=True):
+            # A grid of the user's own may have negative ids; a checkpoint has none.
+            node = signed_id % 2**64
             self._sums[node] = self._sums.get(node, 0.0) + row
         norms = {
             node: float(np.linalg.norm(row)) for node, row in self._sums.items()
@@ -273,8 +275,7 @@ class NodeContributions:
     def state(self) -> NamedArrays:
         """The state as named arrays, for `restore`."""
         return {
-            # A grid of the user's own may have negative ids.
-            "ids": np.array([node % 2**64 for node in self._sums], np.uint64),
+            "ids": np.array(list(self._sums), np.uint64),
             "sums": np.array(list(self._sums.values())),
             "variance": np.array(self._variance),
         }

@@ -190,9 +190,10 @@ class Capped(Composed):
 
         A client that a cap refuses takes part in fewer of the rounds that the coins gave it,
         which cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such
-        theorem is claimed, as cohorts with refused clients are smaller. The events are known
-        for a cap on the run if the other schedule's events do not depend on each other, and for a
-        trace.
+        theorem is claimed, as cohorts with refused clients are smaller. The events are known for a
+        trace, and for a cap on the run unless rests, a fixed number of participations, or
+        drop-outs make the other schedule's events depend on each other; of a cap inside a cap,
+        the smaller one counts.
         """
         law = dataclasses.replace(
             self.schedule.law(population),

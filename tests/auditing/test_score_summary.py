@@ -345,3 +345,14 @@ def test_cosines_and_scores_of_a_record_are_finite():
         bare_scores([np.inf, 0.1], None, 100)
     with pytest.raises(ValueError, match=r"observed=nan to be a number"):
         bare_scores([np.nan, 0.1], [0.0, 0.1], None)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.array([True, False]), np.array([np.nan, 1.0])],
+    ids=["booleans", "not-a-number"],
+)
+def test_an_array_with_what_is_no_score_is_refused_by_its_row(values, tmp_path):
+    np.save(tmp_path / "scores.npy", values)
+    with pytest.raises(ValueError, match=r"row 1: observed=(True|nan) is not"):
+        read_scores(tmp_path / "scores.npy")

@@ -1,5 +1,6 @@
 """Nodes that hide all others are named: in each round, and in what the model moved over the run."""
 
+import types
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,23 @@ def test_ids_of_nodes_stay_as_they_are():
     assert str(dominant).startswith("node 11503249247729065957 moved")
 
 
-def test_negative_ids_of_nodes_are_saved_without_their_sign():
+def test_a_node_with_a_negative_id_is_one_node_after_a_restart():
+    updates = types.SimpleNamespace(
+        nodes=[-5, 2**63],
+        weights=np.ones(2),
+        entries=np.ones((2, ENTRIES)),
+        noise=0.0,
+    )
     contributions = dominance.NodeContributions(seed=1)
-    contributions._sums = {-1: np.ones(ENTRIES), 2**63: np.ones(ENTRIES)}
-    assert contributions.state()["ids"].tolist() == [2**64 - 1, 2**63]
+    contributions.add(updates, None)
+    resumed = dominance.NodeContributions(seed=1)
+    resumed.restore(contributions.state())
+    for of_run in (contributions, resumed):
+        of_run.add(updates, None)
+    assert resumed.state()["ids"].tolist() == [2**64 - 5, 2**63]
+    np.testing.assert_array_equal(
+        resumed.state()["sums"], contributions.state()["sums"]
+    )
 
 
 def test_a_third_of_the_nodes_with_one_vector_dominates():

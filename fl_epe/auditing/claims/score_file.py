@@ -242,15 +242,18 @@ def _table(columns: Mapping[str, Any]) -> _Table:
 
 def _column(name: str, cells: Any) -> Floats:
     """The numbers of a column in memory."""
-    if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
+    if isinstance(cells, np.ndarray):
         # Millions of numbers are checked at once; if one is invalid, each is, to name its row.
-        numbers = np.asarray(cells, np.float64)
-        if name == "member":
-            is_valid = np.isin(numbers, (0, 1))
-        else:
-            is_valid = ~np.isnan(numbers)
-        if is_valid.all():
-            return numbers
+        # A longer type may have numbers that are too large for float64.
+        if cells.dtype.kind in "iuf" and cells.dtype.itemsize <= 8:
+            numbers = np.asarray(cells, np.float64)
+            if name == "member":
+                is_valid = np.isin(numbers, (0, 1))
+            else:
+                is_valid = ~np.isnan(numbers)
+            if is_valid.all():
+                return numbers
+        cells = cells.tolist()
     return np.array(
         [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)],
         np.float64,
