@@ -199,16 +199,18 @@ def ladder_fit(
     trend_test = _test(
         trend_regressor, expected_scores, score_residuals, forgetting
     )
-    residual_sum = float(np.sum(score_residuals**2))
-    variance = residual_sum / degrees_of_freedom
+    squared_residuals = float(np.sum(score_residuals**2))
+    variance = squared_residuals / degrees_of_freedom
     width = float(np.sqrt(variance))
     p_value_of_width = scipy.stats.chi2.sf(
         variance * degrees_of_freedom, degrees_of_freedom
     )
-    is_significant = p_value_of_width < _WIDTH_LEVEL
+    has_significant_width = p_value_of_width < _WIDTH_LEVEL
     # The part of the scores' deviations that is independent between canaries. A spread above 1 is
     # not in it, but in the common variance.
-    independent_width = width if is_significant else min(scores.spread, 1.0)
+    independent_width = (
+        width if has_significant_width else min(scores.spread, 1.0)
+    )
     # All scores share the random norm of the aggregate. It adds (spread² − 1) / k to the variance
     # of the mean of k scores, and κ has this error, divided by the mean expected score.
     common_variance = max(scores.spread**2 - 1, 0.0) / (
@@ -222,12 +224,12 @@ def ladder_fit(
     min_relevant_width = _MIN_RELEVANT_WIDTH * scale * root_mean_square
     fit = LadderFit(
         scale=scale,
-        # `Scores.shift` gives the κ at which the deviates have a weighted mean: 0 at the estimate,
-        # and a positive one at a smaller κ.
+        # `Scores.shift` gives the κ at which the deviates' weighted mean is its first argument.
+        # A positive mean belongs to a κ below the estimate.
         low=scores.shift(margin, expected_scores),
         high=scores.shift(-margin, expected_scores),
         width=width,
-        wide=bool(is_significant and width > min_relevant_width),
+        wide=bool(has_significant_width and width > min_relevant_width),
         intercept_test=intercept_test,
         trend_test=trend_test,
     )
