@@ -67,15 +67,15 @@ def _fit(answer: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
         f"scores are {fit.scale:.3g} ({fit.low:.3g} – {fit.high:.3g}) times as large as what the "
         f"canaries added predicts, and vary {fit.width:.2f} times as much as assumed."
     )
-    if fit.number is not None:
+    if fit.intercept_test is not None:
         yield (
             "test that scores grow with the number of participations as assumed: "
-            f"{_p_value_and_power(fit.number, 'they grew half as much')}"
+            f"{_p_value_and_power(fit.intercept_test, 'they grew half as much')}"
         )
-    if fit.time is not None:
+    if fit.trend_test is not None:
         yield (
             "test that scores do not depend on the time of participation, as assumed: "
-            f"{_p_value_and_power(fit.time, 'the first round left half')}"
+            f"{_p_value_and_power(fit.trend_test, 'the first round left half')}"
         )
     scores = answer.scores
     if scores is None:

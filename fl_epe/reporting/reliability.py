@@ -289,7 +289,7 @@ def _of_tests(
         test
         for answer in answers
         if answer.fit is not None
-        for test in (answer.fit.number, answer.fit.time)
+        for test in (answer.fit.intercept_test, answer.fit.trend_test)
         if test is not None
     ]
     level = _LEVEL / max(len(tests), 1)
@@ -298,10 +298,11 @@ def _of_tests(
         if fit is None:
             continue
         scores = f"scores against {what_is_seen(answer, record)}"
-        if fit.number is not None and fit.number.is_significant(level):
+        intercept_test = fit.intercept_test
+        if intercept_test is not None and intercept_test.rejects(level):
             text = (
                 f"{scores} do not grow with the number of participations as assumed "
-                f"{_by_chance(fit.number)}"
+                f"{_by_chance(intercept_test)}"
             )
             if fit.ratio == 1:
                 yield ReportWarning("number", f"{text}; {_REMEDY}")
@@ -313,8 +314,9 @@ def _of_tests(
                     f"{text}: canaries that took part as often as a client show up "
                     f"{fit.ratio:.2f} times as strongly as all, and ε follows them",
                 )
-        if fit.time is not None and fit.time.is_significant(level):
-            text = f"{scores} depend on when canaries took part {_by_chance(fit.time)}"
+        trend_test = fit.trend_test
+        if trend_test is not None and trend_test.rejects(level):
+            text = f"{scores} depend on when canaries took part {_by_chance(trend_test)}"
             yield ReportWarning("time", f"{text}; {_REMEDY}")
 
 

@@ -112,8 +112,10 @@ def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
                 estimate.low,
                 estimate.high,
                 answer.proved or 0.0,
-                1.0 if fit.number is None else fit.number.p_value,
-                1.0 if fit.time is None else fit.time.p_value,
+                1.0
+                if fit.intercept_test is None
+                else fit.intercept_test.p_value,
+                1.0 if fit.trend_test is None else fit.trend_test.p_value,
             )
         )
     return rows
@@ -186,13 +188,13 @@ def power(task: tuple[Cell, int]) -> list[float]:
     """Of both adversaries and both changes: whether it was found, and the power that was said."""
     cell, seed = task
     record, powers = record_of(cell, seed), []
-    for name, change in (("time", forgets), ("number", grows)):
+    for name, change in (("trend_test", forgets), ("intercept_test", grows)):
         for answer in answers(changed(record, change)):
             test = getattr(answer.fit, name)
             powers += (
                 [math.nan, math.nan]
                 if test is None
-                else [test.is_significant(), test.power]
+                else [test.rejects(), test.power]
             )
     return powers
 

@@ -58,8 +58,8 @@ def test_intervals_cover_and_tests_keep_their_level():
     fits = [fit_of(record_of(seed)) for seed in range(400)]
     inside = np.mean([fit.low < 1 < fit.high for fit in fits])
     assert abs(inside - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 400)
-    for name in ("number", "time"):
-        rejected = sum(getattr(fit, name).is_significant() for fit in fits)
+    for name in ("intercept_test", "trend_test"):
+        rejected = sum(getattr(fit, name).rejects() for fit in fits)
         # 4 expected; a Poisson count above 12 has a chance of 0.03%.
         assert rejected <= 12
 
@@ -78,18 +78,18 @@ def test_power_is_what_the_tests_find():
             scores, observed=scores.observed - sizes + mean
         )
         fit = fit_of(record, scores)
-        rejected += fit.number.is_significant()
-        powers.append(fit.number.power)
+        rejected += fit.intercept_test.rejects()
+        powers.append(fit.intercept_test.power)
     assert rejected / 200 == pytest.approx(
         np.mean(powers), abs=3 * np.sqrt(0.25 / 200) + 0.05
     )
 
 
-def test_canaries_that_are_alike_have_no_test_of_their_number():
+def test_canaries_that_are_alike_have_no_test_for_an_intercept():
     record = limit_record(
         ShuffledEpochs(10, 10), 1.0, 1e-5, num_canaries=5, unobserved=2
     )
-    assert fit_of(record).number is None
+    assert fit_of(record).intercept_test is None
 
 
 @pytest.mark.parametrize("dim", [None, 10**6])
@@ -166,7 +166,7 @@ def test_where_one_scale_fits_it_is_that_of_all_canaries():
         view, client = growing_less(seed, 0.0)
         pooled = ladder_fit(view)
         assert (client_fit(view, client) == pooled) == (
-            pooled.number.p_value > 0.05
+            pooled.intercept_test.p_value > 0.05
         )
 
 

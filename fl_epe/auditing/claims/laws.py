@@ -192,8 +192,8 @@ def laws_of_record(
     # If there are several objections, the last one is reported.
     objection = _gaussian_objection(groups, p_value, MIN_RECORD_SCORES)
     has_several_scales = any(
-        test is not None and test.is_significant(_MODEL_LEVEL)
-        for test in (fit.number, fit.time)
+        test is not None and test.rejects(_MODEL_LEVEL)
+        for test in (fit.intercept_test, fit.trend_test)
     )
     if fit.wide or null_misfit(scores) or has_several_scales:
         objection = "the scores are not N(κ · expected score, 1) with one κ"
