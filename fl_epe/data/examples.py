@@ -1,4 +1,11 @@
-"""The published data sets, the names of their sources, and the meaning of an example's integers."""
+"""The published data sets, the names of their sources, and the meaning of an example's integers.
+
+An example of EMNIST is 784 bytes of ink, 0 for paper and 255 for full ink, and then the label.
+
+An example of StackOverflow is 21 ids: BOS (begin of sentence), then up to 20 words, then EOS (end
+of sentence) if there is room, and then PAD. The ids are TFF's: PAD 0, the words from 1 in order of
+descending frequency, OOV (out of vocabulary) 10,001, BOS 10,002, EOS 10,003.
+"""
 
 import os
 import re
@@ -13,27 +20,31 @@ DataKind = Literal["emnist", "stackoverflow"]
 """The published data sets that `fl_epe.data.convert` knows."""
 
 SIDE = 28
-PIXELS = SIDE * SIDE
-CLASSES = 62
-CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""The characters of EMNIST by label.
+"""The height and the width of an image of EMNIST."""
 
-An example is 784 bytes of ink, 0 for paper and 255 for full ink, and then the label.
-"""
+PIXELS = SIDE * SIDE
+"""The number of pixels of an image of EMNIST."""
+
+CLASSES = 62
+"""The number of classes of EMNIST."""
+
+CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+"""The characters of EMNIST by label."""
 
 WORDS = 10_000
+"""The number of words of StackOverflow that have ids of their own."""
+
+# The ids of StackOverflow that are no words.
 PAD = 0
 OOV = WORDS + 1
 BOS = WORDS + 2
 EOS = WORDS + 3
-VOCABULARY = WORDS + 4
-LENGTH = 20
-"""The largest number of words of an example of StackOverflow.
 
-An example is 21 ids: BOS (begin of sentence), then up to 20 words, then EOS (end of sentence) if
-there is room, and then PAD. The ids are TFF's: PAD 0, the words from 1 in order of descending
-frequency, OOV (out of vocabulary) 10,001, BOS 10,002, EOS 10,003.
-"""
+VOCABULARY = WORDS + 4
+"""The number of ids of StackOverflow."""
+
+LENGTH = 20
+"""The largest number of words of an example of StackOverflow, which has one id more, for BOS."""
 
 
 def images_and_labels(examples: np.ndarray) -> tuple[Floats32, Integers]:
@@ -44,7 +55,7 @@ def images_and_labels(examples: np.ndarray) -> tuple[Floats32, Integers]:
 
 
 def words_and_next(examples: np.ndarray) -> tuple[Integers, Integers]:
-    """The first 20 ids of each example of StackOverflow, and their successors, shape (n, 20)."""
+    """The first 20 ids of each example of StackOverflow, and the ids that follow, shape (n, 20)."""
     ids = examples.astype(np.int64)
     return ids[:, :-1], ids[:, 1:]
 
@@ -56,7 +67,7 @@ def is_hub_id(source: str) -> bool:
 
 
 def absolute(source: str | os.PathLike[str]) -> str:
-    """The absolute path of a local source; a hub id is returned unchanged.
+    """The absolute path of a local source; other text, such as a hub id, is returned unchanged.
 
     Workers start in other folders, so they need absolute paths.
     """

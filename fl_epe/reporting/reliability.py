@@ -111,9 +111,9 @@ _SCORE_LAW_CODES = (
 # Confidence of the result that an implementation is wrong, as in `assert_private`.
 _FAULT_CONFIDENCE = 0.99
 
-# The same for the adversary who sees the final model. The accounting is for every round's model, and
-# bounds the final model only by post-processing. A violation there is much less plausible, so more
-# evidence is required.
+# The same for the adversary who sees the final model. The accounting is for every round's model,
+# and bounds the final model only by post-processing. A violation there is much less plausible, so
+# more evidence is required.
 _FINAL_MODEL_FAULT_CONFIDENCE = 0.999
 
 # Confidence of the interval of κ by which `_scale_warnings` decides.
@@ -287,8 +287,8 @@ def _score_warnings(
         null = np.asarray(answer.scores.unobserved)
         yield ReportWarning(
             "null",
-            f"canaries that took no part have scores against {view} with mean {null.mean():.2f} and "
-            f"root mean square {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed",
+            f"canaries that took no part have scores against {view} with mean {null.mean():.2f} "
+            f"and root mean square {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed",
         )
     if answer.fit.wide:
         width = answer.fit.width
@@ -396,8 +396,8 @@ def _training_warnings(
         yield ReportWarning(
             "stopped",
             f"the run ended after round {stop.after} because of its scores "
-            f"({record.design.stop_when}): intervals are valid whenever a run ends, but lower bounds "
-            "have their confidence only for a fixed number of rounds",
+            f"({record.design.stop_when}): intervals are valid whenever a run ends, but lower "
+            "bounds have their confidence only for a fixed number of rounds",
         )
     if record.design.caveat:
         yield ReportWarning("caveat", record.design.caveat.rstrip("."))

@@ -29,8 +29,8 @@ from fl_epe.reporting.summary import Summary, in_words, settings_of
 from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.wording import counted
 
-# A report has at most 200 words, and fits on a screen of 24 lines of 80 letters. A command prints up
-# to 14 words on 4 lines after it.
+# A report has at most 200 words, and fits on a screen of 24 lines of 80 letters. A command prints
+# up to 14 words on 4 lines after it.
 _MAX_WORDS = 200 - 14
 _MAX_LINES = 24 - 4
 _WIDTH = 80
