@@ -19,39 +19,43 @@ from fl_epe.checks import Floats32, Integers
 DataKind = Literal["emnist", "stackoverflow"]
 """The published data sets that `fl_epe.data.convert` knows."""
 
-SIDE = 28
+EMNIST_SIDE = 28
 """The height and the width of an image of EMNIST."""
 
-PIXELS = SIDE * SIDE
+EMNIST_PIXELS = EMNIST_SIDE * EMNIST_SIDE
 """The number of pixels of an image of EMNIST."""
 
-CLASSES = 62
+EMNIST_CLASSES = 62
 """The number of classes of EMNIST."""
 
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """The characters of EMNIST by label."""
 
-WORDS = 10_000
+NUM_WORDS = 10_000
 """The number of words of StackOverflow that have ids of their own."""
 
 # The ids of StackOverflow that are no words.
 PAD = 0
-OOV = WORDS + 1
-BOS = WORDS + 2
-EOS = WORDS + 3
+OOV = NUM_WORDS + 1
+BOS = NUM_WORDS + 2
+EOS = NUM_WORDS + 3
 
-VOCABULARY = WORDS + 4
+VOCABULARY = NUM_WORDS + 4
 """The number of ids of StackOverflow."""
 
-LENGTH = 20
+MAX_WORDS = 20
 """The largest number of words of an example of StackOverflow, which has one id more, for BOS."""
 
 
 def images_and_labels(examples: np.ndarray) -> tuple[Floats32, Integers]:
     """EMNIST's images of shape (n, 1, 28, 28), ink 1 and paper 0, and labels of shape (n,)."""
-    images = examples[:, :PIXELS].reshape(-1, 1, SIDE, SIDE).astype(np.float32)
+    images = (
+        examples[:, :EMNIST_PIXELS]
+        .reshape(-1, 1, EMNIST_SIDE, EMNIST_SIDE)
+        .astype(np.float32)
+    )
     images /= np.float32(255)
-    return images, examples[:, PIXELS].astype(np.int64)
+    return images, examples[:, EMNIST_PIXELS].astype(np.int64)
 
 
 def words_and_next(examples: np.ndarray) -> tuple[Integers, Integers]:
