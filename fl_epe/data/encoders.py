@@ -19,13 +19,13 @@ from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.checks import raise_invalid
 from fl_epe.data.examples import (
     BOS,
-    CLASSES,
+    EMNIST_CLASSES,
+    EMNIST_PIXELS,
+    EMNIST_SIDE,
     EOS,
-    LENGTH,
+    MAX_WORDS,
+    NUM_WORDS,
     OOV,
-    PIXELS,
-    SIDE,
-    WORDS,
     DataKind,
 )
 
@@ -33,7 +33,7 @@ CLIENT = "client"
 WORD_COUNT = "stackoverflow.word_count"
 
 # The pixels at the border of an image.
-_BORDER = np.ones((SIDE, SIDE), bool)
+_BORDER = np.ones((EMNIST_SIDE, EMNIST_SIDE), bool)
 _BORDER[1:-1, 1:-1] = False
 # A mean brightness of borders between these does not show whether paper is dark or bright.
 _MAX_DARK = 0.25
@@ -63,7 +63,7 @@ class Images:
         "image": ("image", "pixels", "x"),
         "label": ("character", "label", "y"),
     }
-    width = PIXELS + 1
+    width = EMNIST_PIXELS + 1
     dtype = "uint8"
     facts: ClassVar[Mapping[str, Any]] = {}
 
@@ -80,14 +80,16 @@ class Images:
         if self._is_inverted is None and len(images):
             self._is_inverted = _paper_is_bright(images)
         examples = np.empty((len(images), self.width), np.uint8)
-        examples[:, :PIXELS] = ~images if self._is_inverted else images
-        examples[:, PIXELS] = _labels(rows["label"])
+        examples[:, :EMNIST_PIXELS] = ~images if self._is_inverted else images
+        examples[:, EMNIST_PIXELS] = _labels(rows["label"])
         return examples
 
 
 def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
     """Whether paper is bright, from the borders of images of shape (rows, 784)."""
-    brightness = float(images.reshape(-1, SIDE, SIDE)[:, _BORDER].mean() / 255)
+    brightness = float(
+        images.reshape(-1, EMNIST_SIDE, EMNIST_SIDE)[:, _BORDER].mean() / 255
+    )
     if _MAX_DARK < brightness < _MIN_BRIGHT:
         raise ValueError(
             f"Expected dark or bright borders of images, found {brightness:.2f} of 1."
@@ -101,11 +103,11 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
         pictures = [
             _decode_picture(picture["bytes"]) for picture in column.to_pylist()
         ]
-        return np.array(pictures, np.uint8).reshape(-1, PIXELS)
+        return np.array(pictures, np.uint8).reshape(-1, EMNIST_PIXELS)
     lengths = pc.list_value_length(column).unique().to_pylist()
-    if lengths not in ([], [PIXELS]):  # without rows there is no length
+    if lengths not in ([], [EMNIST_PIXELS]):  # without rows there is no length
         raise ValueError(
-            f"Expected {PIXELS} numbers an image, found {lengths[:2]}."
+            f"Expected {EMNIST_PIXELS} numbers an image, found {lengths[:2]}."
         )
     numbers = column.flatten().to_numpy(zero_copy_only=False)
     in_range = not len(numbers) or 0 <= numbers.min() <= numbers.max() <= 1
@@ -114,7 +116,7 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
             f"Expected pixels in [0, 1], found {numbers.min()} to {numbers.max()}."
         )
     return np.asarray(
-        np.rint(numbers * 255).astype(np.uint8).reshape(-1, PIXELS)
+        np.rint(numbers * 255).astype(np.uint8).reshape(-1, EMNIST_PIXELS)
     )
 
 
@@ -125,12 +127,12 @@ def _decode_picture(content: bytes) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(content)) as image:
             # The size is checked before the pixels are decompressed.
-            if image.size != (SIDE, SIDE):
+            if image.size != (EMNIST_SIDE, EMNIST_SIDE):
                 raise ValueError(f"found one of {image.size}")
             return np.asarray(image.convert("L"))
     except (*UNREADABLE, Image.DecompressionBombError) as error:
         raise ValueError(
-            f"Expected images of ({SIDE}, {SIDE}): {one_line(error)}."
+            f"Expected images of ({EMNIST_SIDE}, {EMNIST_SIDE}): {one_line(error)}."
         ) from error
 
 
@@ -141,10 +143,10 @@ def _labels(column: pa.Array) -> NDArray[np.uint8]:
         raise ValueError(
             f"Expected labels to be integers, found {column.type}."
         )
-    outside = labels[(labels < 0) | (labels >= CLASSES)]
+    outside = labels[(labels < 0) | (labels >= EMNIST_CLASSES)]
     if len(outside):
         raise ValueError(
-            f"Expected labels in [0, {CLASSES}), found {outside[0]}."
+            f"Expected labels in [0, {EMNIST_CLASSES}), found {outside[0]}."
         )
     return np.asarray(labels.astype(np.uint8))
 
@@ -165,11 +167,11 @@ class Words:
         CLIENT: ("user_id", "client_id"),
         "tokens": ("tokens",),
     }
-    width = LENGTH + 1
+    width = MAX_WORDS + 1
     dtype = "uint16"
 
     def __init__(self, vocabulary: list[bytes]) -> None:
-        words = vocabulary[:WORDS]
+        words = vocabulary[:NUM_WORDS]
         self._words = pa.array(words, pa.large_binary())
         self.facts = {
             "vocabulary": [word.decode(errors="replace") for word in words]
@@ -178,7 +180,7 @@ class Words:
     def encode(self, rows: pa.RecordBatch) -> np.ndarray:
         """Examples of shape (rows, 21); it raises the errors of `Images.encode`."""
         texts = rows["tokens"].cast(pa.large_binary())
-        sentences = pc.list_slice(pc.split_pattern(texts, " "), 0, LENGTH)
+        sentences = pc.list_slice(pc.split_pattern(texts, " "), 0, MAX_WORDS)
         lengths = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
         indices = pc.index_in(sentences.flatten(), value_set=self._words)
         ids = pc.fill_null(pc.add(indices, 1), OOV).to_numpy(
@@ -187,7 +189,7 @@ class Words:
         # The rest of a sentence is PAD, which is 0.
         examples = np.zeros((len(lengths), self.width), np.uint16)
         examples[:, 0] = BOS
-        place = np.arange(LENGTH)
+        place = np.arange(MAX_WORDS)
         examples[:, 1:][place < lengths[:, None]] = ids
         examples[:, 1:][place == lengths[:, None]] = EOS
         return examples
@@ -209,7 +211,7 @@ def read_vocabulary(path: Path) -> list[bytes]:
         )
     with path.open("rb") as file:
         content = file.read(_MAX_VOCABULARY)
-    lines = [line.split() for line in content.splitlines()[:WORDS]]
+    lines = [line.split() for line in content.splitlines()[:NUM_WORDS]]
     if not lines or not all(
         len(line) == 2 and line[1].isdigit() for line in lines
     ):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import Floats, Floats32, Integers
-from fl_epe.data.examples import CHARACTERS, SIDE
+from fl_epe.data.examples import CHARACTERS, EMNIST_SIDE
 from fl_epe.seeding import generator
 
 WRITERS = 3383
@@ -131,7 +131,9 @@ def _points(
         for i, largest in enumerate(_DISTORTIONS)
     )
     bend = 0.5 + 0.4 * np.tanh(hand[4])  # the amplitude of the waves, in pixels
-    axis = np.arange(SIDE, dtype=np.float32) - np.float32((SIDE - 1) / 2)
+    axis = np.arange(EMNIST_SIDE, dtype=np.float32) - np.float32(
+        (EMNIST_SIDE - 1) / 2
+    )
     # A character is also shifted, by an amount that follows from its height and bend.
     x = axis[None, None, :] - variation[3] * 0.7
     y = axis[None, :, None] - variation[4] * 0.7

@@ -22,11 +22,11 @@ from fl_epe.checks import Integers
 from fl_epe.data.examples import (
     BOS,
     EOS,
-    LENGTH,
+    MAX_WORDS,
+    NUM_WORDS,
     OOV,
     PAD,
     VOCABULARY,
-    WORDS,
 )
 from fl_epe.seeding import generator
 
@@ -99,18 +99,18 @@ def _write(seed: int, random: np.random.Generator, count: int) -> Ids:
     topics = np.searchsorted(np.cumsum(shares[:-1]), random.random(count))
     log_lengths = random.normal(_LOG_WORDS_MEAN, _LOG_WORDS_STD, count)
     lengths = np.exp(log_lengths).astype(np.int64) + 1
-    slots = _SLOTS[random.integers(0, 256, (LENGTH, count), np.uint8)]
+    slots = _SLOTS[random.integers(0, 256, (MAX_WORDS, count), np.uint8)]
     independent = _of_topic(
-        frequent[random.integers(0, _DRAWS, (LENGTH, count))], topics
+        frequent[random.integers(0, _DRAWS, (MAX_WORDS, count))], topics
     )
-    ids = np.empty((LENGTH + 1, count), np.uint16)
+    ids = np.empty((MAX_WORDS + 1, count), np.uint16)
     ids[0] = BOS
-    for place in range(LENGTH):
+    for place in range(MAX_WORDS):
         likely = successors[topics, ids[place], slots[place]]
         ids[place + 1] = np.where(
             slots[place] == _INDEPENDENT, independent[place], likely
         )
-    places = np.arange(1, LENGTH + 1)[:, None]
+    places = np.arange(1, MAX_WORDS + 1)[:, None]
     ids[1:][places == lengths + 1] = EOS
     ids[1:][places > lengths + 1] = PAD
     return np.ascontiguousarray(ids.T)
@@ -125,10 +125,10 @@ def _language(seed: int) -> tuple[Ids, Ids]:
         as frequent as in sentences.
     """
     random = generator(seed, 0)
-    weights = np.arange(1, WORDS + 1) ** -_ZIPF_EXPONENT
+    weights = np.arange(1, NUM_WORDS + 1) ** -_ZIPF_EXPONENT
     weights *= (1 - _OOV_SHARE) / weights.sum()
     limits = np.rint(np.cumsum(np.append(0, weights)) * _DRAWS).astype(np.int64)
-    words = np.repeat(np.arange(1, WORDS + 1), np.diff(limits))
+    words = np.repeat(np.arange(1, NUM_WORDS + 1), np.diff(limits))
     unknown = np.full(_DRAWS - len(words), OOV)
     frequent = np.append(words, unknown).astype(np.uint16)
     # The slot of independent words has successors too, which are not used.
@@ -145,8 +145,8 @@ def _language(seed: int) -> tuple[Ids, Ids]:
 
 def _of_topic(words: Ids, topics: Integers) -> Ids:
     """The words in a topic: rare words are shifted cyclically; topics are the last axis."""
-    rare = WORDS - _COMMON_WORDS
+    rare = NUM_WORDS - _COMMON_WORDS
     shift = topics * (rare // _TOPICS)
     shifted = (words - _COMMON_WORDS - 1 + shift) % rare + _COMMON_WORDS + 1
-    is_rare = (words > _COMMON_WORDS) & (words <= WORDS)
+    is_rare = (words > _COMMON_WORDS) & (words <= NUM_WORDS)
     return np.where(is_rare, shifted, words).astype(np.uint16)

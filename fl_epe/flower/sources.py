@@ -20,7 +20,7 @@ from fl_epe.flower.client_canaries import (
     with_order,
 )
 from fl_epe.flower.layout import longest_norm
-from fl_epe.flower.plan import spread
+from fl_epe.flower.plan import schedule_of_load, schedule_of_number
 from fl_epe.flower.recording import Recording
 from fl_epe.flower.replies import (
     MAX_READ,
@@ -109,13 +109,19 @@ class ServerCanaries:
     def _presence(self) -> Booleans:
         """Whether each planned canary is in each round, shape ``(T, k)``."""
         plan = self.state.plan
-        replaces = self.wrapped.room(plan.clients) < 1
-        return spread(
+        skips_first_round = self.wrapped.room(plan.clients) < 1
+        if plan.load is None:
+            return schedule_of_number(
+                self.settings,
+                self.rounds,
+                plan.number,
+                skips_first_round=skips_first_round,
+            )
+        return schedule_of_load(
             self.settings,
             self.rounds,
-            plan.number,
             plan.load,
-            replaces=replaces,
+            skips_first_round=skips_first_round,
         )
 
     @property

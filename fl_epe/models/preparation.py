@@ -26,13 +26,13 @@ Inputs = torch.Tensor | Mapping[str, torch.Tensor]
 """The inputs of a model: one tensor, or several as keyword arguments."""
 
 # Number of seeds that `draws_by_itself` tries: two seeds may give the same small mask.
-_SEEDS = 8
+_NUM_SEEDS = 8
 # Held while a model is built, as torch has one generator for all threads.
 _TORCH_GENERATOR = threading.Lock()
 _BATCH_NORM_NOTE = (
     "BatchNorm: its weights, if any, are trained and audited like all others. Its running averages "
     "are not shared: clients normalise with their own batches (a last batch of one example is left "
-    "out), and an evaluation with averages over the held-out inputs."
+    "out), and an evaluation normalises with averages over the held-out inputs."
 )
 _DRAWS_NOTE = (
     "The model draws random numbers from torch's own generator while it trains (other dropout than "
@@ -53,7 +53,7 @@ class SeededDropout(torch.nn.Module):
         drawn: masks of 0 and 1 for the next forward passes, which are used instead of new draws.
     """
 
-    # An attribute of torch.nn.Dropout, which this class replaces.
+    # Models may read this attribute of torch.nn.Dropout, in the place of which this class is used.
     inplace = False
     random: np.random.Generator | None
     drawn: Iterator[torch.Tensor] | None
@@ -81,11 +81,11 @@ class SeededDropout(torch.nn.Module):
         scale = np.float32(1 / (1 - self.p))
         if self.drawn is not None:
             return inputs * (next(self.drawn) * float(scale))
-        keep = self.keep(tuple(inputs.shape))
+        kept_entries = self.keep(tuple(inputs.shape))
         if inputs.is_cpu:
-            return inputs * torch.from_numpy(keep * scale).to(inputs)
+            return inputs * torch.from_numpy(kept_entries * scale).to(inputs)
         # A bool mask has a quarter of the bytes of a float32 mask.
-        mask = sent(torch.from_numpy(keep), inputs.device)
+        mask = sent(torch.from_numpy(kept_entries), inputs.device)
         return inputs * (mask.to(inputs.dtype) * float(scale))
 
     def keep(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -100,12 +100,14 @@ class SeededDropout(torch.nn.Module):
             )
         # An integer of 8 or 32 bits is drawn for each entry, and compared with p. Drawing words of
         # 64 bits takes a third of the time of drawing bytes, or of torch's dropout.
-        kind = np.uint8 if self.p * 256 % 1 == 0 else np.uint32
+        dtype = np.uint8 if self.p * 256 % 1 == 0 else np.uint32
         entries = math.prod(shape)
-        size = entries * np.dtype(kind).itemsize
+        size = entries * np.dtype(dtype).itemsize
         words = self.random.integers(0, 2**64, math.ceil(size / 8), np.uint64)
-        values: np.ndarray = words.view(kind)[:entries].reshape(shape)
-        return values >= kind(int(self.p * 2.0 ** (8 * values.itemsize)))
+        values: np.ndarray = words.view(dtype)[:entries].reshape(shape)
+        num_values = 2.0 ** (8 * values.itemsize)
+        threshold = dtype(int(self.p * num_values))
+        return values >= threshold
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -262,12 +264,14 @@ def draws_by_itself(
     Args:
         model: the model, in training mode.
         step: a function that computes a loss with the model. It is called with several seeds of
-            torch's generator, until two losses differ.
+            torch's generator, until two losses differ. The buffers are reset before each call, not
+            after the last.
     """
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     losses = set()
-    for seed in range(_SEEDS):
-        # Reset the buffers: a loss that depends on a count of the calls would look random.
+    for seed in range(_NUM_SEEDS):
+        # Reset the buffers and the masks: a loss that depends on a count of the calls, or on the
+        # masks of a `SeededDropout`, would look as if it depended on torch's generator.
         for buffer, initial in buffers:
             buffer.copy_(initial)
         for module in model.modules():
@@ -291,11 +295,13 @@ def training_notes(
         step: a function that computes a loss with the model, see `draws_by_itself`.
     """
     before = {name: buffer.clone() for name, buffer in _buffers(model).items()}
-    notes = [_DRAWS_NOTE] if draws_by_itself(model, step) else []
+    # This calls `step`, the last time of which leaves the buffers changed.
+    uses_torch_generator = draws_by_itself(model, step)
     after = _buffers(model)
     changed = [
         name for name in before if not torch.equal(before[name], after[name])
     ]
+    notes = [_DRAWS_NOTE] if uses_torch_generator else []
     if changed:
         notes.append(
             f"Buffers that change while a client trains ({', '.join(changed)}) are not shared: "

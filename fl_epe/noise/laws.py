@@ -18,7 +18,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import scipy
@@ -29,10 +29,13 @@ Distribution = Literal["gaussian", "laplace"]
 """A law that noise can be claimed to have."""
 
 ROUNDING = 1e-3
-"""Relative error of a standard deviation by rounding."""
+"""Largest error by rounding of a standard deviation, relative to the claimed one."""
 
 PREFIX = 8
-"""Number of first values by which noise from a known seed is detected."""
+"""Number of first values by which noise from a known seed is detected.
+
+By chance, so many values are close to none of the known ones.
+"""
 
 _ROOT2 = math.sqrt(2)
 
@@ -57,8 +60,9 @@ _SEEDS = (*_SMALL_SEEDS, *_POPULAR_SEEDS, *_LARGE_SEEDS)
 # torch.distributions.Laplace transforms uniform values between this one, just above −1, and 1.
 _LOWEST_UNIFORM = 2**-23 - 1
 
-# For 16 or more values, torch.randn uses a vectorized method, which gives other values for the same
-# seed.
+# For 16 or more values, torch.randn uses a vectorized method, whose values differ from those of the
+# other method with the same seed. It draws the last 16 values again if the size is no multiple of
+# 16. So the first 8 values are the same for all sizes of at least 24, and 32 stands for them.
 _VECTORIZED_SIZE = 32
 
 
@@ -68,18 +72,42 @@ class Law:
 
     Attributes:
         name: the name in reports.
-        uses_squares: whether a scale is the root of a mean of squares and the law is Gaussian; else
-            a scale is √2 times a mean of absolute values, and the law is Laplace's.
+        distribution: the distribution.
     """
 
     name: str
-    uses_squares: bool
+    distribution: Distribution
+
+    @property
+    def uses_squares(self) -> bool:
+        """Whether a scale is the root of a mean of squares.
+
+        Otherwise it is √2 times a mean of absolute values.
+        """
+        match self.distribution:
+            case "gaussian":
+                return True
+            case "laplace":
+                return False
+        assert_never(self.distribution)
 
     @property
     def _distribution(self) -> Any:
-        if self.uses_squares:
-            return scipy.stats.norm()
-        return scipy.stats.laplace(scale=1 / _ROOT2)
+        match self.distribution:
+            case "gaussian":
+                return scipy.stats.norm()
+            case "laplace":
+                return scipy.stats.laplace(scale=1 / _ROOT2)
+        assert_never(self.distribution)
+
+    def draw(self, rng: Any, size: int) -> Floats:
+        """Values of a numpy generator."""
+        match self.distribution:
+            case "gaussian":
+                return np.asarray(rng.normal(0, 1.0, size))
+            case "laplace":
+                return np.asarray(rng.laplace(0, math.sqrt(0.5), size))
+        assert_never(self.distribution)
 
     def cdf(self, values: Floats) -> Floats:
         """The distribution function."""
@@ -125,43 +153,43 @@ class Law:
         return np.asarray(counts) * (0.5 if self.uses_squares else 1.0)
 
 
-def _law_of(distribution: Distribution) -> Law:
-    match distribution:
-        case "gaussian":
-            return Law("Gaussian", uses_squares=True)
-        case "laplace":
-            return Law("Laplace", uses_squares=False)
-    assert_never(distribution)
-
-
-LAWS = {name: _law_of(name) for name in get_args(Distribution)}
+LAWS: dict[Distribution, Law] = {
+    "gaussian": Law("Gaussian", "gaussian"),
+    "laplace": Law("Laplace", "laplace"),
+}
 """The laws, by the name of the distribution in the settings."""
 
-# It is seeded again for each seed, because making one takes much longer.
+# A `RandomState` that is seeded again for each known seed, as making a new one takes much longer.
 _LEGACY_GENERATOR = np.random.RandomState(0)
 
 
-def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
-    """Yields for each generator the code that makes it with this seed, and its first values."""
+def _first_magnitudes(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
+    """Yields for each generator the code that makes it, and its first values without their signs.
+
+    Signs are left out, as seeds are looked up by absolute values.
+
+    Args:
+        seed: the seed of the generators.
+        law: the law of the values.
+    """
     _LEGACY_GENERATOR.seed(seed)
     rng: Any
     for maker, rng in (
         ("default_rng", np.random.default_rng(seed)),
         ("RandomState", _LEGACY_GENERATOR),
     ):
-        draw = rng.normal if law.uses_squares else rng.laplace
-        scale = 1.0 if law.uses_squares else math.sqrt(0.5)
-        yield f"numpy.random.{maker}({seed})", draw(0, scale, PREFIX)
+        yield f"numpy.random.{maker}({seed})", np.abs(law.draw(rng, PREFIX))
     torch = sys.modules.get("torch")
     if torch is None:
         return
     text = f"torch.manual_seed({seed})"
     rng = torch.Generator()  # the state of the global one must not change
-    if not law.uses_squares:
+    if law.distribution == "laplace":
         rng.manual_seed(seed)
         uniform = torch.empty(PREFIX)
         uniform.uniform_(_LOWEST_UNIFORM, 1, generator=rng)
-        yield text, np.log1p(-np.abs(uniform.double().numpy())) / _ROOT2
+        log_tails = np.log1p(-np.abs(uniform.double().numpy()))
+        yield text, -log_tails / _ROOT2
         return
     for size, dtype in (
         (PREFIX, torch.float32),
@@ -170,7 +198,7 @@ def _first_values(seed: int, law: Law) -> Iterator[tuple[str, Any]]:
     ):
         rng.manual_seed(seed)
         values = torch.randn(size, generator=rng, dtype=dtype)
-        yield text, values[:PREFIX].numpy()
+        yield text, values[:PREFIX].abs().numpy()
 
 
 @functools.cache
@@ -182,7 +210,8 @@ def known_first_values(
     Args:
         law: the law of the values.
         with_torch: whether torch is imported. If so, its generators are tried as well. The function
-            does not read this argument, which only separates the two cases in the cache.
+            does not read this argument, but the cache needs it: the result without torch must not
+            be returned after torch has been imported.
 
     Returns:
         The code that makes each generator with each seed, and a tree of the absolute values, in
@@ -191,7 +220,7 @@ def known_first_values(
     texts = []
     magnitudes = []
     for seed in _SEEDS:
-        for text, values in _first_values(seed, law):
+        for text, first_magnitudes in _first_magnitudes(seed, law):
             texts.append(text)
-            magnitudes.append(np.abs(values))
+            magnitudes.append(first_magnitudes)
     return texts, scipy.spatial.KDTree(magnitudes)

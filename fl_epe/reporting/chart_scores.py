@@ -21,7 +21,7 @@ from fl_epe.wording import number, signed
 # 95% of the scores are within this number of standard deviations of the fitted score.
 _BAND = 1.96
 
-# The largest number of unobserved canaries that are drawn.
+# The largest number of unobserved canaries in the chart.
 _MAX_NULL = 100
 
 
@@ -39,19 +39,21 @@ def scores_chart(
             continue
         sees = answer.adversary.sees
         name = charts.view_name(sees, record)
-        # Each adversary has a panel.
-        of_adversary: JSON = {"yaxis": charts.panel(len(clauses)), "meta": name}
+        panel_index = len(
+            clauses
+        )  # each adversary with scores has a panel and a clause
+        panel_options: JSON = {"yaxis": charts.panel(panel_index), "meta": name}
         expected_scores = seen_by(
             record, Adversary(sees)
         ).expected_scores.observed
         traces += [
-            trace | of_adversary
+            trace | panel_options
             for trace in _observed_traces(
                 record, sees, fit, scores, expected_scores
             )
         ]
         if scores.unobserved is not None:
-            null_traces.append(_null_trace(scores.unobserved) | of_adversary)
+            null_traces.append(_null_trace(scores.unobserved) | panel_options)
         clauses.append(
             f"{name}: scores of {len(expected_scores):,} canaries are {signed(fit.scale)} times "
             f"the expected ones ({signed(fit.low)} to {signed(fit.high)}), with a standard "
@@ -94,19 +96,19 @@ def _observed_traces(
     ends = np.array([0.0, float(expected_scores.max(initial=0.0))])
     line = fit.scale * ends
     label = f"{name}, κ = {signed(fit.scale)}"
-    drawn = charts.spread_out(len(expected_scores))
+    plotted = charts.spread_out(len(expected_scores))
     counts = scored_participations(record, len(expected_scores))
     hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
     points = scatter(
         "markers",
-        expected_scores[drawn],
-        scores.observed[drawn],
+        expected_scores[plotted],
+        scores.observed[plotted],
         name,
         color,
         symbol,
     )
     points |= {
-        "customdata": [[int(counts[canary])] for canary in drawn],
+        "customdata": [[int(counts[canary])] for canary in plotted],
         "showlegend": False,
         "hovertemplate": f"{hover}<extra>{name}</extra>",
     }
@@ -119,11 +121,11 @@ def _observed_traces(
 
 def _null_trace(null: Floats) -> JSON:
     """The scores of the canaries that took no part."""
-    drawn = charts.spread_out(len(null), _MAX_NULL)
+    plotted = charts.spread_out(len(null), _MAX_NULL)
     return scatter(
         "markers",
-        np.zeros(len(drawn)),
-        null[drawn],
+        np.zeros(len(plotted)),
+        null[plotted],
         "took no part",
         charts.PLAIN,
         "x",

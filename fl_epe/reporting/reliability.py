@@ -37,7 +37,7 @@ SEES: dict[Sees, str] = {
     "final": "the final model",
     "all": "every round's model",
 }
-"""What an adversary sees, in words of a sentence."""
+"""What an adversary sees, as words in a sentence."""
 
 
 def what_is_seen(answer: Answer, record: AuditRecord | None) -> str:
@@ -49,35 +49,56 @@ def what_is_seen(answer: Answer, record: AuditRecord | None) -> str:
 
 
 CODES: dict[str, Status] = {
+    # The model or its loss is not finite, or no better than chance at the end.
     "diverged": "diverged",
+    # There is no estimate of ε for an adversary.
     "not-measured": "not measured",
+    # Clipping, sampling or noise of a step is not what the accounting assumes.
     "steps": "faulty",
+    # ε is above the theory, at a confidence of 99% or more.
     "exceeds-theory": "faulty",
+    # The lower bound is above the theory, but only at the confidence of the report.
     "above-theory": "unreliable",
+    # The model has too few parameters for the law of the scores.
     "size": "unreliable",
+    # The lower bound is above the interval of the estimate.
     "contradicted": "unreliable",
+    # The record says why its numbers may be wrong (`Findings.doubts`).
     "doubts": "unreliable",
+    # Most updates were lost.
     "lost": "unreliable",
+    # Canaries are a large share of a round.
     "load": "unreliable",
+    # Scores of canaries that took no part are not N(0, 1).
     "null": "unreliable",
+    # Scores vary more about the fitted ones than assumed.
     "width": "unreliable",
+    # Scores are not proportional to the expected ones: they depend otherwise on the number of
+    # participations.
     "number": "unreliable",
+    # Scores depend on the rounds in which canaries took part.
     "time": "unreliable",
+    # Scores are much smaller or larger than the expected ones: κ is far from 1.
     "strength": "unreliable",
+    # The model is no better than a constant prediction.
     "learning": "unreliable",
+    # The run was ended early, because of its scores.
     "stopped": "ok",
+    # An explanation of an answer that is reliable.
     "caveat": "ok",
 }
 """Kinds of warnings, the most important first, and the status of a report for each of them."""
 
-LEAST_PARAMETERS = 100
-"""With fewer parameters, random directions overlap, and scores need not follow their model."""
+# If the model has fewer parameters and scores do not follow their law, the size is named as the
+# reason: random directions overlap.
+_MISFIT_BY_SIZE_BELOW = 100
 
-# With 12 parameters the 95% intervals of every round cover in only 80% of the runs.
-_TOO_FEW_PARAMETERS = 20
+# With fewer parameters, an estimate is always unreliable. With 12, the 95% interval for the
+# adversary who sees every round's model covers ε in only 80% of the runs.
+_UNRELIABLE_BELOW = 20
 
-# Warnings that scores do not follow their model.
-_SCORE_MODEL_CODES = (
+# Warnings that scores do not follow the law that the estimate assumes.
+_SCORE_LAW_CODES = (
     "doubts",
     "contradicted",
     "null",
@@ -90,21 +111,28 @@ _SCORE_MODEL_CODES = (
 # Confidence of the result that an implementation is wrong, as in `assert_private`.
 _FAULT_CONFIDENCE = 0.99
 
-# The same for an adversary for whom the accounting makes no claim.
-_UNCLAIMED_CONFIDENCE = 0.999
+# The same for the adversary who sees the final model. The accounting is for every round's model,
+# and bounds the final model only by post-processing. A violation there is much less plausible, so
+# more evidence is required.
+_FINAL_MODEL_FAULT_CONFIDENCE = 0.999
+
+# Confidence of the interval of κ by which `_scale_warnings` decides.
+_SCALE_CONFIDENCE = 0.99
 
 # Training partly reverses a client's contribution. In correct runs of small models κ and 1/κ stay
 # below this ratio.
 _MAX_SCALE_RATIO = 1.5
 _CAUSES = (
-    "the server's learning rate decays or its momentum or optimizer is another one than the audit "
-    "was told, or updates are clipped again after averaging"
+    "the server's learning rate decays, its momentum or optimizer is not the one that was given to "
+    "the audit, or updates are clipped again after averaging"
 )
-_COUNTERACTION = (
-    "training takes back a part of what a client adds, most of all in a small model, "
-    "or where"
+_REVERSAL = (
+    "training reverses a part of each update, as is usual in small models,"
 )
-_REMEDY = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
+_REMEDY = (
+    "to find out whether ε is right, run again with more canaries that take part as often as a "
+    "client (--num-canaries)"
+)
 
 # Joint level of all tests of κ in a report.
 _LEVEL = 0.01
@@ -145,8 +173,8 @@ def warnings_of(
         answers: its answers.
     """
     findings = record.findings
-    diverged = divergence(record)
-    warnings = [ReportWarning("diverged", text) for text in diverged]
+    divergence_texts = divergence(record)
+    warnings = [ReportWarning("diverged", text) for text in divergence_texts]
     for answer in answers:
         if answer.estimate is None:
             warnings.append(ReportWarning("not-measured", answer.reason))
@@ -154,20 +182,20 @@ def warnings_of(
         ReportWarning("steps", text) for text in findings.mechanism_faults
     ]
     warnings += [ReportWarning("doubts", text) for text in findings.doubts]
-    lost = updates_lost(record)
-    if lost is not None:
-        text = f"{lost}, so that ε is that of the clients that answered"
+    lost_updates_text = updates_lost(record)
+    if lost_updates_text is not None:
+        text = f"{lost_updates_text}, so that ε is that of the clients that answered"
         warnings.append(ReportWarning("lost", text))
     for answer in answers:
-        warnings += _of_proof(record, answer)
-        warnings += _of_scores(record, answer)
-        warnings += _of_strength(answer)
-    warnings += _of_tests(record, answers)
-    warnings += _of_run(record, diverged=bool(diverged))
-    misfits = any(warning.code in _SCORE_MODEL_CODES for warning in warnings)
+        warnings += _bound_warnings(record, answer)
+        warnings += _score_warnings(record, answer)
+        warnings += _scale_warnings(answer)
+    warnings += _proportionality_warnings(record, answers)
+    warnings += _training_warnings(record, diverged=bool(divergence_texts))
+    has_misfit = any(warning.code in _SCORE_LAW_CODES for warning in warnings)
     is_measured = any(answer.estimate is not None for answer in answers)
-    if (misfits and record.dim < LEAST_PARAMETERS) or (
-        is_measured and record.dim < _TOO_FEW_PARAMETERS
+    if (has_misfit and record.dim < _MISFIT_BY_SIZE_BELOW) or (
+        is_measured and record.dim < _UNRELIABLE_BELOW
     ):
         text = (
             f"the model has {record.dim} parameters, in which random directions overlap more than "
@@ -181,30 +209,41 @@ def warnings_of(
 
 def canary_share(record: AuditRecord) -> float | None:
     """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
-    canaries = float(record.shares().sum())
-    total = record.rounds * record.mechanism.cohort_size
-    if record.mechanism.participation.unit == "example":
-        # The cohort size of a batch does not include its canaries.
-        total += canaries
+    canary_weight = float(record.shares().sum())
+    total = _total_weight(record, canary_weight)
+    if not canary_weight or total <= 0 or not math.isfinite(total):
+        return None
+    return canary_weight / total
+
+
+def _total_weight(record: AuditRecord, canary_weight: float) -> float:
+    """The weight of all clients and canaries in all rounds; NaN if it is not known."""
     offsets = record.clients.offsets
     if offsets is not None and offsets[-1]:
-        total = canaries + float(offsets[-1])
-    if not canaries or total <= 0 or not math.isfinite(total):
-        return None
-    return canaries / total
+        num_client_participations = float(offsets[-1])
+        return canary_weight + num_client_participations
+    cohort_sizes = record.rounds * record.mechanism.cohort_size
+    if record.mechanism.participation.unit == "example":
+        # The cohort size of a batch does not include its canaries.
+        return cohort_sizes + canary_weight
+    return cohort_sizes
 
 
-def _of_proof(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
+def _bound_warnings(
+    record: AuditRecord, answer: Answer
+) -> Iterator[ReportWarning]:
+    """Warnings if ε is above the theory, or the lower bound above the estimate's interval."""
     estimate = answer.estimate
     if answer.proved is None or estimate is None:
         return
     view = what_is_seen(answer, record)
     limit = number(answer.analytical.epsilon)
-    proved = f"the least ε that is proved of {view} ({number(answer.proved)})"
+    lower_bound = (
+        f"the least ε that is proved of {view} ({number(answer.proved)})"
+    )
     confidence = _FAULT_CONFIDENCE
     if answer.adversary.sees_final:
-        # The accounting is for every round's model.
-        confidence = _UNCLAIMED_CONFIDENCE
+        confidence = _FINAL_MODEL_FAULT_CONFIDENCE
     evidence = evidence_against_theory(
         record, answer.adversary, estimate.delta, confidence
     )
@@ -219,12 +258,13 @@ def _of_proof(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
         chance = f"{1 - estimate.confidence:.0%} of runs"
         yield ReportWarning(
             "above-theory",
-            f"{proved} is more than theory allows ({limit}), by chance in up to {chance}",
+            f"{lower_bound} is more than theory allows ({limit}), which happens by chance in up to "
+            f"{chance}",
         )
     if answer.contradicted:
         yield ReportWarning(
             "contradicted",
-            f"{proved} is above the interval of its estimate ({interval(estimate)})",
+            f"{lower_bound} is above the interval of its estimate ({interval(estimate)})",
         )
 
 
@@ -236,7 +276,10 @@ def refutation(evidence: Evidence) -> str:
     return f"proved ε ≥ {number(evidence.lower_bound)}"
 
 
-def _of_scores(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
+def _score_warnings(
+    record: AuditRecord, answer: Answer
+) -> Iterator[ReportWarning]:
+    """Warnings if scores do not have the law that the estimate assumes."""
     if answer.scores is None or answer.fit is None:
         return
     view = what_is_seen(answer, record)
@@ -244,8 +287,8 @@ def _of_scores(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
         null = np.asarray(answer.scores.unobserved)
         yield ReportWarning(
             "null",
-            f"canaries that took no part have scores against {view} of mean {null.mean():.2f} and "
-            f"width {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed",
+            f"canaries that took no part have scores against {view} with mean {null.mean():.2f} "
+            f"and root mean square {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed",
         )
     if answer.fit.wide:
         width = answer.fit.width
@@ -255,8 +298,8 @@ def _of_scores(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
         )
 
 
-def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
-    """A warning if the interval of κ excludes 1: scores are not as large as what canaries added.
+def _scale_warnings(answer: Answer) -> Iterator[ReportWarning]:
+    """A warning if the interval of κ excludes 1: scores are not as large as expected.
 
     The final model is not tested, because training that forgets has the same effect in correct
     implementations.
@@ -268,23 +311,24 @@ def _of_strength(answer: Answer) -> Iterator[ReportWarning]:
         or not view.expected_scores.scale_is_known
     ):
         return
-    fit = ladder_fit(view, None, _FAULT_CONFIDENCE)
+    fit = ladder_fit(view, None, _SCALE_CONFIDENCE)
     if fit.low <= 1 <= fit.high:
         return
+    scale = max(fit.scale, 0.0)  # a negative factor has no meaning
     text = (
-        f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly in {SEES['all']} as what "
-        f"they added should ({fit.low:.2f} – {fit.high:.2f}), as where "
+        f"scores against {SEES['all']} are {scale:.2f} times the expected ones "
+        f"({fit.low:.2f} – {fit.high:.2f}), possibly as "
     )
     if 1 / _MAX_SCALE_RATIO <= fit.scale <= _MAX_SCALE_RATIO:
-        yield ReportWarning("caveat", f"{text}{_COUNTERACTION} {_CAUSES}")
+        yield ReportWarning("caveat", f"{text}{_REVERSAL} {_CAUSES}")
     else:
         yield ReportWarning("strength", f"{text}{_CAUSES}")
 
 
-def _of_tests(
+def _proportionality_warnings(
     record: AuditRecord, answers: Sequence[Answer]
 ) -> Iterator[ReportWarning]:
-    """Warnings if the tests of κ are significant, at a joint level of 1%."""
+    """Warnings if scores are not a single κ times the expected ones, at a joint level of 1%."""
     tests = [
         test
         for answer in answers
@@ -304,15 +348,16 @@ def _of_tests(
                 f"{scores} do not grow with the number of participations as assumed "
                 f"{_by_chance(intercept_test)}"
             )
-            if fit.ratio == 1:
+            is_adjusted = fit.ratio != 1
+            if not is_adjusted:
                 yield ReportWarning("number", f"{text}; {_REMEDY}")
             else:
                 # ε is that of the canaries that took part as often as the client, so that its
                 # interval is valid.
                 yield ReportWarning(
                     "caveat",
-                    f"{text}: canaries that took part as often as a client show up "
-                    f"{fit.ratio:.2f} times as strongly as all, and ε follows them",
+                    f"{text}: for canaries that took part as often as a client, κ is "
+                    f"{fit.ratio:.2f} times that of all, and ε is computed from theirs",
                 )
         trend_test = fit.trend_test
         if trend_test is not None and trend_test.rejects(level):
@@ -324,7 +369,13 @@ def _by_chance(test: LadderTest) -> str:
     return f"(by chance with probability {test.p_value:.1g})"
 
 
-def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[ReportWarning]:
+def _training_warnings(
+    record: AuditRecord, *, diverged: bool
+) -> Iterator[ReportWarning]:
+    """Warnings about the canaries' share, the model's quality, an early end, and the caveat.
+
+    If the run has diverged, the model's quality is not mentioned again.
+    """
     share = canary_share(record)
     if share is not None and share > MAX_CANARY_SHARE:
         yield ReportWarning(
@@ -332,22 +383,23 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[ReportWarning]:
             f"canaries are {share:.0%} of a round's weight, so that the measured training is not "
             "that without them",
         )
-    unlearned = no_better_than_constant(record)
-    if unlearned and not diverged:
+    no_learning_text = no_better_than_constant(record)
+    if no_learning_text and not diverged:
         if tells_apart(record):
             yield ReportWarning(
                 "caveat",
-                f"{unlearned}, but it tells examples apart: its predictions are too extreme",
+                f"{no_learning_text}, but the model tells examples apart: its predictions are too "
+                "extreme",
             )
         else:
-            yield ReportWarning("learning", unlearned)
+            yield ReportWarning("learning", no_learning_text)
     stop = record.findings.stopped
     if stop is not None:
         yield ReportWarning(
             "stopped",
             f"the run ended after round {stop.after} because of its scores "
-            f"({record.design.stop_when}): intervals hold at every round at once, but proofs less "
-            "often than they say",
+            f"({record.design.stop_when}): intervals are valid whenever a run ends, but lower "
+            "bounds have their confidence only for a fixed number of rounds",
         )
     if record.design.caveat:
         yield ReportWarning("caveat", record.design.caveat.rstrip("."))

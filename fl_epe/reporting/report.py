@@ -1,8 +1,9 @@
 """The report of a run: one screen in the terminal, one HTML page and one JSON file.
 
-Use `write_report` for the files and `as_text` for plain text; both take a summary. The
-page is self-contained: charts are drawn by plotly, whose script is in it, compressed (2.0 MB of
-4.8 MB). A browser that cannot unpack it, or runs no scripts, shows the still pictures.
+Use `write_report` for the files and `as_text` for plain text; both take a summary. Beside the page,
+the chart of ε is written as a picture. The page is self-contained: charts are drawn by plotly,
+whose script of 4.8 MB is in it, compressed to 2.0 MB. A browser that cannot unpack it, or runs no
+scripts, shows the still pictures.
 """
 
 import base64
@@ -10,7 +11,6 @@ import functools
 import gzip
 import io
 import json
-import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,17 +29,14 @@ from fl_epe.reporting.summary import Summary, in_words, settings_of
 from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.wording import counted
 
-# A report has at most 200 words, and fits on a screen of 24 lines of 80 letters. Both limits are
-# smaller here by what a command prints after it.
-_MAX_WORDS = 186
-_MAX_LINES = 20
+# A report has at most 200 words, and fits on a screen of 24 lines of 80 letters. A command prints
+# up to 14 words on 4 lines after it.
+_MAX_WORDS = 200 - 14
+_MAX_LINES = 24 - 4
+_WIDTH = 80
 
-# The lines of the table, and the words of its title and headings.
-_TABLE_LINES = 5
-_HEADING_WORDS = 21
-
-# The letters of a line, as folding between words shortens it.
-_WIDTH = 76
+# The lines of the table besides its rows: the title, the headings and a rule.
+_TABLE_HEAD_LINES = 3
 
 
 def write_report(summary: Summary, directory: Path) -> None:
@@ -55,22 +52,23 @@ def write_report(summary: Summary, directory: Path) -> None:
     charts = run_charts(summary)
     values = as_report(summary)
     page = _report_page(summary, charts)
-    pictures = [
-        picture(chart, "png") for chart in charts if chart.name == "epsilon"
-    ]
+    epsilon_picture = None
+    for chart in charts:
+        if chart.name == "epsilon":
+            epsilon_picture = picture(chart, "png")
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "report.json", values)
     epsilon_png = directory / "epsilon.png"
-    if pictures:
-        write_bytes(epsilon_png, pictures[0])
-    else:
+    if epsilon_picture is None:
         epsilon_png.unlink(missing_ok=True)
+    else:
+        write_bytes(epsilon_png, epsilon_picture)
     write_text(directory / "report.html", page)
 
 
 def as_text(summary: Summary, *, details: bool = False) -> str:
     """The text that `print_report` prints, without colors."""
-    console = Terminal(file=io.StringIO(), width=80, color_system=None)
+    console = Terminal(file=io.StringIO(), width=_WIDTH, color_system=None)
     print_report(console, summary, bullet="-", details=details)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
@@ -109,7 +107,7 @@ def print_report(
         *sentences.fault_lines(summary),
     ]
     if not details:
-        warnings = _fitting(warnings, f"{first} {advice} {note}", rows)
+        warnings = _fitting(warnings, [first, advice, note], title, rows)
     for text in warnings:
         say(f"{bullet} {text}")
     if details:
@@ -120,22 +118,27 @@ def print_report(
 
 
 def _fitting(
-    warnings: list[str], above: str, rows: Sequence[Sequence[str]]
+    warnings: list[str],
+    paragraphs: Sequence[str],
+    title: str,
+    rows: Sequence[Sequence[str]],
 ) -> list[str]:
     """The warnings that fit on the screen, and a note on how many do not.
 
     Args:
         warnings: all warnings.
-        above: the text above the warnings, without the table.
+        paragraphs: the text above the warnings, without the table.
+        title: the title of the table.
         rows: the cells of the table.
     """
-    words = len(above.split()) + _HEADING_WORDS
-    words += sum(len(cell.split()) for row in rows for cell in row)
-    # The text above is three paragraphs, each with one line that is not full.
-    lines = math.ceil(len(above) / (_WIDTH - 1)) + 2 + _TABLE_LINES
+    cells = [cell for row in [sentences.HEADINGS, *rows] for cell in row]
+    words = sum(len(text.split()) for text in [*paragraphs, title, *cells])
+    lines = _TABLE_HEAD_LINES + len(rows)
+    lines += sum(len(textwrap.wrap(text, _WIDTH)) for text in paragraphs)
     for index, text in enumerate(warnings):
-        words += len(text.split()) + 1
-        lines += len(textwrap.wrap(text, _WIDTH))
+        line = f"• {text}"
+        words += len(line.split())
+        lines += len(textwrap.wrap(line, _WIDTH))
         if words > _MAX_WORDS or lines > _MAX_LINES:
             hidden = counted(len(warnings) - index, "more warning")
             return [*warnings[:index], f"{hidden} in the details."]
@@ -145,22 +148,25 @@ def _fitting(
 def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
     """The page, with the charts as still pictures and as data for plotly."""
     record = summary.record
-    drawn = {
+    plotly_charts = {
         chart.name: {"data": chart.traces, "layout": chart.layout}
         for chart in charts
     }
-    text = json.dumps(
-        drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    charts_json = json.dumps(
+        plotly_charts,
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
     )
     return render_page(
         "report.html.j2",
         summary=summary,
-        say=sentences,
+        sentences=sentences,
         questions=details_of(summary),
-        made=record.provenance if record else None,
+        provenance=record.provenance if record else None,
         charts=[(chart, still(chart)) for chart in charts],
         # Escaped, the JSON cannot end the tag that it is in.
-        drawn=text.replace("<", "\\u003c").replace("&", "\\u0026"),
+        charts_json=charts_json.replace("<", "\\u003c").replace("&", "\\u0026"),
         plotly=plotly_script() if charts else "",
         config=in_words(summary.settings)
         if record is None

@@ -19,10 +19,11 @@ from fl_epe.mechanism import norm
 from fl_epe.messages import error_kind, read_only, records_of, share
 from fl_epe.simulation.dp_fedavg import ClippedSums
 
-_SEEDS = ("canary_seed", "local_seed")
+# The fields of a `TrainInstruction` that are seeds.
+_SEED_FIELDS = ("canary_seed", "local_seed")
 # The fields of a `PartialAggregate` that are arrays, and those that are numbers.
-_SUMS = ("total", "clients_total")
-_NUMBERS = (
+_ARRAY_FIELDS = ("total", "clients_total")
+_NUMBER_FIELDS = (
     "clients",
     "canaries",
     "unclipped",
@@ -60,7 +61,7 @@ class TrainInstruction:
     """A node's instruction for a round: its clients, its canaries and the settings.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
-    With ``separate``, the node also returns the sum over its real clients alone.
+    With ``separate``, the node also returns ``clients_total``, the sum over its real clients alone.
     """
 
     theta: Floats32
@@ -87,11 +88,12 @@ class TrainInstruction:
         values = dict(vars(self))
         theta = values.pop("theta")
         # An integer in a message has only 64 bits.
-        for name in _SEEDS:
+        for name in _SEED_FIELDS:
             values[name] = str(values[name])
         return RecordDict(
             {
                 "model": model or share(theta=theta),
+                # The name of this record, as of all others, is part of the protocol.
                 "order": ConfigRecord(values),
             }
         )
@@ -102,7 +104,7 @@ class TrainInstruction:
         values: dict[str, Any] = dict(
             records_of(content, ConfigRecord)["order"]
         )
-        for name in _SEEDS:
+        for name in _SEED_FIELDS:
             values[name] = int(values[name])
         theta = records_of(content, ArrayRecord)["model"]["theta"]
         return cls(theta=read_only(theta), **values)
@@ -113,9 +115,11 @@ class PartialAggregate(ClippedSums):
     """A node's reply: sums over the clipped updates of its clients and canaries.
 
     Attributes:
-        examples: number of predictions that the clients made while they trained.
+        examples: number of predictions that the clients made while they trained. For text,
+            these are the tokens that are not masked, and not the examples.
         loss_sum: sum of the losses of these predictions.
-        correct: number of correct predictions, or the sum of the task's metric.
+        correct: sum of the task's metric over these predictions: for accuracy, the number of
+            correct ones.
         faults: a fault for each lost update.
     """
 
@@ -131,7 +135,7 @@ class PartialAggregate(ClippedSums):
     def encode(self) -> RecordDict:
         """The content of a reply."""
         counts = dict(vars(self))
-        sums = {name: counts.pop(name) for name in _SUMS}
+        sums = {name: counts.pop(name) for name in _ARRAY_FIELDS}
         counts["faults"] = [fault.text for fault in self.faults]
         counts["kinds"] = [str(fault.kind) for fault in self.faults]
         if self.clients_total is None:
@@ -153,14 +157,16 @@ class PartialAggregate(ClippedSums):
                 records_of(content, ConfigRecord)["counts"]
             )
             kinds = values.pop("kinds")
-            values["faults"] = list(zip(kinds, values["faults"], strict=True))
+            texts = values.pop("faults")
+            # A pair is read as the first two fields of a `Fault`, its kind and text.
+            values["faults"] = list(zip(kinds, texts, strict=True))
             values |= {name: read_only(array) for name, array in sums.items()}
             return _AGGREGATE.validate_python(values)
         except pydantic.ValidationError as error:
             detail = error.errors()[0]
             value = f"{detail['loc'][0]}={detail['input']!r:.40}"
             raise RefusedError(
-                f"Expected {value} of its type: {detail['msg']}."
+                f"Expected {value} to have the right type: {detail['msg']}."
             ) from error
         except UNREADABLE as error:
             raise RefusedError(
@@ -211,7 +217,7 @@ class PartialAggregate(ClippedSums):
         if not math.isfinite(total_norm):
             kind = FaultKind.ANSWER_NOT_FINITE
         raise RefusedError(
-            f"Expected the norm={total_norm} of {name}, a sum of {count}, to be at most "
+            f"Expected the norm={total_norm} of {name}, a sum of {count} updates, to be at most "
             f"{count} times clip_norm={clip_norm}.",
             kind,
         )
@@ -228,6 +234,8 @@ def collect(
     add_fault: Callable[[FaultKind, str], None],
 ) -> dict[int, PartialAggregate]:
     """The valid replies by node, in the order of the instructions.
+
+    The contents of ``replies`` that can be decoded are emptied, to save memory.
 
     Args:
         replies: the replies to the messages of a round.
@@ -249,9 +257,7 @@ def collect(
     for reply in replies:
         metadata = reply.metadata
         node = node_of.get(metadata.reply_to_message_id, metadata.src_node_id)
-        round_text = (
-            metadata.group_id
-        )  # the number of the round, see `DPFedAvg`
+        round_text = metadata.group_id  # the number of the round as text
         if round_text and round_text != str(round_number):
             text = f"node {node}: this is its answer of round {round_text}"
             add_fault(FaultKind.ANSWER_OF_ANOTHER_ROUND, text)
@@ -285,7 +291,8 @@ def add_up_and_free(
 ) -> PartialAggregate:
     """Add up all parts of a round, and remove the added arrays from the parts.
 
-    Each array is freed as soon as it is added, so that less memory is needed.
+    Each array is freed as soon as it is added, so that less memory is needed. The result has no
+    faults: `collect` has reported those of the parts.
 
     Args:
         parts: the parts.
@@ -293,9 +300,10 @@ def add_up_and_free(
         separate: whether to add up ``clients_total``, too.
     """
     values = {
-        name: sum(getattr(part, name) for part in parts) for name in _NUMBERS
+        name: sum(getattr(part, name) for part in parts)
+        for name in _NUMBER_FIELDS
     }
-    names = _SUMS if separate else ("total",)
+    names = _ARRAY_FIELDS if separate else ("total",)
     for name in names:
         sums = []
         for part in parts:

@@ -101,6 +101,7 @@ def from_datasets(
         ValueError: for an invalid ``partition``, ``held_out`` or ``model``. A column or value
             that the data lack is reported when they are read.
     """
+    # At this point, `locals` has the arguments and nothing else.
     arguments = types.SimpleNamespace(**locals())
     # A mapping proxy, the default, cannot be pickled.
     arguments.defaults = dict(defaults)
@@ -120,7 +121,8 @@ class DatasetTask(Task):
     """The task that `from_datasets` makes of its arguments.
 
     Attributes:
-        arguments: the arguments by their names; some are also names of the task's methods.
+        arguments: the arguments by their names. They are not attributes of the task, as ``model``,
+            ``loss`` and ``held_out`` are its methods, and ``metric`` is the name of its metric.
     """
 
     def __init__(self, arguments: types.SimpleNamespace) -> None:
@@ -153,7 +155,10 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def unit(self) -> str:  # type: ignore[override]
-        """The name of the column of clients' ids, without "_id" at its end, else "client"."""
+        """The name of the column of clients' ids, without "_id", "Id" or the like at its end.
+
+        Without such a column it is "client".
+        """
         column = partitions.owner_column(self.arguments.partition)
         name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
         return name.replace("_", " ").strip() or "client"
@@ -249,7 +254,7 @@ class DatasetTask(Task):
 
     def notes(self) -> list[str]:
         """See `Task.notes`; missing values, and classes without an output, are refused."""
-        # If memory allows, this reads every row, and so finds missing values.
+        # If memory allows, this property reads every row, and so finds missing values.
         _ = self._all_clients
         notes = super().notes()
         column = self.arguments.targets
@@ -257,20 +262,25 @@ class DatasetTask(Task):
             tensors.read_targets(rows, column, self._classes).flatten()
             for rows in self._datasets
         ]
-        classes = torch.cat(targets)
-        if self.arguments.loss is None and not classes.is_floating_point():
+        all_targets = torch.cat(targets)
+        if self.arguments.loss is None and not all_targets.is_floating_point():
             example = self.held_out().map(lambda part: part[:1])
             model = prepared(self.model).eval()
             with torch.no_grad():
                 outputs = call_model(model, example.inputs)
             logits = losses.with_classes_last(outputs, example.targets)
-            losses.check_classes(classes, logits.shape[-1], column)
+            losses.check_classes(all_targets, logits.shape[-1], column)
         return notes
 
     def loss(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> losses.LossSum:
-        """The user's or the default loss and metric, as sums over the predictions."""
+        """The user's or the default loss and metric, as sums over the predictions.
+
+        With the default loss, ``examples`` of the result is the number of predictions that are not
+        ignored. With a user's loss, it is the number of examples. A user's loss or metric is a
+        mean, and is multiplied by this number. Without a metric, ``correct`` is 0.
+        """
         mean_loss = self.arguments.loss
         mean_metric = self.arguments.metric
         correct: float | torch.Tensor = 0
@@ -320,7 +330,10 @@ def _one_tensor(
 
 
 def _one_number(name: str, value: torch.Tensor) -> torch.Tensor:
-    """The value of a user's loss or metric: a tensor without axes, or a plain number as it is."""
+    """The value of a user's loss or metric, as a tensor without axes.
+
+    A plain number, which has no shape, is returned as it is.
+    """
     shape = tuple(getattr(value, "shape", ()))
     if shape not in ((), (1,)):
         raise ValueError(

@@ -357,7 +357,7 @@ def test_a_decay_that_the_audit_was_not_told_is_named():
     (warning,) = [
         one for one in summarize(untold).warnings if one.code == "strength"
     ]
-    assert "times as strongly in every round's model" in warning.text
+    assert "times the expected ones" in warning.text
     assert "learning rate decays" in warning.text
     assert summarize(untold).status != "ok"
 
@@ -369,7 +369,7 @@ def test_a_run_that_takes_back_a_part_of_what_canaries_add_can_be_relied_on():
     said = record.with_values(**{"norms.means": 1.2 * record.norms.means})
     found = {one.code: one.text for one in summarize(said).warnings}
     assert "strength" not in found
-    assert "takes back a part" in found["caveat"]
+    assert "reverses a part" in found["caveat"]
 
 
 # Power.

@@ -209,7 +209,7 @@ def test_a_large_loss_is_no_failure_where_examples_are_told_apart(
     codes = ["caveat" if learned else "diverged"] if said else []
     assert [one.code for one in found] == codes
     if said and learned:
-        assert "0.451), but it tells examples apart" in found[0].text
+        assert "0.451), but the model tells examples apart" in found[0].text
     close = "(majority class: 83.3%)"
     assert (close in summarize(record).performance()[0]) is (accuracy < 0.9165)
 

@@ -185,6 +185,6 @@ def test_a_report_follows_those_canaries_with_a_caveat():
         warnings = warnings_of(view.record, answers(view.record))
         assert {one.code for one in warnings} == {"caveat"}
         named += any(
-            "as often as a client show up 0.9" in one.text for one in warnings
+            "as often as a client, κ is 0.9" in one.text for one in warnings
         )
     assert named >= 3  # where scores differ enough from one κ

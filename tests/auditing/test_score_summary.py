@@ -93,7 +93,7 @@ def test_table_output(tmp_path, capsys):
     for word in (
         "two fitted Gaussians",
         "clopper-pearson",
-        "the proof",
+        "primary bound",
         "Gaussian: A²",
     ):
         assert word in printed

@@ -157,7 +157,7 @@ def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
     )
     record = audit.record()
     assert (record.dim, record.findings.arrays_left_out) == (650, ("body",))
-    assert "Canaries leave alone: body." in record.findings.plan
+    assert "Arrays without canaries: body." in record.findings.plan
     if isinstance(strategy, flower.FedAvg):  # which adds no noise to the body
         np.testing.assert_allclose(final["body"], body, rtol=1e-6)
     results, expected = epsilons(audit), epsilons(by_hand)

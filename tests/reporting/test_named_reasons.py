@@ -30,7 +30,7 @@ def test_few_parameters_are_the_first_reason_for_scores_that_do_not_fit(
 
 
 def test_few_parameters_alone_are_no_fault(monkeypatch):
-    monkeypatch.setattr(reliability, "LEAST_PARAMETERS", 20_000)
+    monkeypatch.setattr(reliability, "_MISFIT_BY_SIZE_BELOW", 20_000)
     assert summarize(make_record()).warnings == ()
 
 

@@ -45,7 +45,7 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
     for words in (
         "clopper-pearson",
         "not valid",
-        "the proof, chosen",
+        "primary bound, chosen",
         "are Gaussian",
     ):
         assert words in longer

@@ -406,12 +406,12 @@ class TestFaults:
             ),
             pytest.param(
                 lambda part: setattr(part, "clients", [1]),
-                "clients=[1] of its type",
+                "clients=[1] to have the right type",
                 id="a-list",
             ),
             pytest.param(
                 lambda part: setattr(part, "canaries", 0.5),
-                "canaries=0.5 of its type",
+                "canaries=0.5 to have the right type",
                 id="a-half",
             ),
             *(
