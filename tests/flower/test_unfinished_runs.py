@@ -66,5 +66,5 @@ def test_another_model_is_another_run_and_the_first_has_a_final_one():
 
 def test_a_single_round_says_how_to_tell_that_there_are_no_more():
     audit = started(1)
-    assert "(pass rounds=1 if it is the only one)" in text_of(audit)
+    assert "rounds=1 if there is a single round" in text_of(audit)
     assert "from the final model (" in text_of(started(1, rounds=1))
