@@ -459,7 +459,7 @@ def test_rounds_that_nobody_told_of_are_not_measured():
     )
     audit, _ = _in_starts([1, 1, 1])
     assert audit.report().startswith("Not measured, as ")
-    assert "pass rounds=1 if it is the only one" in audit.faults[0]
+    assert "rounds=1 if there is a single round" in audit.faults[0]
 
 
 def test_a_second_start_with_another_model_is_not_measured():
