@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -77,12 +77,15 @@ class CanarySet:
         self.count = int(count)
         self.seed = int(seed)
         self.kind: CanaryKind = checked_type("kind", kind, CanaryKind)
-        has_rotation = self.dim >= _MIN_ROTATION_DIM and self.count <= size_for(
-            self.dim
-        )
-        self._sphere: Sphere | None = None
-        if kind == "sphere" or not has_rotation:
-            self._sphere = Sphere(self.dim, self.seed)
+        match kind:
+            case "sphere":
+                is_sphere = True
+            case "rotation":
+                is_too_small = self.dim < _MIN_ROTATION_DIM
+                is_sphere = is_too_small or self.count > size_for(self.dim)
+            case _:
+                assert_never(kind)
+        self._sphere = Sphere(self.dim, self.seed) if is_sphere else None
 
     def __repr__(self) -> str:
         return f"CanarySet(dim={self.dim}, count={self.count}, seed=..., kind={self.kind!r})"

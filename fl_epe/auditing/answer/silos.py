@@ -1,10 +1,10 @@
 """`SiloAnswer`: the privacy leakage of one record in a federation of a few silos.
 
 Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. An answer
-has a `SiloLine` for each adversary: the measured ε of a record, a lower bound, the analytical ε,
-and the linear limit. The analytical ε is the privacy accountant's for all steps, and holds for
-everything that is computed from the steps. The linear limit is exact if gradients do not depend
-on the model, and no bound otherwise (docs/notes/silos.md).
+has a `SiloLine` for each adversary: the measured ε of a record, a lower bound, and the analytical
+ε. It also has the linear limit. The analytical ε is the privacy accountant's for all steps, and
+holds for everything that is computed from the steps. The linear limit is exact if gradients do not
+depend on the model, and no bound otherwise (docs/notes/silos.md).
 
 The text of the answer is all that leaves a silo. To compute it, the silo receives
 `FederationFacts`.

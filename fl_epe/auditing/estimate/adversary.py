@@ -6,7 +6,7 @@ Examples:
 """
 
 import dataclasses
-from typing import Literal
+from typing import Literal, assert_never
 
 from fl_epe.checks import checked_type
 
@@ -36,7 +36,12 @@ class Adversary:
     @property
     def sees_final(self) -> bool:
         """Whether the adversary sees the initial and the final model only."""
-        return self.sees == "final"
+        match self.sees:
+            case "final":
+                return True
+            case "all":
+                return False
+        assert_never(self.sees)
 
 
 FINAL_MODEL = Adversary("final")
