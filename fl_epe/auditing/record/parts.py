@@ -308,9 +308,7 @@ class ClientLog:
         Raises:
             ValueError: if the participation pattern is not known.
         """
-        ids, rounds, weights = self.rows()
-        terms = round_weights[rounds] * weights
-        return np.bincount(ids, terms).astype(np.float64)
+        return self._summed(round_weights, power=1)
 
     def summed_squared_weights(self, round_weights: Floats) -> Floats:
         """Sum over each client's rounds of ``(round_weight · weight)²``, indexed by client id.
@@ -321,8 +319,12 @@ class ClientLog:
         Raises:
             ValueError: if the participation pattern is not known.
         """
+        return self._summed(round_weights, power=2)
+
+    def _summed(self, round_weights: Floats, power: int) -> Floats:
+        """Sum over each client's rounds of ``(round_weight · weight)^power``."""
         ids, rounds, weights = self.rows()
-        terms = (round_weights[rounds] * weights) ** 2
+        terms = (round_weights[rounds] * weights) ** power
         return np.bincount(ids, terms).astype(np.float64)
 
     def weights_by_round(self, clients: Integers) -> Floats:
