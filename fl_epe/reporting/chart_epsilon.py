@@ -160,7 +160,7 @@ def _caption(
     )
     limit = charts.drawable(answers[1].analytical.epsilon)
     if any(estimate.epsilon > limit for estimate in estimates.values()):
-        yield "An estimate above theory is so by chance."
+        yield "Estimates exceed theory by chance."
     if any(answer.extrapolated for answer in answers):
         yield "No canary took part as often."
     if len(client_counts):

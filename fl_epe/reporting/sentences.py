@@ -402,8 +402,9 @@ def meaning(summary: Summary) -> list[str]:
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
         "enough, the data owner decides.",
         "ε is an estimate of what this attack achieves. A stronger one may achieve more: up to "
-        "what theory allows, if clipping and noise are implemented as claimed. An estimate is "
-        "above that by chance, or because they are not. ε is at least the number under "
+        "what theory allows, if clipping and noise are implemented as claimed. An estimate "
+        "exceeds theory by chance, or because they are not implemented as claimed. ε is at least "
+        "the number under "
         f'"at least", with {CONFIDENCE:.0%} confidence{assumes}. δ is the small '
         "probability with which ε need not hold.",
     ]
