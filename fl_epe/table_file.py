@@ -19,6 +19,7 @@ import codecs
 import collections
 import csv
 import dataclasses
+import functools
 import gzip
 import io
 import itertools
@@ -368,25 +369,26 @@ def _json_rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number, and cells by the column's name, of each line."""
     _, encoding = text_head(path)
-    header: list[str] | None = None
-    columns: dict[str, int] = {}
     first_columns: dict[str, int] = {}
+
+    @functools.lru_cache
+    def columns_of(header: tuple[str, ...]) -> dict[str, int]:
+        return find_columns(header, wanted, every=every)
+
     for number, line in enumerate(_lines(path, encoding), 1):
         if not line.strip():
             continue
         values = json_object(line, f"line {number}")
-        if list(values) != header:
-            header = list(values)
-            try:
-                columns = find_columns(header, wanted, every=every)
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
-            first_columns = first_columns or columns
-            unknown = columns.keys() - first_columns.keys()
-            if unknown:
-                raise ValueError(
-                    f"line {number} has {min(unknown)!r}, which the first line does not have"
-                )
+        try:
+            columns = columns_of(tuple(values))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        first_columns = first_columns or columns
+        unknown = columns.keys() - first_columns.keys()
+        if unknown:
+            raise ValueError(
+                f"line {number} has {min(unknown)!r}, which the first line does not have"
+            )
         cells = list(values.values())
         yield number, {name: cells[i] for name, i in columns.items()}
 

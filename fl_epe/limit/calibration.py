@@ -169,16 +169,16 @@ def noise_for_epsilon(
             "Expected noise_multiplier in [e^-512, e^512], found none that fits."
         )
     load = _load(schedule, z, delta, clients, setting)
-    answer = client_at(z)
-    if not worst_case:
-        # If too few canaries take part, nothing is measured.
-        answer = dataclasses.replace(answer, low=0.0, high=math.inf)
-        if load.places:
-            with contextlib.suppress(NotMeasured):
-                record = record_at(
-                    z, places=load.places, round_share=load.round_share
-                )
-                answer = median_client(record, sees, _CONFIDENCE)
+    answer = client_at(z) if worst_case else None
+    if answer is None and load.places:
+        with contextlib.suppress(NotMeasured):
+            record = record_at(
+                z, places=load.places, round_share=load.round_share
+            )
+            answer = median_client(record, sees, _CONFIDENCE)
+    if answer is None:
+        # Too few canaries take part, so nothing is measured.
+        answer = dataclasses.replace(client_at(z), low=0.0, high=math.inf)
     notes = _notes(
         has_real_updates=has_real_updates,
         hidden_by_updates=hidden_by_updates,

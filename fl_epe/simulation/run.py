@@ -269,9 +269,10 @@ class _Session:
         """The record, with the facts about the task and about the end of the run."""
         record = self._final_record(final_model)
         stopped = None
-        estimate = self.deciding_estimate()
-        if estimate is not None and record.rounds < self.job.config.rounds:
-            stopped = EarlyStop(record.rounds, estimate)
+        if record.rounds < self.job.config.rounds:
+            estimate = self.deciding_estimate()
+            if estimate is not None:
+                stopped = EarlyStop(record.rounds, estimate)
         task = self.job.task
         task_settings = {
             "task": task.reference,

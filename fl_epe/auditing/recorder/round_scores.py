@@ -372,22 +372,25 @@ def record_from_scorer(
         final_cosines = displacement_cosines = np.full(count, np.nan)
     mean_cosines = scorer.cosines(released)
 
-    def optional_cosines(series: str, ids: Integers) -> Floats | None:
-        if len(scorer.norms(series)):
-            return scorer.cosines(series)[:, ids]
-        return None
+    has_updates = bool(len(scorer.norms(delta_series)))
+    update_cosines = scorer.cosines(delta_series) if has_updates else None
+    residual_norms = scorer.norms("residual")
+    has_residuals = bool(len(residual_norms))
+    residual_cosines = scorer.cosines("residual") if has_residuals else None
+
+    def part_of(cosines: Floats | None, ids: Integers) -> Floats | None:
+        return None if cosines is None else cosines[:, ids]
 
     def side(ids: Integers) -> CanaryCosines:
         return CanaryCosines(
             means=mean_cosines[:, ids],
             final=final_cosines[ids],
             displacement=displacement_cosines[ids],
-            model_updates=optional_cosines(delta_series, ids),
-            residuals=optional_cosines("residual", ids),
+            model_updates=part_of(update_cosines, ids),
+            residuals=part_of(residual_cosines, ids),
             ids=ids,
         )
 
-    residual_norms = scorer.norms("residual")
     record = AuditRecord(
         dim=scorer.canaries.dim,
         observed=side(observed_ids),
@@ -397,7 +400,7 @@ def record_from_scorer(
             model_updates=delta_norms,
             final=final_norm,
             displacement=displacement_norm,
-            residuals=residual_norms if len(residual_norms) else None,
+            residuals=residual_norms if has_residuals else None,
         ),
         **fields,
     )
