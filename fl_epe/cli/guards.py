@@ -28,6 +28,9 @@ _SIGNALS = [
     for name in ("SIGINT", "SIGTERM", "SIGHUP")
     if hasattr(signal, name)
 ]
+SIGNALLED = 128
+"""The exit status after signal n is 128 + n."""
+
 # While Ctrl-C is held down, many signals arrive. If each of them raised an error, they would
 # interrupt the clean-up again and again, until the process ends with files half removed.
 _SECONDS_OF_A_BURST = 1.0
@@ -40,7 +43,7 @@ class Stopped(KeyboardInterrupt):
 def exit_status(stop: KeyboardInterrupt) -> int:
     """128 plus the number of the signal: that of `Stopped`, or SIGINT for any other error."""
     name = stop.args[0] if isinstance(stop, Stopped) else "SIGINT"
-    return 128 + signal.Signals[name]
+    return SIGNALLED + signal.Signals[name]
 
 
 @contextlib.contextmanager

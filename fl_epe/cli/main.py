@@ -11,7 +11,12 @@ from typing import Any
 import fl_epe
 from fl_epe.checks import did_you_mean
 from fl_epe.cli import console
-from fl_epe.cli.guards import exit_despite_threads, exit_status, stop_on_signals
+from fl_epe.cli.guards import (
+    SIGNALLED,
+    exit_despite_threads,
+    exit_status,
+    stop_on_signals,
+)
 from fl_epe.cli.options import Parser, add_options, command_from, description_of
 
 # Environment variables that switch off telemetry of Flower and Ray, unless the user set them.
@@ -76,9 +81,6 @@ COMMANDS = {
     ),
 }
 
-# The exit status after signal n is 128 + n.
-_SIGNALLED = 128
-
 _EXIT_STATUS = """exit status:
   0  all went well
   1  a failure that should not happen
@@ -110,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = exit_status(stop)
     # Threads of Flower may outlive the command after a signal. With ``argv``, the process is not
     # ended, as it is the caller's.
-    if argv is None and status > _SIGNALLED:
+    if argv is None and status > SIGNALLED:
         exit_despite_threads(status)
     return status
 

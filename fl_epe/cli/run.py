@@ -21,7 +21,7 @@ from fl_epe.checks import (
     raise_invalid,
 )
 from fl_epe.cli import console
-from fl_epe.cli.guards import exit_status, stop_on_signals
+from fl_epe.cli.guards import SIGNALLED, exit_status, stop_on_signals
 from fl_epe.cli.options import Group, Parser, Typed
 from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
@@ -276,8 +276,7 @@ class _Machine:
                     round_timeout=self.round_timeout,
                 )
         except simulation.RunStoppedError as end:
-            # The exit status after signal n is 128 + n.
-            status = 128 + (signals[0] if signals else signal.SIGINT)
+            status = SIGNALLED + (signals[0] if signals else signal.SIGINT)
             outputs.end_early(
                 "stopped",
                 round=end.rounds_done,

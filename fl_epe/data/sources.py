@@ -135,8 +135,7 @@ def _parts_of_dataset(dataset: Any, name: str) -> list[Part]:
 
 def _parts_of_folder(path: Path, scratch: Path) -> list[Part]:
     """The parts of a saved data set, or of all files in a folder, which have one format."""
-    saved = ("dataset_dict.json", "state.json")
-    if any((path / name).is_file() for name in saved):
+    if is_saved(path):
         return _parts_of_dataset(read_saved(path), str(path))
     files = [
         file
@@ -164,6 +163,12 @@ def in_source(folder: Path, file: Path) -> None:
     """
     if not file.resolve().is_relative_to((folder / "../../blobs").resolve()):
         inside(folder, file)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder has a file that `datasets.Dataset.save_to_disk` wrote."""
+    names = ("dataset_dict.json", "state.json")
+    return any((folder / name).is_file() for name in names)
 
 
 def read_saved(folder: Path) -> Any:

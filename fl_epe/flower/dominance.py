@@ -23,6 +23,7 @@ from fl_epe.flower.replies import (
     kind_of_replies,
     weights,
 )
+from fl_epe.flower.seen_clients import ID_RANGE
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.seeding import generator
 
@@ -258,7 +259,7 @@ class NodeContributions:
         added = weights[:, None] * updates.entries[:, order[:_RUN_ENTRIES]]
         for signed_id, row in zip(updates.nodes, added, strict=True):
             # A grid of the user's own may have negative ids; a checkpoint has none.
-            node = signed_id % 2**64
+            node = signed_id % ID_RANGE
             self._sums[node] = self._sums.get(node, 0.0) + row
         norms = {
             node: float(np.linalg.norm(row)) for node, row in self._sums.items()

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fl_epe.archive import error_text, one_line, read_archive, write_archive
+from fl_epe.archive import read_archive, write_archive
 from fl_epe.auditing import RECORDS, SiloAnswer
 from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
@@ -397,9 +397,7 @@ class RecordAudit(AuditedStrategy):
                         f"{silo}: its δ is not {self._delta:.2g}, and it is not compared"
                     )
         except Exception as error:  # noqa: BLE001 - the known faults are returned
-            faults.append(
-                f"the faults are incomplete: {one_line(error_text(error))}"
-            )
+            faults.append(f"the faults are incomplete: {described(error)}")
         return faults
 
     def metrics(self) -> dict[str, float]:

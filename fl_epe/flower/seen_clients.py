@@ -10,7 +10,7 @@ from fl_epe.auditing import ClientLog
 from fl_epe.checks import Floats32, NamedArrays
 
 # Ids of clients are stored as unsigned integers, while a user's ids may be negative.
-_ID_RANGE = 1 << 64
+ID_RANGE = 1 << 64
 
 
 class SeenClients:
@@ -32,7 +32,7 @@ class SeenClients:
             index: the index of the round, from 0.
             weights: the weight of each client's replies, relative to the median reply.
         """
-        by_id = {client % _ID_RANGE: weights[client] for client in weights}
+        by_id = {client % ID_RANGE: weights[client] for client in weights}
         ids = sorted(by_id)
         numbers = [
             self._numbers.setdefault(client, len(self._numbers))
@@ -46,7 +46,7 @@ class SeenClients:
 
     def last_weight(self, client: int) -> float:
         """The weight of a client's last replies; NaN for a client that never answered."""
-        return self._last_weights.get(client % _ID_RANGE, math.nan)
+        return self._last_weights.get(client % ID_RANGE, math.nan)
 
     @property
     def count(self) -> int:

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from fl_epe import auditing
 from fl_epe.checks import Booleans, Floats, check_fraction, raise_invalid
-from fl_epe.mechanism import sgd_weights
+from fl_epe.mechanism import discounted_sums, sgd_weights
 from fl_epe.schedules import Schedule, presence
 from fl_epe.seeding import generator
 
@@ -421,16 +421,8 @@ def _step_norms(mean_norms: Floats, signal: _Signal) -> Floats:
     decay = signal.server.momentum
     if signal.factor is None:
         # The means are orthogonal, and their squares add up.
-        norms = np.sqrt(_discounted_sums(mean_norms**2, decay**2))
+        norms = np.sqrt(discounted_sums(mean_norms**2, decay**2))
     else:
-        vectors = _discounted_sums(mean_norms[:, None] * signal.factor, decay)
+        vectors = discounted_sums(mean_norms[:, None] * signal.factor, decay)
         norms = np.linalg.norm(vectors, axis=1)
     return signal.server.learning_rates * norms
-
-
-def _discounted_sums(values: Floats, decay: float) -> Floats:
-    """Each value plus ``decay`` times the sum before it, along the first axis."""
-    sums = values.copy()
-    for t in range(1, len(sums)):
-        sums[t] += decay * sums[t - 1]
-    return sums

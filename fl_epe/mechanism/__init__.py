@@ -23,6 +23,7 @@ from fl_epe.mechanism.server_optimizers import (
     ServerOptimizer,
     ServerSGD,
     advance,
+    discounted_sums,
     sgd_weights,
 )
 from fl_epe.mechanism.strategies import (
@@ -46,6 +47,7 @@ __all__ = [
     "advance",
     "blocks",
     "clip_norms",
+    "discounted_sums",
     "gaussian_noise",
     "norm",
     "parse_strategy",

@@ -75,6 +75,17 @@ class ServerSGD:
         return next_velocity, next_velocity - dtype(self.momentum) * velocity
 
 
+def discounted_sums(values: Floats, decay: float) -> Floats:
+    """Each value plus ``decay`` times the sum before it, along the first axis.
+
+    With the means of rounds and the momentum, these are the velocities of `ServerSGD`.
+    """
+    sums = values.copy()
+    for t in range(1, len(sums)):
+        sums[t] += decay * sums[t - 1]
+    return sums
+
+
 def sgd_weights(learning_rates: Floats, momentum: float) -> Floats:
     """The weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
 

@@ -163,6 +163,15 @@ def status_of(warnings: Sequence[ReportWarning]) -> Status:
     return "ok"
 
 
+def after_first_sentence(
+    warnings: Sequence[ReportWarning],
+) -> Sequence[ReportWarning]:
+    """The warnings that the first sentence of a report does not have."""
+    if status_of(warnings) == "ok":
+        return warnings
+    return warnings[1:]
+
+
 def warnings_of(
     record: AuditRecord, answers: Sequence[Answer]
 ) -> tuple[ReportWarning, ...]:

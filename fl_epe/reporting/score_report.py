@@ -10,6 +10,7 @@ from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, interval
 from fl_epe.reporting.reliability import (
     ReportWarning,
     Status,
+    after_first_sentence,
     refutation,
     status_of,
 )
@@ -177,10 +178,7 @@ def print_scores(
         rows=[row],
     )
     console.print(table)
-    warnings = score_warnings(summary)
-    if not is_ok:
-        warnings = warnings[1:]  # the first sentence has the first one
-    for warning in warnings:
+    for warning in after_first_sentence(score_warnings(summary)):
         console.print(f"• {sentence(warning.text)}")
     if details:
         for line in _details(summary):

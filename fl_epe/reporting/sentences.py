@@ -19,7 +19,7 @@ from fl_epe.auditing import Answer
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.checks import finite
 from fl_epe.reporting.charts import answer_cells, view_name
-from fl_epe.reporting.reliability import what_is_seen
+from fl_epe.reporting.reliability import after_first_sentence, what_is_seen
 from fl_epe.reporting.summary import CONFIDENCE, SMALL_DELTA, Summary
 from fl_epe.wording import counted, number, sentence
 
@@ -311,9 +311,7 @@ def _remarks(summary: Summary) -> Iterator[str]:
 
 def more_warnings(summary: Summary) -> list[str]:
     """The warnings that the first sentence does not have, as sentences."""
-    warnings = summary.warnings
-    if summary.status != "ok":
-        warnings = warnings[1:]  # the first sentence has the first one
+    warnings = after_first_sentence(summary.warnings)
     return [sentence(warning.text) for warning in warnings]
 
 

@@ -159,11 +159,10 @@ def _read_folder(path: Path, by: str) -> Any:
     """The data set in a folder of tables or images, or one that ``save_to_disk`` wrote."""
     import datasets
 
-    from fl_epe.data.sources import in_source, read_saved
+    from fl_epe.data.sources import in_source, is_saved, read_saved
 
-    for name in ("state.json", "dataset_dict.json"):
-        if (path / name).is_file():
-            return read_saved(path)
+    if is_saved(path):
+        return read_saved(path)
     builder = datasets.load_dataset_builder(str(path))
     splits: dict[str, list[Path]] = {}
     for split, files in (builder.config.data_files or {}).items():

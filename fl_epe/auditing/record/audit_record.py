@@ -46,7 +46,7 @@ from fl_epe.checks import (
     check_probability,
     raise_invalid,
 )
-from fl_epe.mechanism import sgd_weights
+from fl_epe.mechanism import discounted_sums, sgd_weights
 
 _SIDES = ("observed", "unobserved")
 
@@ -222,9 +222,8 @@ class AuditRecord:
         norms = self.norms.model_updates[:, None]
 
         def cosines_of(side: CanaryCosines) -> Floats:
-            velocities = side.means * self.norms.means[:, None]
-            for t in range(1, len(velocities)):
-                velocities[t] += server.momentum * velocities[t - 1]
+            means = side.means * self.norms.means[:, None]
+            velocities = discounted_sums(means, server.momentum)
             return quotients(velocities * learning_rates, norms)
 
         return cosines_of(self.observed), cosines_of(self.unobserved)
