@@ -46,9 +46,8 @@ _AS_LARGE = 1e-6
 # A smaller excess of ln δ over its target is cut off, as brentq needs finite values.
 _LOWEST_EXCESS = -1e3
 _ROOT_ERROR = 1e-15  # relative error of a root
-_NO_ABSOLUTE_ERROR = (
-    1e-300  # roots have a relative error only; brentq does not accept 0
-)
+# Roots have a relative error only; brentq does not accept 0.
+_NO_ABSOLUTE_ERROR = 1e-300
 # Bisection from 1e140 down to this error would take 1,500 steps, and brentq may take more.
 _MAX_STEPS = 5000
 _MIN_SIZE = 1e-3  # a root nearer to 0 may have the absolute error of a root of this size

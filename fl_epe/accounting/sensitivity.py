@@ -120,10 +120,9 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
     limit = min(law.limit, math.ceil(rounds / separation))
     if limit <= 1:
         return _largest_column(strategy)
-    is_regular = law.regular and not law.blocks
-    if is_regular or (not law.blocks and _is_decreasing_toeplitz(strategy)):
+    if not law.blocks and (law.regular or _is_decreasing_toeplitz(strategy)):
         # Later columns of a Toeplitz matrix have fewer entries, so the first rounds are the worst.
-        first_rounds = range(min(separation, rounds)) if is_regular else [0]
+        first_rounds = range(min(separation, rounds)) if law.regular else [0]
         return max(
             _largest_of_consecutive(strategy[:, first::separation], limit)
             for first in first_rounds

@@ -41,9 +41,8 @@ _MAX_STORED_BASE = 1 << 22
 # ones.
 _MIN_BLOCK_BITS = 6
 
-_STREAM = (
-    1 << 61
-)  # random stream of the rotation, above the ids of independent canaries
+# Random stream of the rotation, above the ids of independent canaries.
+_STREAM = 1 << 61
 
 # Length of a transform (2 ms) up to which threads save no time.
 _MAX_SINGLE_THREAD = 1 << 18

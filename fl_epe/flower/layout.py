@@ -140,23 +140,24 @@ class Layout:
         model_values = _decode(arrays)
         reply_names = self._match(reply_values)
         model_names = self._match(model_values)
-        unmoved_names = [name for name in self.left_out if name in reply_names]
+        unmoved_values = {
+            name: reply_values[reply_names[name]]
+            for name in self.left_out
+            if name in reply_names
+        }
         match kind:
             case "model":
                 unmoved_values = {
                     name: model_values[model_names[name]]
-                    for name in unmoved_names
+                    for name in unmoved_values
                 }
             case "update":
                 unmoved_values = {
-                    name: np.zeros_like(reply_values[reply_names[name]])
-                    for name in unmoved_names
+                    name: np.zeros_like(value)
+                    for name, value in unmoved_values.items()
                 }
             case None:
-                unmoved_values = {
-                    name: reply_values[reply_names[name]]
-                    for name in unmoved_names
-                }
+                pass
             case _:
                 assert_never(kind)
 

@@ -217,9 +217,8 @@ def _load(
     nodes: int | None,
 ) -> CanaryLoad:
     """The load with the clients of the first round; the arguments are those of `make_plan`."""
-    nodes = (
-        nodes or clients
-    )  # if it is not known, all are assumed to be in the round
+    # If it is not known, all are assumed to be in the round.
+    nodes = nodes or clients
     # By default, canaries take part as often as a client does on average.
     participations = settings.participations or rounds * clients / nodes
     # In the course of a run, this number of clients takes turns in one place of a round. The

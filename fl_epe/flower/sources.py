@@ -326,7 +326,9 @@ class ServerCanaries:
             vectors = [answer.vector for answer in answers]
         noisy = are_noise(vectors, base_of(state.kind, current.before))
         state.notes_on(current.index).noisy = noisy
-        current.update_norm = self._update_norm(current, answers, recording)
+        current.update_norm = self._update_norm(
+            current, answers, recording, noisy=noisy
+        )
         return answers
 
     def _update_norm(
@@ -334,16 +336,22 @@ class ServerCanaries:
         current: RoundState,
         answers: Sequence[ReadableReply],
         recording: Recording,
+        *,
+        noisy: bool,
     ) -> float:
         """The norm of a canary's update, which is that of a client's.
+
+        Args:
+            current: the round.
+            answers: some of the clients' answers.
+            recording: the recording of the run.
+            noisy: whether the answers are noise, as with local DP.
 
         Raises:
             ValueError: if it is not known.
         """
-        state = self.state
-        before = base_of(state.kind, current.before)
+        before = base_of(self.state.kind, current.before)
         if math.isnan(current.clip_norm):
-            noisy = bool(state.notes_on(current.index).noisy)
             return self.settings.canary_norm or median_norm(
                 answers, before, noisy=noisy
             )

@@ -151,8 +151,9 @@ def fault(checks: Sequence[Check]) -> str:
 
 def sentences(checks: Sequence[Check]) -> tuple[str, ...]:
     """The results of checks of noise: first the common result, then that of each check."""
-    result = f"Noise: {told(checks)}."
-    if told(checks) == "cannot be told":
+    outcome = told(checks)
+    result = f"Noise: {outcome}."
+    if outcome == "cannot be told":
         for check in checks:
             if check.outcome == "unknown":
                 result += f" {check.why}."

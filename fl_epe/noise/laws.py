@@ -71,12 +71,15 @@ class Law:
     """A law of noise with mean 0 and standard deviation 1.
 
     Attributes:
-        name: the name in reports.
         distribution: the distribution.
     """
 
-    name: str
     distribution: Distribution
+
+    @property
+    def name(self) -> str:
+        """The name in reports."""
+        return self.distribution.capitalize()
 
     @property
     def uses_squares(self) -> bool:
@@ -154,8 +157,8 @@ class Law:
 
 
 LAWS: dict[Distribution, Law] = {
-    "gaussian": Law("Gaussian", "gaussian"),
-    "laplace": Law("Laplace", "laplace"),
+    "gaussian": Law("gaussian"),
+    "laplace": Law("laplace"),
 }
 """The laws, by the name of the distribution in the settings."""
 

@@ -39,9 +39,8 @@ def scores_chart(
             continue
         sees = answer.adversary.sees
         name = charts.view_name(sees, record)
-        panel_index = len(
-            clauses
-        )  # each adversary with scores has a panel and a clause
+        # Each adversary with scores has a panel and a clause.
+        panel_index = len(clauses)
         panel_options: JSON = {"yaxis": charts.panel(panel_index), "meta": name}
         expected_scores = seen_by(
             record, Adversary(sees)

@@ -203,7 +203,7 @@ def ladder_fit(
     variance = squared_residuals / degrees_of_freedom
     width = float(np.sqrt(variance))
     p_value_of_width = scipy.stats.chi2.sf(
-        variance * degrees_of_freedom, degrees_of_freedom
+        squared_residuals, degrees_of_freedom
     )
     has_significant_width = p_value_of_width < _WIDTH_LEVEL
     # The part of the scores' deviations that is independent between canaries. A spread above 1 is

@@ -101,9 +101,8 @@ class FaultBook:
     def __init__(self, unit: str = "round") -> None:
         self._unit = unit
         self._counts: Counter[tuple[int, str]] = Counter()  # of (round, kind)
-        self._messages: list[
-            tuple[int, str, str]
-        ] = []  # (round, kind, message)
+        # (round, kind, message)
+        self._messages: list[tuple[int, str, str]] = []
 
     def add(self, index: int, kind: str, text: str, times: int = 1) -> bool:
         """Count a fault, and store its message.

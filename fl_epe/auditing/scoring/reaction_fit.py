@@ -10,9 +10,8 @@ from fl_epe.auditing.scoring.reaction import RATES, Reaction
 from fl_epe.auditing.scoring.signals import Signals
 from fl_epe.checks import Floats
 
-_MAX_CANARIES = (
-    64  # ρ is fitted to the scores of at most this number of canaries
-)
+# ρ is fitted to the scores of at most this number of canaries.
+_MAX_CANARIES = 64
 
 # Relative error of ρ by the model: losses are not quadratic, and a canary is part of the residual
 # to which its scores are relative.
